@@ -1,4 +1,4 @@
-# Every target sets up what it needs; nothing is installed twice. `make help` lists them.
+# Every target installs what it needs, once. `make help` lists the targets.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -13,7 +13,7 @@ WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 SUDO   := $(if $(filter 0,$(shell id -u)),,sudo)
 
-# $(call apt,PACKAGES,WHY): installs Debian packages, as root or asking through sudo; says what is missing where it cannot.
+# $(call apt,PACKAGES,WHY): installs Debian packages, as root or with sudo; if it cannot, prints what is missing.
 define apt
 { command -v apt-get && { [ -z "$(SUDO)" ] || { command -v sudo && { [ -t 0 ] || sudo -n true; }; }; }; } >/dev/null 2>&1 && \
 { echo "$(2): installing $(1)" >&2; \
@@ -32,7 +32,7 @@ generate: setup  ## stream text: make generate PROMPT="To be" TOKENS=60 SEED=1
 	@if [ -n "$$GLGPT_PROMPT" ]; then exec $(BIN)/glgpt generate --tokens $(TOKENS) $(if $(SEED),--seed $(SEED)) -- "$$GLGPT_PROMPT"; \
 	else exec $(BIN)/glgpt generate --tokens $(TOKENS) $(if $(SEED),--seed $(SEED)); fi
 
-setup: $(VENV)/installed $(VENV)/egl  ## the virtual environment, and an EGL driver where none works
+setup: $(VENV)/installed $(VENV)/egl  ## the virtual environment, and an EGL driver if none works
 
 test: setup $(VENV)/dev  ## the whole suite
 	$(PYTEST)
@@ -46,16 +46,16 @@ test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformer
 test-proxy: setup proxy $(VENV)/dev  ## a page and a split server behind nginx, with TLS and a path (installs nginx)
 	$(BIN)/python -m pytest tests/proxy
 
-test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers proxy  ## training together, with Flower, in an environment of its own
+test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers proxy  ## federated training with Flower, in a separate environment
 	$(FEDERATE)/bin/python -m pytest -m "not kills" tests/federation tests/browser/test_page_federation.py tests/browser/test_dashboard.py
 
-test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn: some minutes
+test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn (takes some minutes)
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation
 
-test-cluster: $(CLUSTER)/installed $(VENV)/egl  ## stages of a split model on Ray Serve, in an environment of its own
+test-cluster: $(CLUSTER)/installed $(VENV)/egl  ## stages of a split model on Ray Serve, in a separate environment
 	$(CLUSTER)/bin/python -m pytest tests/split/test_cluster.py
 
-mutants: setup $(VENV)/dev node  ## small faults made one by one, which the tests must catch: make mutants ARGS="norm"
+mutants: setup $(VENV)/dev node  ## make small faults one by one, which the tests must catch: make mutants ARGS="norm"
 	$(BIN)/python tests/mutants.py $(ARGS)
 
 fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config; ENGINE=atheris
@@ -77,14 +77,14 @@ lint-page: node
 	$(NPM) run lint
 	$(NPM) -C bench run lint
 
-bench: setup  ## figures of this machine
+bench: setup  ## benchmark this machine
 	$(BIN)/glgpt bench
 
-bench-web: setup viewer browsers  ## the page beside tfjs in Chromium: make bench-web ARGS="--json --dtype f16", ARGS="--train"
+bench-web: setup viewer browsers  ## the page compared with tfjs in Chromium: make bench-web ARGS="--json --dtype f16", ARGS="--train"
 	@$(NPM) -C bench run build
 	@$(BIN)/python viewer/bench/run.py $(ARGS)
 
-wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean environment, use it from elsewhere
+wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean environment, run it from another directory
 	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	$(BIN)/python -m build --outdir "$$tmp" .; \
 	$(BIN)/python -m venv "$$tmp/venv"; \
@@ -100,13 +100,13 @@ wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean e
 	ls -l page page.html; test -s page/manifest.json -a -s page/index.html -a -s page.html; \
 	echo "wheel-check: $$(ls *.whl) works from another directory"
 
-viewer: node  ## the web page, built (gets Node through PyPI where there is none)
+viewer: node  ## build the web page (gets Node from PyPI if none is installed)
 	$(NPM)
 
 demo: demo-page  ## export the embedded model as a web page that also trains, and serve it
 	$(BIN)/glgpt serve out/demo
 
-demo-page: setup viewer  ## the page of make demo, in out/demo; SITE=https://… where it will be published, SOURCE=https://… of its source
+demo-page: setup viewer  ## the page of make demo, in out/demo; SITE=https://… (its address), SOURCE=https://… (its source code)
 	@mkdir -p out
 	$(BIN)/glgpt export --train $(if $(SITE),--site "$(SITE)") $(if $(SOURCE),--source "$(SOURCE)") --out out/demo
 
@@ -120,7 +120,7 @@ test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported pa
 	$(PYTEST) -m "not alone" tests/browser
 	$(BIN)/python -m pytest -m alone tests/browser
 
-pictures: setup viewer browsers $(VENV)/page  ## the pictures in docs/images anew, after a change of page or model
+pictures: setup viewer browsers $(VENV)/page  ## redraw the pictures in docs/images after a change of page or model
 	$(BIN)/python docs/pictures.py $(ARGS)
 
 node: | $(VENV)/installed
@@ -134,24 +134,24 @@ browsers:
 
 proxy:
 	@{ command -v nginx || [ -x /usr/sbin/nginx ]; } >/dev/null || { $(call apt,nginx-light,no nginx to test behind); }
-	@command -v openssl >/dev/null || { $(call apt,openssl,no openssl to make a certificate with); }
+	@command -v openssl >/dev/null || { $(call apt,openssl,no openssl to create a certificate); }
 
-lock:  ## renew the pins (needs uv); Flower's and Ray's have files of their own, with the tests' tools: they want older ones of some
+lock:  ## renew the pins (needs uv); Flower and Ray have separate files with the tests' tools, since they need older versions
 	for extra in "" dev federate cluster; do uv pip compile -q --upgrade --universal --no-annotate --no-header \
 	  $$(case "$$extra" in "") echo --python-version 3.10;; dev) echo --python-version 3.10 --extra dev;; \
 	  *) echo --python-version 3.11 --extra $$extra --extra dev;; esac) pyproject.toml | \
 	  sed -e "/== '\(emscripten\|win32\)'/d" -e "s/ and sys_platform != 'emscripten'//; s/ ; sys_platform != 'emscripten'//" \
 	  > requirements$${extra:+-$$extra}.lock; done
 
-clean:  ## remove what make made
+clean:  ## remove everything that make created
 	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Stamps: a step runs again only when what it installs from has changed.
+# Stamp files: a step runs again only if its requirements have changed.
 $(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	{ echo "glgpt needs Python 3.10 or newer; name one: make PYTHON=python3.12" >&2; exit 2; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(call apt,python3-venv,this Python makes no virtual environments); }
+	{ echo "glgpt needs Python 3.10 or newer; choose one with make PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(call apt,python3-venv,this Python cannot create virtual environments); }
 	@rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 
@@ -166,7 +166,7 @@ $(VENV)/dev: requirements-dev.lock $(VENV)/installed
 
 $(FEDERATE)/installed: requirements-federate.lock requirements-page.txt pyproject.toml | $(VENV)/bin/pip
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	{ echo "Flower needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 2; }
+	{ echo "Flower needs Python 3.11 or newer; choose one with make PYTHON=python3.12" >&2; exit 2; }
 	$(BIN)/python -m venv $(FEDERATE)
 	$(FEDERATE)/bin/python -m pip install -q -r requirements-federate.lock -r requirements-page.txt
 	HATCH_BUILD_NO_HOOKS=true $(FEDERATE)/bin/python -m pip install -q --no-deps -e .
@@ -174,7 +174,7 @@ $(FEDERATE)/installed: requirements-federate.lock requirements-page.txt pyprojec
 
 $(CLUSTER)/installed: requirements-cluster.lock pyproject.toml | $(VENV)/bin/pip
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	{ echo "Ray is locked for Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 2; }
+	{ echo "Ray needs Python 3.11 or newer; choose one with make PYTHON=python3.12" >&2; exit 2; }
 	$(BIN)/python -m venv $(CLUSTER)
 	$(CLUSTER)/bin/python -m pip install -q -r requirements-cluster.lock
 	HATCH_BUILD_NO_HOOKS=true $(CLUSTER)/bin/python -m pip install -q --no-deps -e .

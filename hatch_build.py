@@ -1,9 +1,9 @@
-"""Puts the built page into the wheel and the sdist, so that whoever installs glgpt needs no Node.
+"""Adds the built page to the wheel and the sdist, so that users of glgpt do not need Node.
 
-The page is built where viewer/dist is missing or old, with a Node that PyPI brings where the machine has none. Without
-the page (npm's registry out of reach, say) the package is whole but for `glgpt export` and the dashboard of
-`glgpt federate serve`, which then say so.
-`make` installs with HATCH_BUILD_NO_HOOKS, since a checkout builds its own page.
+The hook builds the page if viewer/dist is missing or outdated, with Node from PyPI if none is installed. If the page
+cannot be built (for example because npm's registry cannot be reached), the package works except for `glgpt export` and
+the dashboard of `glgpt federate serve`, which report it.
+`make` installs with HATCH_BUILD_NO_HOOKS, since a checkout builds the page itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent
 
 
 def viewer_build() -> ModuleType:
-    """viewer/build.py as a module."""
+    """Imports viewer/build.py as a module."""
     spec = importlib.util.spec_from_file_location("viewer_build", ROOT / "viewer" / "build.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -29,21 +29,21 @@ def viewer_build() -> ModuleType:
 
 
 def page_is_here(build: ModuleType) -> bool:
-    """Whether viewer/dist can be taken as it is: an unpacked sdist holds the page, whatever its times say."""
+    """True if viewer/dist needs no build: it is fresh, or part of an unpacked sdist, where file times do not count."""
     unpacked = (ROOT / "PKG-INFO").is_file() and all(made.is_file() for made in build.BUILT)
     return bool(unpacked or build.page_is_fresh())
 
 
 class PageHook(BuildHookInterface[Any]):
-    """hatchling's hook for both targets."""
+    """The hatchling build hook of both targets."""
 
     def dependencies(self) -> list[str]:
-        """What the build needs from PyPI beside hatchling."""
+        """Returns the packages that the build needs from PyPI in addition to hatchling."""
         build = viewer_build()
         return [] if page_is_here(build) or build.npm_command() else [NODE]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Builds the page and names the place it has in the package."""
+        """Builds the page and sets its path in the package."""
         if version == "editable":
             return
         build = viewer_build()

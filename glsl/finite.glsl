@@ -1,10 +1,10 @@
-// Finds NaN and infinity by their bits: a compiler may assume that floats are neither. Included by several others.
+// Finds NaN and infinity by their bits, since a compiler may assume that floats are neither.
 #ifndef INFINITY
 #define INFINITY uintBitsToFloat(0x7f800000u)
 
 bool finite(float x) { return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u; }
 
-// x with +infinity for -infinity. A softmax gives -infinity no weight, so an overflow would leave no trace.
+// x with -infinity replaced by +infinity: a softmax gives -infinity no weight, which would hide an overflow.
 vec4 overflow_kept(vec4 x) {
   return mix(x, abs(x), equal(floatBitsToUint(x) & 0x7f800000u, uvec4(0x7f800000u)));
 }

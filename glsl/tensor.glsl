@@ -1,12 +1,12 @@
-// What every shader shares: precision, and how a texel is fetched and stored. `formats/` has what is in it.
-// A device chooses FETCH_LOD and STORAGE_UINT; the recorder defines the accessors of each sampler after this.
+// Included by every shader: precision, and how a texel is fetched and stored. `formats/` decodes its values.
+// The device sets FETCH_LOD and STORAGE_UINT; the recorder defines the accessors of each sampler after this file.
 precision highp float;
 precision highp int;
 precision highp sampler2DArray;
 precision highp usampler2DArray;
 
 #ifdef FETCH_LOD
-// The texel's centre, so that NEAREST finds exactly this texel; `step` is 1/size.
+// Samples the centre of a texel, so that NEAREST returns exactly this texel; `step` is 1/size.
 #define FETCH(s, step, x, y, l) textureLod(s, vec3((vec2(x, y) + 0.5) * step, float(l)), 0.0)
 #else
 #define FETCH(s, step, x, y, l) texelFetch(s, ivec3(x, y, l), 0)

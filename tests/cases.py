@@ -1,4 +1,4 @@
-"""One row an op: shapes to draw, how it is recorded on given arrays, what it must give, and how near."""
+"""Test cases of ops, one for each: shapes to draw, recording on given arrays, the expected result, the tolerance."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Want:
-    """A tensor and what it must hold. `read` turns its matrix into what is compared; `bare`: not zero beyond it.
+    """A tensor and its expected values. `read` converts its matrix to what is compared; `bare`: not zero beyond it.
 
-    `summed` are the magnitudes that were added up as halves to get there, whose rounding is within k eps of these.
+    `summed` are the magnitudes that were added up as float16; their rounding is within k eps of these.
     """
 
     tensor: Tensor
@@ -39,7 +39,7 @@ class Want:
 
 @dataclass(frozen=True)
 class Case:
-    """An op; `near` = (atol, k) of |ours - ref| <= atol + k eps |ref|, eps being float16's if packed."""
+    """An op. `near` = (atol, k) means |ours - ref| <= atol + k eps |ref|; eps is that of float16 if packed."""
 
     shape: st.SearchStrategy[SimpleNamespace]
     record: Callable[[Bench, SimpleNamespace], list[Want]]
@@ -55,7 +55,7 @@ ACTS = st.sampled_from(["gelu_new", None, "gelu", "relu"])
 
 
 def moments_of(matrix: Array) -> Array:
-    """(mean, squared deviations) by row, from the moments of parts that a tensor holds."""
+    """Returns (mean, squared deviations) by row, from a tensor of moments of slices."""
     m = matrix.reshape(len(matrix), -1, 4).astype(np.float64)
     count = m[..., 2].sum(axis=1)
     mean = (m[..., 0] * m[..., 2]).sum(axis=1) / count
@@ -83,9 +83,9 @@ def norm(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def product(b: Bench, s: SimpleNamespace, cols: int) -> ops.PartialSums:
-    """A row times a matrix, as partial sums; the sum of them is `summed`."""
+    """Records a row times a matrix as partial sums, whose sum is `summed`."""
     row, w = b.normal("a", 1, s.inner, Layout(1, s.inner, (1, s.tiles))), b.weight("w", s.inner, cols)
-    split_k = min(s.split_k, b.limits.max_texture_size // 16)  # a target's height, where by = 16
+    split_k = min(s.split_k, b.limits.max_texture_size // 16)  # the height of a target, if by = 16
     return ops.matvec(b, row, w, "partial_sums", -(-texels(s.inner) // 4 // split_k), s.contiguous)
 
 
@@ -114,7 +114,7 @@ def norm_fold(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 class Into(ops.Splits):
-    """So many slices of every product, if they fit."""
+    """Splits every product into this many slices, if they fit."""
 
     def __init__(self, split_k: int, packed_sums: bool = False) -> None:
         super().__init__(0, split_k, packed_sums=packed_sums)
@@ -134,21 +134,21 @@ def matmul(b: Bench, s: SimpleNamespace, most: int = 1, packed_sums: bool = Fals
         residual = b.normal("r", s.rows, s.cols, b.stream(s.rows, s.cols))
     y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, tile_cols=tile_cols, splits=splits)
     w = a["w"][: s.inner]
-    added = [b.seen[name] for name in ("y.partial_sums", "y.product") if name in b.seen]  # as they are stored
+    added = [b.seen[name] for name in ("y.partial_sums", "y.product") if name in b.seen]  # in their storage format
     halves = any(t.layout.format.packed for t in added)
     summed = np.abs(a["x"]) @ np.abs(w) if halves else None
     return [Want(y, ref.matmul(a["x"], w, a.get("bias"), s.act, a.get("r")), summed=summed)]
 
 
 def head_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """The logits of many rows: more columns than one texture has texels for."""
+    """Returns the logits of many rows: more columns than one texture has texels."""
     x, w = b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), b.weight("w", s.inner, s.vocab)
     y = ops.matmul(b, x, w, None, "y", tile_cols=b.style.tiles[1])
     return [Want(y, ref.matmul(b.held["x"], b.held["w"][: s.inner]))]
 
 
 def head_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A row through the last norm and the head, as a token is decoded: its logits and the best token."""
+    """Records the last norm and the head for one row, as in decoding: its logits and the best token."""
     x, gain = b.normal("x", 1, s.inner), b.normal("gain", 1, s.inner)
     bias, w = b.normal("bias", 1, s.inner), b.weight("w", s.inner, s.vocab, s.panels)
     row, folded = ops.row_sum(b, x, gain, 1e-5, "row"), ops.norm_fold(b, gain, bias, w, None, "w")
@@ -161,7 +161,7 @@ def head_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def _normed(b: Bench, width: int, cols: int) -> tuple[ops.NormedRow, tuple[Tensor, Tensor]]:
-    """A row whose moments are given, and a folded norm, for a product of `cols` columns."""
+    """Returns a row with given moments, and a folded norm, for a product of `cols` columns."""
     row = b.normal("row", 1, width)
     parts = [b.held["row"][0, k : k + 4] for k in range(0, width, 4)]
     moments = b.given("moments", np.array([v for p in parts for v in (p.mean(), p.size * p.var(), p.size, 0)])[None])
@@ -174,7 +174,7 @@ def _finished(b: Bench, s: SimpleNamespace) -> Array:
 
 
 def matvec(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A row times a matrix, and the partial sums through an activation or a folded norm."""
+    """Records a row times a matrix, and the partial sums with an activation or a folded norm."""
     y = ops.combine(b, product(b, s, s.cols), "y", act=s.act, normed=_normed(b, s.width, s.cols) if s.normed else None)
     return [Want(y, ref.act(_finished(b, s), s.act))]
 
@@ -187,19 +187,19 @@ def split_qkv(b: Bench, s: SimpleNamespace) -> list[Want]:
     before = [b.held[name].copy() for name in "qkv"]
     ops.split_qkv(b, x, *states, "qkv", normed)
     for old, new in zip(before, ref.split_qkv(_finished(b, s) if s.normed else b.held["x"]), strict=True):
-        old[s.pos : s.pos + rows] = new  # all other positions stay as they were
+        old[s.pos : s.pos + rows] = new  # all other positions are unchanged
     return [Want(state, now) for state, now in zip(states, before, strict=True)]
 
 
 def _masked(b: Bench, s: SimpleNamespace, keys: int) -> Array:
-    """Score rows `t * n_head + head`, MASKED beyond each t's position."""
+    """Returns score rows `t * n_head + head`, MASKED beyond each t's position."""
     values = 3 * b.rng.standard_normal((s.rows, s.n_head, keys))
     beyond = np.arange(keys) > s.pos + np.arange(s.rows)[:, None, None]
     return np.where(beyond, ref.MASKED, values).reshape(-1, keys)
 
 
 def _flat(cube: Array) -> Array:
-    """`[n_head, rows, keys]` as score rows."""
+    """Returns `[n_head, rows, keys]` as score rows."""
     return cube.transpose(1, 0, 2).reshape(-1, cube.shape[2])
 
 
@@ -208,7 +208,7 @@ def _cube(rows: Array, n_head: int) -> Array:
 
 
 def _cache(b: Bench, s: SimpleNamespace, name: str) -> Tensor:
-    """Keys or values of every position written so far; beyond them, NaN."""
+    """Returns keys or values of every position written so far, and NaN beyond them."""
     values = b.rng.standard_normal((s.pos + s.rows + s.spare, 4 * s.d4 * s.n_head))
     values[s.pos + s.rows :] = np.nan
     return b.given(name, values, role="state")
@@ -218,7 +218,7 @@ def scores(b: Bench, s: SimpleNamespace) -> list[Want]:
     q, k, tr = _cache(b, s, "q"), _cache(b, s, "k"), b.style.tiles[0]
     b.pos = s.pos
     y = ops.scores(b, q, k, s.rows, tr, s.n_head, 0.4, "y")
-    known = np.nan_to_num(b.held["k"])  # what is masked may hold anything
+    known = np.nan_to_num(b.held["k"])  # masked values are undefined
     wanted = ref.scores(b.held["q"], known, s.n_head, 0.4, s.pos, s.rows)
     return [Want(y, _flat(wanted), lambda m: m[: s.rows * s.n_head], bare=True)]
 
@@ -247,7 +247,7 @@ def attend(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def attention(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """From scores to heads, with nothing written beyond the positions of a fragment's rows."""
+    """Records attention from scores to heads; nothing is written beyond the positions of a fragment's rows."""
     q, k, v = (_cache(b, s, name) for name in "qkv")
     b.pos = s.pos
     score = ops.scores(b, q, k, s.rows, b.style.tiles[0], s.n_head, 0.4, "scores", to_position=True)
@@ -267,7 +267,7 @@ def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     y = ops.combine(b, ops.matvec(b, z, w, "partial_sums", contiguous=s.contiguous), "y")
     score, known = _cube(b.held["x"][:, :reached], s.n_head), b.held["v"][:reached]
     whole = ref.attend(ref.softmax(score), known)
-    wants = [Want(y, ref.matmul(whole, b.held["w"][: v.cols]))]  # the ranges, weighed by the product that reads them
+    wants = [Want(y, ref.matmul(whole, b.held["w"][: v.cols]))]  # the ranges, combined by the product that reads them
     if isinstance(z, Tensor):
         return [Want(z, whole), *wants]
     values, logs = ref.attend_ranges(score, known, z.keys)
@@ -288,7 +288,7 @@ def add(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def edit(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Each position and head has a row of gain and shift of its own, or stays as it is (row 0)."""
+    """Each position and head has its own row of gain and shift, or is unchanged (row 0)."""
     positions = s.pos + s.rows + s.spare
     x = b.normal("x", s.rows * s.per, s.cols, b.stream(s.rows * s.per, s.cols))
     gain, shift = (b.normal(name, 3, s.cols) for name in ("gain", "shift"))
@@ -310,7 +310,7 @@ def edit(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def edit_one(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """One position, which may lie outside the rows, has a row of gain and shift of its own."""
+    """One position, which may be outside the rows, has its own row of gain and shift."""
     x = b.normal("x", s.rows, s.cols, b.stream(s.rows, s.cols))
     gain, shift = (b.normal(name, 2, s.cols) for name in ("gain", "shift"))
     at = b.given("at", np.array([[s.at, 7, 7, 7]]), Layout(1, 4))
@@ -321,12 +321,12 @@ def edit_one(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def set_pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Heads that look elsewhere beside one that looks where it does; keys beyond a position get nothing."""
+    """Some heads attend to fixed tokens and one is unchanged; keys beyond a position get nothing."""
     tr, keys = b.style.tiles[0], s.pos + s.rows + s.spare
     padded, used = -(-s.rows // tr) * tr * s.n_head, slice(s.rows * s.n_head)
     x = b.given("x", b.rng.standard_normal((padded, keys)), Layout(padded, keys, (tr, 1)))
     b.pos, wants = s.pos, []
-    for first in range(1 + len(ops.PATTERNS)):  # each kind comes, whatever the number of heads
+    for first in range(1 + len(ops.PATTERNS)):  # every kind is tested, for any number of heads
         how = (np.arange(s.n_head) + first) % (1 + len(ops.PATTERNS))
         texels = np.stack([how, *[how * 0 + 5] * 3], 1).reshape(1, -1)
         held = b.given(f"how {first}", texels, Layout(1, 4 * s.n_head))
@@ -337,14 +337,14 @@ def set_pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 def argmax(b: Bench, s: SimpleNamespace) -> list[Want]:
     layout = Layout(1, s.vocab, (1, s.tiles))
-    x = b.given("x", b.rng.integers(-9, 9, (1, s.vocab)), layout)  # whole numbers: many are equal
+    x = b.given("x", b.rng.integers(-9, 9, (1, s.vocab)), layout)  # integers, many of them equal
     token, best = b.fixed("token", Layout(1, 4), "state"), ref.argmax(b.held["x"])
     ops.argmax(b, x, token)
     return [Want(token, np.array([[best, b.held["x"][0, best], 0, 0]]))]
 
 
 def sample(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Draws that leave no choice, with top-k 1 and with the least top-p; `tests/ops/test_sample.py` has the others."""
+    """Draws with a single possible result, by top-k 1 and the smallest top-p; `tests/ops/test_sample.py` has others."""
     x = b.given("x", b.rng.integers(-3, 3, (1, s.vocab)), Layout(1, s.vocab, (1, s.tiles)))  # many are equal
     best, row = b.fixed("best", ops.TOKEN, "state"), b.held["x"][0]
     b.more = {"inverse_temperature": 1, "margin": 1e30, "nucleus_width": 16, "top_k": 1, "top_p": 1e-6, "draw_step": 9}
@@ -365,20 +365,20 @@ def sample(b: Bench, s: SimpleNamespace) -> list[Want]:
 MATRIX = {"rows": ROWS, "cols": COLS}
 ATTENTION = {"rows": st.integers(1, 13), "n_head": st.integers(1, 3), "d4": st.integers(1, 3)} | {
     "pos": st.integers(0, 9),
-    "spare": st.integers(0, 9),  # positions of the context that are not reached yet
+    "spare": st.integers(0, 9),  # positions of the context that are still empty
 }
-# `pos` + 1 keys, which one row takes by sixteens, and a rest; `least` of them make a range.
+# `pos` + 1 keys, which one row processes in groups of sixteen and a rest; a range has at least `least` keys.
 RANGES = {"pos": st.sampled_from([50, 40, 22, 15, 3]), "least": st.sampled_from([16, 128]), "cols": COLS}
-VOCAB = st.sampled_from([250, 131, 50, 3, 1])  # the first, wider than a folded texture and two panels, is always drawn
-FLAG = st.sampled_from([True, False])  # the first is always drawn
+VOCAB = st.sampled_from([250, 131, 50, 3, 1])  # the first (always drawn) exceeds a folded texture and two panels
+FLAG = st.sampled_from([True, False])  # the first one is always drawn
 FACTORS = MATRIX | {"inner": COLS, "act": ACTS, "bias": FLAG, "residual": FLAG, "plain": FLAG}
 CONTIGUOUS = st.sampled_from((0, 2, 4))
 PRODUCT = {"inner": st.integers(1, 100), "tiles": st.integers(1, 2), "split_k": st.integers(1, 5)} | {
     "contiguous": CONTIGUOUS,
-    "width": st.integers(2, 64),  # of the row whose moments a folded norm takes
+    "width": st.integers(2, 64),  # width of the row whose moments a folded norm uses
 }
-# atol is what rounding the terms of a sum can add up to: about sqrt(terms) x their size x 2^-24, with room for the
-# drivers' order of adding; k the roundings that scale with the result. exp and 1/sqrt are good to a few units.
+# atol bounds the rounding of a sum's terms: about sqrt(terms) x their size x 2^-24, with a margin for the
+# drivers' order of addition; k bounds the errors that scale with the result. exp and 1/sqrt are off by a few units.
 CASES = {
     "embed": Case(shapes(**MATRIX, vocab=st.integers(1, 64), pos=st.integers(0, 3)), embed, (0.0, 1)),
     "norm": Case(shapes(**MATRIX), norm, (4e-6, 8)),

@@ -35,20 +35,20 @@ def silu(x: Array) -> Array:
 
 
 def rotated(x: Array, positions: Array, frequencies: Array) -> Array:
-    """x `[.., T, d]`, its columns i and i + d / 2 rotated by positions times frequencies[i]."""
+    """Returns x `[.., T, d]` with its columns i and i + d / 2 rotated by positions times frequencies[i]."""
     angle = positions[:, None] * np.asarray(frequencies)
     a, b = np.split(x, 2, axis=-1)
     return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], axis=-1)
 
 
 def padded_heads(x: Array, heads: int) -> Array:
-    """`[T, heads * d]` with each head padded to whole texels."""
+    """Returns `[T, heads * d]` with each head padded to whole texels."""
     cube = x.reshape(len(x), heads, -1)
     return np.pad(cube, ((0, 0), (0, 0), (0, -cube.shape[2] % 4))).reshape(len(x), -1)
 
 
 def rotated_heads(matrix: Array, s: SimpleNamespace, positions: Array, sign: float = 1.0) -> Array:
-    """Padded heads `[T, heads * texels(d)]`, rotated head by head."""
+    """Returns padded heads `[T, heads * texels(d)]`, rotated head by head."""
     wide = texels(s.d_head)
     cube = matrix.reshape(len(matrix), s.n_head, wide)[:, :, : s.d_head].transpose(1, 0, 2)
     found = rotated(cube, positions, sign * frequencies(s)).transpose(1, 0, 2) if s.rotate else cube.transpose(1, 0, 2)
@@ -71,7 +71,7 @@ def rms_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def rms_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A row through an RMS norm, two products without biases and a gate, as a token is decoded."""
+    """Records an RMS norm, two products without biases and a gate for one row, as in decoding."""
     x, gain = b.normal("x", 1, s.inner), b.normal("gain", 1, s.inner)
     w, v = b.weight("w", s.inner, s.cols), b.weight("v", s.inner, s.cols)
     matvec = partial(ops.matvec, b, contiguous=s.contiguous)
@@ -85,7 +85,7 @@ def rms_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def tall(b: Bench) -> None:
-    """Lifts a style's limit for caches and weights that are not folded, and never comes near a device's."""
+    """Raises a style's limit for caches and weights that are not folded; it stays far below a device's."""
     b.limits = replace(b.limits, max_texture_size=1024)
 
 
@@ -100,7 +100,7 @@ def rotary(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def rotary_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """One row from its partial sums, behind an RMS norm."""
+    """Records one row from its partial sums, after an RMS norm."""
     tall(b)
     wide = s.n_head * texels(s.d_head)
     x, gain = b.normal("a", 1, s.inner), b.normal("gain", 1, s.inner)
@@ -129,13 +129,13 @@ def embed_tokens(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def shared(x: Array, n_head: int, group: int) -> Array:
-    """Heads `[rows, n_head * d]` repeated for the heads that share each."""
+    """Returns heads `[rows, n_head * d]` repeated for the heads that share each."""
     cube = x.reshape(len(x), n_head, -1)
     return np.repeat(cube, group, axis=1).reshape(len(x), -1)
 
 
 def grouped(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Scores and values of query heads that share keys, and the scores with the roles of queries and keys swapped."""
+    """Scores and values of query heads that share keys, and scores with queries and keys swapped."""
     heads, total = s.n_head * s.group, s.pos + s.rows
     q = b.normal("q", total, 4 * s.d4 * heads, role="state")
     k, v = (b.normal(name, total, 4 * s.d4 * s.n_head, role="state") for name in "kv")
@@ -224,7 +224,7 @@ def grouped_attend_vjp(b: Bench, s: SimpleNamespace) -> Taped:
 
 
 def wide_heads(s: SimpleNamespace) -> SimpleNamespace:
-    """The shape with as many heads as the scores have."""
+    """Returns the shape with as many heads as the scores have."""
     return SimpleNamespace(**vars(s) | {"n_head": s.n_head * s.group})
 
 
@@ -259,7 +259,7 @@ SHAPE = {"group": 2, "d_head": 6, "rotate": True}
 
 
 def llama(config: LlamaConfig, weights: Mapping[str, Any], ids: list[int]) -> Array:
-    """A whole Llama's logits in float64, `[T, vocab]`."""
+    """Returns the logits of a whole Llama in float64, `[T, vocab]`."""
     w = {name: np.asarray(value, np.float64) for name, value in weights.items()}
     d, heads, kv, eps = config.d_head, config.n_head, config.n_kv_head, config.layer_norm_epsilon
     positions = np.arange(len(ids))

@@ -1,4 +1,4 @@
-"""More rows of `cases`: the ops on a few rows at once, each of a text at its own position, over shared caches."""
+"""More rows of `cases`: ops on a few rows at once, each of a text at its own position, with shared caches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def rows_at(b: Bench, s: SimpleNamespace, positions: int, height: int) -> tuple[ops.Rows, Array, Array]:
-    """Texts at positions of their own, whose keys are in any rows of caches of `height`: (rows, places, table)."""
+    """Returns (rows, places, table) of texts at their own positions; their keys are in any rows of such caches."""
     places = np.zeros((s.texts, 4))
     places[:, 0] = b.rng.integers(0, positions, s.texts)
     table = np.stack([b.rng.permutation(height)[:positions] for _ in range(s.texts)])
@@ -29,7 +29,7 @@ def rows_at(b: Bench, s: SimpleNamespace, positions: int, height: int) -> tuple[
 
 
 def few_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A few rows through a product, an activation or a norm, and a factor; then the best column of each."""
+    """Records a product, an activation or a norm, and a factor for a few rows; then the best column of each."""
     tall(b)
     x, gain, bias = b.normal("x", s.texts, s.inner), b.normal("gain", 1, s.inner), b.normal("bias", 1, s.inner)
     w, times = b.weight("w", s.inner, s.vocab, s.panels), b.normal("times", s.texts, s.vocab)
@@ -45,7 +45,7 @@ def few_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def sum_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Each row of the residual stream plus a product and its bias."""
+    """Records each row of the residual stream plus a product and its bias."""
     tall(b)
     x, y, gain = b.normal("x", s.texts, s.cols), b.normal("y", s.texts, s.inner), b.normal("gain", 1, s.cols)
     product = ops.few_rows(b, y, b.weight("w", s.inner, s.cols, s.panels), "sums", s.contiguous)
@@ -55,7 +55,7 @@ def sum_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def attend_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Attention of a few texts, by their table; every key and value that none of them may see is NaN."""
+    """Records attention of a few texts with their table; keys and values that none of them may read are NaN."""
     tall(b)
     height, d, heads, b.row = s.positions + 9, 4 * s.d4, s.n_head * s.group, 3
     rows, places, table = rows_at(b, s, s.positions, height)
@@ -79,7 +79,7 @@ def attend_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def split_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Queries, keys and values of a few texts, to rows of the shared caches, and a prompt's that are copied there."""
+    """Writes queries, keys and values of a few texts to rows of the shared caches, and copies a prompt's there."""
     tall(b)
     width, b.row, b.pos = 4 * s.d4 * s.n_head, 2, 3
     rows, _, _ = rows_at(b, s, 5, 20)
@@ -98,7 +98,7 @@ def split_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def adopt(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A prompt's keys and values, copied; rows beyond its caches repeat the last."""
+    """Copies a prompt's keys and values; rows beyond its caches repeat the last one."""
     tall(b)
     width, b.row, b.pos = 4 * s.d4 * s.n_head, 2, 3
     k, v, to_k, to_v = (b.normal(name, n, width, role="state") for name, n in zip("kvrs", (9, 9, 20, 20), strict=True))
@@ -110,7 +110,7 @@ def adopt(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def take_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A row of a tensor in the middle, to a wider state in other tiles."""
+    """Records a row from the middle of a tensor, written to a wider state in other tiles."""
     tall(b)
     b.row = 4
     x, out = b.normal("x", 7, s.inner, Layout(7, s.inner, (1, 2))), Layout(1, s.inner + 9, (1, 3))
@@ -129,7 +129,7 @@ def embed_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def rotary_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A few rows from their partial sums, behind an RMS norm, each rotated by its own position."""
+    """Records a few rows from their partial sums, after an RMS norm, each rotated by its own position."""
     tall(b)
     b.row, wide = 2, s.n_head * texels(s.d_head)
     rows, places, _ = rows_at(b, s, 90, 90)

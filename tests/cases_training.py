@@ -63,7 +63,7 @@ def embed_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def unfolded(b: Bench) -> None:
-    """Lifts a style's limit for what is not folded, and never comes near a device's."""
+    """Raises a style's limit for tensors that are not folded; it stays far below a device's."""
     b.limits = replace(b.limits, max_texture_size=256)
 
 
@@ -75,25 +75,25 @@ def scores_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def heads(b: Bench, s: SimpleNamespace, name: str) -> Tensor:
-    """Queries, keys or values of all sequences."""
+    """Returns queries, keys or values of all sequences."""
     rows, cols = s.rows * s.batch, 4 * s.d4 * s.n_head
     return b.normal(name, rows, cols, b.heads(rows, cols))
 
 
 def score_tiles(b: Bench, s: SimpleNamespace) -> int:
-    """Row tiles of scores: with a batch they must divide the rows."""
+    """Returns the row tiles of scores; with a batch they must divide the rows."""
     unfolded(b)
     return int(np.gcd(s.rows, b.style.tiles[0])) if s.batch > 1 else b.style.tiles[0]
 
 
 def score_rows(b: Bench, s: SimpleNamespace, dtype: str = "f32") -> tuple[Layout, int]:
-    """The layout of scores from position 0, or of a pattern stored so, and how many of its rows count."""
+    """Returns the layout of scores from position 0, or of a pattern in that layout, and how many of its rows count."""
     tr, tc = score_tiles(b, s), FORMATS[dtype].column_tiles_per_texel
     return Layout(-(-s.rows // tr) * tr * s.n_head * s.batch, s.rows, (tr, tc), dtype), s.rows * s.batch * s.n_head
 
 
 def reached(b: Bench, s: SimpleNamespace) -> Array:
-    """1 where a row of scores has reached the key, else 0: there patterns, and gradients of scores, are zero."""
+    """Returns 1 if a row of scores may attend to the key, else 0: patterns and gradients of scores are zero there."""
     positions = np.arange(score_rows(b, s)[0].rows) // (s.n_head * s.batch)
     return (np.arange(s.rows) <= positions[:, None]).astype(float)
 
@@ -106,14 +106,14 @@ def attend_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def targets(b: Bench, s: SimpleNamespace) -> Tensor:
-    """Targets of `rows` rows, about one in four below zero, the last id among them."""
+    """Returns targets of `rows` rows: about one in four is negative, and the last id is one of them."""
     ids = np.where(b.rng.random((s.rows, 1)) < 0.25, -1, b.rng.integers(0, s.vocab, (s.rows, 1)))
     ids[-1] = s.vocab - 1
     return b.given("targets", ids, role="input")
 
 
 def logits(b: Bench, s: SimpleNamespace) -> Tensor:
-    """Logits in the layout of a product with the head."""
+    """Returns logits in the layout of a product with the head."""
     tr, tc = b.style.tiles
     layout = Layout(s.rows, s.vocab, (tr, fold(1, s.vocab, b.limits.max_texture_size, tc).tiles[1]))
     return b.given("x", 4 * b.rng.standard_normal((s.rows, s.vocab)), layout)
@@ -135,7 +135,7 @@ def cross_entropy(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def prediction(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Values of few sizes, so that some are equal."""
+    """Uses values of few magnitudes, so that some are equal."""
     layout = logits(b, s).layout
     x = b.given("coarse", np.round(2 * b.rng.standard_normal((s.rows, s.vocab))), layout)
     y = ops.prediction(b, x, targets(b, s))
@@ -155,7 +155,7 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def gradient_norm_scaled(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Gradients that are 1,024 times as large; with an overflow before, or of their own, none counts as finite."""
+    """Gradients 1,024 times as large; none counts as finite after an overflow or with one."""
     unfolded(b)
     given = [b.normal(f"g{i}", s.rows, s.cols, b.many(s.rows, s.cols)) for i in range(2)]
     held = [b.held[f"g{i}"] / 1024 for i in range(2)]
@@ -170,7 +170,7 @@ def gradient_norm_scaled(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A softmax that is stored as a product of its style takes it."""
+    """Records a softmax stored in the format that a product of its style reads."""
     layout, used = score_rows(b, s)
     x, share = b.given("x", 3 * b.rng.standard_normal((layout.rows, s.rows)), layout), s.n_head * s.batch
     y = ops.softmax(b, x, share, "y", b.style.dtype)
@@ -178,7 +178,7 @@ def pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A parameter of padded rows and its moments, found under their own names since the new ones take their places."""
+    """Records a step of a parameter with padded rows and its moments; the new states take the old ones' names."""
     rows, lr, step, betas, decay, eps = texels(s.rows), 1e-2, 5, (0.9, 0.99), 0.1 * s.shift, 1e-3
     layout = fold(rows, s.cols, b.limits.max_texture_size)
 
@@ -190,7 +190,7 @@ def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
         b.given(n, padded(b.rng.standard_normal(size) ** p), layout, "state") for n, p in PARAMETER.items()
     )
     g = b.given("g", padded(b.rng.standard_normal(size)), Layout(rows, s.cols, (b.style.tiles[0], 1)))
-    norm = b.given("norm", np.array([[2.0, 0.5, 1.0, 0.0]]))  # clipped to half
+    norm = b.given("norm", np.array([[2.0, 0.5, 1.0, 0.0]]))  # clipped by one half
     b.more = {"lr": lr, "unbias1": 1 / (1 - betas[0] ** step), "unbias2": 1 / (1 - betas[1] ** step)}
     pairs = [(t, b.fixed(f"{t.name}.next", layout, "state")) for t in (x, m, squares)]
     ops.adamw(b, *pairs, g, norm, betas, eps, decay)
@@ -199,11 +199,11 @@ def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(old, value) for (old, _), value in zip(pairs, after, strict=True)]
 
 
-PARAMETER = {"x": 1, "m": 1, "s": 2}  # the power of a normal value each holds: squares are not negative
+PARAMETER = {"x": 1, "m": 1, "s": 2}  # each holds this power of a normal value; squares are not negative
 
 
 def normal(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A parameter's first values: of every five rows three are in use, of every eight columns six."""
+    """A parameter's first values: three of every five rows are in use, six of every eight columns."""
     layout = fold(texels(s.rows), s.cols, b.limits.max_texture_size)
     x, m, squares = (b.given(name, b.rng.standard_normal((layout.rows, s.cols)), layout, "state") for name in "xms")
     b.more = {"seed": s.seed}
@@ -214,7 +214,7 @@ def normal(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(x, np.where((rows % 5 < 3) & (cols % 8 < 6), wanted, 0)), Want(m, none), Want(squares, none)]
 
 
-PARTS = {"counted": st.sampled_from([(3, 3, 3, 3), (0, 0, 0, 5), (2, 0, 3, 1)])}  # targets by part
+PARTS = {"counted": st.sampled_from([(3, 3, 3, 3), (0, 0, 0, 5), (2, 0, 3, 1)])}  # number of targets in each part
 SPARE = {"spare": st.integers(0, 9)}
 PART = {"row": st.integers(0, 28)}
 CLIPS = st.sampled_from([1.0, 0.0, 1e3])
@@ -241,5 +241,5 @@ TRAINING = {
     "gradient_norm_scaled": Case(shapes(**MATRIX, clip=CLIPS, shift=FLAG), gradient_norm_scaled, (1e-12, 16)),
     "pattern": Case(shapes(**HEADS), pattern, (1e-6, 8)),
     "normal": Case(shapes(**MATRIX, **RATES), normal, (1e-5, 8)),
-    "adamw": Case(shapes(**MATRIX, shift=FLAG), adamw, (1e-6, 8)),  # x and its step, each up to 4, may cancel
+    "adamw": Case(shapes(**MATRIX, shift=FLAG), adamw, (1e-6, 8)),  # x and its step, both up to 4, may cancel
 }

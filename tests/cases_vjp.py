@@ -1,4 +1,4 @@
-"""One row an op that is differentiated: shapes to draw, how it is recorded on a tape, and the same in float64."""
+"""Test cases of gradients, one for each op: shapes to draw, how it is recorded on a tape, and the op in float64."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class Taped:
     """An op on the tape.
 
-    `function` gives its outputs in float64 from the matrices of `inputs`, by name; what it leaves out of its outputs'
-    last rows holds nothing. Of some inputs only the first `rows` count: the others have no gradient, or, if they are
-    `spare`, may have any. `rigid`: the outputs' gradients come in the outputs' own layouts, or in that of `given`,
-    zero where `dy` is.
+    `function` computes its outputs in float64 from the matrices of `inputs`, by name; rows that it omits at the end of
+    an output are unused. For some inputs only the first `rows` count: the other rows have no gradient, or, if they are
+    `spare`, any gradient. `rigid`: the outputs' gradients have the outputs' layouts, or that of `given`, and are zero
+    where `dy` is.
     """
 
     outputs: tuple[Tensor, ...]
@@ -46,8 +46,8 @@ class Taped:
 class VjpCase:
     """An op's vjp; `near` = (atol, k): each value of a gradient g may be off by atol + k eps |g|.
 
-    Of packed tensors, eps is float16's, and it may be off by `halves` more: what is rounded to halves on the way, each
-    by 2^-11 of its size, adds up in it.
+    For packed tensors, eps is that of float16, and a value may be off by `halves` more: the sum of what rounding
+    intermediate values to float16 adds, each by 2^-11 of its size.
     """
 
     shape: st.SearchStrategy[SimpleNamespace]
@@ -58,7 +58,7 @@ class VjpCase:
 
 @dataclass(frozen=True)
 class Backward:
-    """A backward pass recorded: for each input its gradient; the outputs' gradients and the sums it began with."""
+    """A recorded backward pass: the gradient of each input, the outputs' gradients, and the sums it started with."""
 
     taped: Taped
     gradients: dict[str, Tensor]
@@ -67,7 +67,7 @@ class Backward:
 
 
 def backward(b: Bench, case: str, s: SimpleNamespace, cases: Mapping[str, VjpCase] | None = None) -> Backward:
-    """Records a case and its backward pass, from gradients that are given; its outputs are the inputs' gradients."""
+    """Records a case and its backward pass from given gradients; its outputs are the inputs' gradients."""
     record = (cases or VJPS)[case].record
     with b.taping() as tape:
         taped = record(b, s)
@@ -83,7 +83,7 @@ def backward(b: Bench, case: str, s: SimpleNamespace, cases: Mapping[str, VjpCas
         values = b.rng.standard_normal((x.rows, x.cols))
         values[taped.rows.get(name, x.rows) :] = 0
         fused = fold(x.rows, x.cols, b.limits.max_texture_size, b.style.tiles[1])
-        fused = Layout(x.rows, x.cols, (b.style.tiles[0], fused.tiles[1]))  # as a product writes it
+        fused = Layout(x.rows, x.cols, (b.style.tiles[0], fused.tiles[1]))  # the layout that a product writes
         sums[x] = b.given(f"so_far.{name}", values, x.layout if s.plain_dy else fused)
         so_far[name] = b.held[f"so_far.{name}"]
     found = tape.backward(sums)
@@ -116,12 +116,12 @@ def norm(b: Bench, s: SimpleNamespace) -> Taped:
     return Taped((y,), given, lambda x, gain, bias: (ref.norm(x, gain, bias, EPS),))
 
 
-EPS = 0.1  # of the norm: a row of one value, or of few, has a gradient that is worth comparing
+EPS = 0.1  # of the norm: large enough that rows of one or a few values have gradients worth comparing
 
 
 def act(b: Bench, s: SimpleNamespace) -> Taped:
     values = 4 * b.rng.standard_normal((s.rows, s.cols))
-    values += np.copysign(1e-3, values)  # away from relu's corner, where a difference is no slope
+    values += np.copysign(1e-3, values)  # away from relu's corner, where a difference is not the slope
     x = b.given("x", values, b.many(s.rows, s.cols))
     y = ops.act(b, x, s.act, b.many(s.rows, s.cols), "y")
     return Taped((y,), {"x": x}, lambda x: (ref.act(x, s.act),))
@@ -142,7 +142,7 @@ def dropout(b: Bench, s: SimpleNamespace) -> Taped:
 
 def embed(b: Bench, s: SimpleNamespace) -> Taped:
     rows, limit = s.rows * s.batch, b.limits.max_texture_size
-    values = b.rng.integers(0, s.vocab, rows)  # some more than once, some never, and the last, in a texel of its own
+    values = b.rng.integers(0, s.vocab, rows)  # some repeat, some are missing, and the last one is in a separate texel
     values[-1] = s.vocab - 1
     ids = b.given("ids", values[:, None], role="input")
     pairs = zip(
@@ -189,7 +189,7 @@ def attend(b: Bench, s: SimpleNamespace) -> Taped:
 
 
 def cross_entropy(b: Bench, s: SimpleNamespace) -> Taped:
-    """The backward pass begins here: the gradient is that of the scaled sum, whatever is given."""
+    """The backward pass starts here: the gradient is that of the scaled sum, whatever is given."""
     x, ids = logits(b, s), targets(b, s)
     wanted, dtype = b.held["targets"][:, 0].astype(int), b.style.dtype
     scale = None if dtype == "f32" else b.given("loss_scale", np.array([[4.0, 0, 0, 0]]), role="input")
@@ -198,7 +198,7 @@ def cross_entropy(b: Bench, s: SimpleNamespace) -> Taped:
 
 
 def recomputed(b: Bench, s: SimpleNamespace) -> Taped:
-    """Half a block of which only the input is kept."""
+    """Records half a block of which only the input is stored."""
     given = {"x": b.normal("x", s.rows, s.cols, b.stream(s.rows, s.cols))}
     given |= {name: b.normal(name, 1, s.cols) for name in ("gain", "bias")}
     given |= {"w": b.weight("w", s.cols, s.inner), "v": b.weight("v", s.inner, s.cols)}
@@ -225,7 +225,7 @@ def recomputed(b: Bench, s: SimpleNamespace) -> Taped:
 DY = {"so_far": FLAG, "plain_dy": FLAG}
 WIDE = {"rows": st.sampled_from([29, 1, 7, 22]), "cols": st.sampled_from([37, 1, 6, 100])}
 VJPS = {
-    "split matmul": VjpCase(  # each of three slices is rounded to halves
+    "split matmul": VjpCase(  # each of three slices is rounded to float16
         shapes(**WIDE, inner=COLS, bias=FLAG, residual=FLAG, **DY), lambda b, s: matmul(b, s, 3), (4e-5, 2), 6e-3
     ),
     "matmul": VjpCase(shapes(**WIDE, inner=COLS, bias=FLAG, residual=FLAG, **DY), matmul, (4e-5, 2), 2e-3),

@@ -1,4 +1,4 @@
-"""The command line called in this process, and how it refuses what it is given."""
+"""Calls the command line in this process, and checks how it rejects arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def refused(capsys: Capture, *args: str) -> str:
-    """The one line that says why the arguments are refused."""
+    """Returns the one-line error with which the arguments are rejected."""
     try:
         code = main(args)
     except SystemExit as end:

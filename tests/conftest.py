@@ -1,4 +1,4 @@
-"""What every test shares: the software device, the watch over GL errors and objects, a cache of its own."""
+"""Shared by all tests: the software device, the check for GL errors and leaked objects, a separate cache."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ settings.load_profile("glgpt")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the run a cache of its own, shares the processors among its workers, and lets interrupts through.
+    """Gives the run its own cache, shares the processors among its workers, and enables interrupts.
 
-    - What glgpt caches (the probe) is in a folder that is removed at the end of the run.
-    - What Mesa compiles stays in the user's cache, as with every program that draws: compiling is most of the time of
-      a run, and Mesa's key covers its own build, the processor and the shader. The workers, the commands that tests
-      start and the browsers all share it.
+    - glgpt's cache (the probe) is in a folder that is removed at the end of the run.
+    - Mesa's shader cache is the user's, as for every program that draws: compiling takes most of the time of a run, and
+      Mesa's key covers its build, the processor and the shader. The workers, the commands that tests start and the
+      browsers all share it.
     - Each of n workers computes with 1/n of the processors.
-    - Mesa draws in the thread that calls it (but for the tests that measure alone): its own threads use freed memory
-      at times, which ended Chromium's GPU process about once in 50 tests (docs/decisions.md).
+    - Mesa draws in the thread that calls it (except in tests that measure alone): its own threads sometimes use freed
+      memory, which ended Chromium's GPU process about once in 50 tests (docs/decisions.md).
     - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,10 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """once(name, fill): a folder that `fill` fills in the first worker that asks, for all workers to read."""
+    """once(name, fill) returns a folder that `fill` fills in the first worker that asks, for all workers to read."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent  # each worker has a folder of its own in that of the run
+        base = base.parent  # each worker has its own folder in that of the run
 
     def folder(name: str, fill: Callable[[Path], None]) -> Path:
         path = base / f"once-{name}"
@@ -73,7 +73,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
 
 @pytest.fixture(scope="session")
 def device() -> Device:
-    """The software driver, which every machine has; GLGPT_TEST_DEVICE names another, as `--device` does."""
+    """Returns the software device, which every machine has; GLGPT_TEST_DEVICE selects another, like `--device`."""
     return open_device(os.environ.get("GLGPT_TEST_DEVICE", "software"))
 
 
@@ -83,13 +83,13 @@ def goldens() -> Path:
 
 
 def alive() -> dict[int, Counter[str]]:
-    """What lives on each open device."""
+    """Returns the number of live GL objects of each kind, for each open device."""
     return {id(d): Counter(d.live.values()) for d in gl_device._here.open.values()}
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Fails a test that leaves a GL error set, or a GL object alive that was not there before."""
+    """Fails a test that leaves a GL error set, or a new GL object alive."""
     before = alive()
     yield
     for opened in gl_device._here.open.values():

@@ -1,4 +1,4 @@
-"""A stand-in for `glgpt.training.trainer` in numpy, which learns how often each token occurs."""
+"""A numpy replacement for `glgpt.training.trainer` that learns how often each token occurs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from glgpt.models.gpt2.config import GPT2Config
 from glgpt.system.files import written_whole
 
 LATE = 3
-OVERFLOW_AT = 3  # the step that in f16 is taken twice
+OVERFLOW_AT = 3  # the step that is repeated in f16
 BREAK_AT = int(os.environ.get("FAKE_BREAK_AT", "0"))  # the step whose loss is NaN
-SECONDS = float(os.environ.get("FAKE_SECONDS", "0"))  # a step's time
+SECONDS = float(os.environ.get("FAKE_SECONDS", "0"))  # duration of a step
 
-BEGUN: list[float] = []  # when steps have begun, of all trainers
+BEGUN: list[float] = []  # times at which steps started, of all trainers
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Trainer:
         self.close()
 
 
-# What the tests of a run share
+# Shared by the tests of training runs
 
 PLAY = (Path(__file__).parent / "data/shakespeare-validation.txt").read_text()
 SMALL: dict[str, Any] = {
@@ -160,24 +160,24 @@ OFTEN: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A folder of its own with a play in it, and this module for a trainer."""
+    """Creates a folder with a play in it, and installs this module as the trainer."""
     monkeypatch.setitem(sys.modules, "glgpt.training.trainer", sys.modules[__name__])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "play.txt").write_text(PLAY)
 
 
 def metrics(run: str | Path) -> list[dict[str, Any]]:
-    """The lines without what time decides."""
+    """Returns the lines without fields that depend on time."""
     lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k != "tokens_per_s"} for line in lines]
 
 
-if __name__ == "__main__":  # `python fake_trainer.py train …` is the command with this trainer
+if __name__ == "__main__":  # `python fake_trainer.py train …` runs the command with this trainer
     sys.modules["glgpt.training.trainer"] = sys.modules["__main__"]
     from glgpt.__main__ import LINES, entry, leave
 
-    for number in LINES:  # as `entry` does first of all
+    for number in LINES:  # the first thing that `entry` does
         signal.signal(number, leave)
-    if mark := os.environ.get("FAKE_STARTED"):  # for who waits until the command itself runs
+    if mark := os.environ.get("FAKE_STARTED"):  # for a test that waits until the command runs
         Path(mark).touch()
     sys.exit(entry())

@@ -1,12 +1,12 @@
 """Small faults that the tests must catch: `make mutants`, or `python tests/mutants.py [NAME…]`.
 
-Each is made in a scratch copy of the repository, where the tests named with it then run. It is
+Each fault is made in a scratch copy of the repository, where its tests then run. It is
 
-- caught, where they fail, as they should;
-- survived, where they pass: strengthen a test;
-- stale, where its text is not found exactly once, or its tests no longer exist: rewrite it in `mutants.json`.
+- caught if they fail, as they should;
+- survived if they pass: strengthen a test;
+- stale if its text is not found exactly once, or its tests no longer exist: rewrite it in `mutants.json`.
 
-Exit code 0: all were caught. The named tests run first without any fault and must pass.
+Exit code 0: all were caught. The tests first run without any fault and must pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAILED, NONE_RAN = 1, 5  # exit codes of pytest
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: in `file`, `find` becomes `replace`. `tests` are pytest's arguments, or files of Vitest."""
+    """A fault: in `file`, `find` is replaced by `replace`. `tests` are pytest's arguments, or files of Vitest."""
 
     name: str
     file: str
@@ -42,7 +42,7 @@ class Mutant:
 
     @property
     def stale(self) -> str:
-        """Why it cannot be made; empty where it can."""
+        """Returns the reason why the fault cannot be made, or an empty string."""
         path = ROOT / self.file
         if not path.is_file():
             return f"{self.file} does not exist"
@@ -56,18 +56,18 @@ class Mutant:
 
     @property
     def in_page(self) -> bool:
-        """Whether Vitest runs its tests."""
+        """True if Vitest runs its tests."""
         return self.tests[0].endswith(".ts")
 
 
 def mutants() -> list[Mutant]:
-    """All faults of mutants.json."""
+    """Returns all faults of mutants.json."""
     listed = json.loads(LIST.read_text(encoding="utf-8"))
     return [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in listed]
 
 
 def copy_to(folder: Path) -> None:
-    """Copies what git knows or would add, and links what it ignores but the tests need."""
+    """Copies the files that git tracks or would add, and links ignored ones that the tests need."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -85,7 +85,7 @@ def copy_to(folder: Path) -> None:
 
 @contextmanager
 def made(mutant: Mutant, folder: Path) -> Iterator[None]:
-    """The copy with the fault in it."""
+    """Makes the fault in the copy for the duration of the block."""
     path = folder / mutant.file
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(mutant.find, mutant.replace), encoding="utf-8")
@@ -96,7 +96,7 @@ def made(mutant: Mutant, folder: Path) -> Iterator[None]:
 
 
 def run(tests: tuple[str, ...], folder: Path, seconds: float) -> tuple[int | None, str]:
-    """Exit code and output of the tests; no code: they took longer than `seconds`."""
+    """Runs the tests; returns (exit code, output), with no code if they took longer than `seconds`."""
     if tests[0].endswith(".ts"):
         command, place = ["npx", "vitest", "run", *(t.removeprefix("viewer/") for t in tests)], folder / "viewer"
     else:
@@ -113,14 +113,14 @@ def run(tests: tuple[str, ...], folder: Path, seconds: float) -> tuple[int | Non
 
 
 def groups(chosen: list[Mutant]) -> list[tuple[str, ...]]:
-    """What to run without a fault: Vitest's files, pytest's, and each selection by -k alone."""
+    """Returns what to run without a fault: Vitest's files, pytest's, and each selection by -k separately."""
     selected = [m.tests for m in chosen if "-k" in m.tests]
     rest = [tuple(t for m in chosen if m.in_page == page and "-k" not in m.tests for t in m.tests) for page in (0, 1)]
     return [tuple(dict.fromkeys(tests)) for tests in rest if tests] + list(dict.fromkeys(selected))
 
 
 def verdict(mutant: Mutant, folder: Path, seconds: float) -> str:
-    """One of caught, survived, stale, with a reason."""
+    """Returns caught, survived or stale, with a reason."""
     if mutant.stale:
         return f"stale: {mutant.stale}"
     with made(mutant, folder):
@@ -159,7 +159,7 @@ def main() -> int:
 
 
 def report(chosen: list[Mutant], folders: list[Path], seconds: float) -> int:
-    """Runs all, prints a line each as it is known, and returns the exit code."""
+    """Runs all faults, prints a line for each result, and returns the exit code."""
     free = list(folders)
 
     def judged(mutant: Mutant) -> str:

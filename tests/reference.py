@@ -1,4 +1,4 @@
-"""Every op and the whole of GPT-2 in float64 numpy, written apart from the engine: what shaders are held against."""
+"""Every op and the whole of GPT-2 in float64 numpy, written independently of the engine, as a reference for shaders."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MASKED = -1.0e30
 
 
 def embed(ids: NDArray[np.int64], wte: Array, wpe: Array, pos: int) -> Array:
-    """wte `[C, vocab]`."""
+    """Embeds ids; wte is `[C, vocab]`."""
     return wte[:, ids].T + wpe[pos : pos + len(ids)]
 
 
 def edit(x: Array, held: Mapping[str, Array], rows: NDArray[np.int64]) -> Array:
-    """x gain + shift by these rows of both; row 0 leaves x."""
+    """Returns x gain + shift by these rows of both; row 0 leaves x unchanged."""
     changed = x * held["gain"][rows] + held["shift"][rows]
     return np.where(rows[:, None] > 0, changed, x)
 
 
 def set_pattern(x: Array, how: Array, n_head: int, pos: int) -> Array:
-    """Rows t n_head + head of a pattern, as `how` says of each head: 0 as it is, else ops.PATTERNS[how - 1]."""
+    """Sets rows t n_head + head of a pattern by `how` of each head: 0 unchanged, else ops.PATTERNS[how - 1]."""
     y = x.copy()
     for row in range(len(x)):
         t, kind = pos + row // n_head, how[row % n_head]
@@ -42,7 +42,7 @@ def set_pattern(x: Array, how: Array, n_head: int, pos: int) -> Array:
 
 
 def moments(x: Array) -> tuple[Array, Array]:
-    """Mean and summed squared deviations by row."""
+    """Returns mean and summed squared deviations by row."""
     mean = x.mean(axis=-1)
     return mean, ((x - mean[..., None]) ** 2).sum(axis=-1)
 
@@ -53,12 +53,12 @@ def norm(x: Array, gain: Array, bias: Array, eps: float) -> Array:
 
 
 def norm_fold(gain: Array, bias: Array, w: Array, shift: Array) -> tuple[Array, Array]:
-    """gain and bias `[1, K]`, shift `[1, N]`."""
+    """Folds a norm into a linear layer; gain and bias are `[1, K]`, shift is `[1, N]`."""
     return gain @ w, bias @ w + shift
 
 
 def finish_norm(product: Array, row: Array, gain_w: Array, bias_w: Array, eps: float) -> Array:
-    """The product of a row's norm, from that of the row times its gain."""
+    """Returns the product of a row's norm, from that of the row times its gain."""
     mean, squares = moments(row)
     return (product - mean * gain_w) / math.sqrt(squares[0] / row.shape[1] + eps) + bias_w
 
@@ -79,7 +79,7 @@ def matmul(
 
 
 def heads(x: Array, n_head: int) -> Array:
-    """`[T, n_head * d]` as `[n_head, T, d]`."""
+    """Returns `[T, n_head * d]` as `[n_head, T, d]`."""
     return x.reshape(len(x), n_head, -1).transpose(1, 0, 2)
 
 
@@ -89,7 +89,7 @@ def split_qkv(x: Array) -> tuple[Array, Array, Array]:
 
 
 def scores(q: Array, k: Array, n_head: int, scale: float, pos: int, rows: int) -> Array:
-    """`[n_head, rows, keys]`, MASKED beyond each row's position."""
+    """Returns `[n_head, rows, keys]`, MASKED beyond each row's position."""
     y = scale * heads(q[pos : pos + rows], n_head) @ heads(k, n_head).transpose(0, 2, 1)
     return np.where(np.arange(len(k)) <= pos + np.arange(rows)[:, None], y, MASKED)
 
@@ -100,15 +100,15 @@ def softmax(score: Array) -> Array:
 
 
 def attend(pattern: Array, v: Array) -> Array:
-    """pattern `[n_head, rows, keys]`, v `[keys, n_head * d]`; gives `[rows, n_head * d]`."""
+    """Returns `[rows, n_head * d]` from a pattern `[n_head, rows, keys]` and v `[keys, n_head * d]`."""
     z = pattern @ heads(v, len(pattern))
     return z.transpose(1, 0, 2).reshape(z.shape[1], -1)
 
 
 def attend_ranges(score: Array, v: Array, keys: int) -> tuple[Array, Array]:
-    """One row by ranges of keys: what each attends to, `[ranges, n_head * d]`, and log of its summed exponentials.
+    """Attends for one row in ranges of keys; returns each range's result and the log of its summed exponentials.
 
-    score `[n_head, 1, reached]`, v `[reached, n_head * d]`; logs `[ranges, n_head]`.
+    score is `[n_head, 1, reached]`, v `[reached, n_head * d]`, results `[ranges, n_head * d]`, logs `[ranges, n_head]`.
     """
     starts = range(0, score.shape[2], keys)
     values = [attend(softmax(score[:, :, s : s + keys]), v[s : s + keys])[0] for s in starts]
@@ -117,7 +117,7 @@ def attend_ranges(score: Array, v: Array, keys: int) -> tuple[Array, Array]:
 
 
 def nats_of(logits: NDArray[Any], targets: NDArray[np.int64]) -> float:
-    """The summed cross entropy of `targets` [T] under `logits` [T, vocab]."""
+    """Returns the summed cross-entropy of `targets` [T] given `logits` [T, vocab]."""
     rows = logits.astype(np.float64)
     return float((np.logaddexp.reduce(rows, axis=1) - rows[np.arange(len(rows)), targets]).sum())
 
@@ -127,7 +127,7 @@ def argmax(x: Array) -> int:
 
 
 def gpt2(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ids: list[int]) -> dict[str, Array]:
-    """The whole forward pass: every intermediate under its dotted name, in natural shapes, in order."""
+    """Runs the whole forward pass; returns every activation by its dotted name, in natural shapes, in order."""
     w = {name: np.asarray(value, np.float64) for name, value in weights.items()}
     kind, eps, found = config.activation_function, config.layer_norm_epsilon, dict[str, Array]()
     x = found["embed"] = w["wte.weight"][ids] + w["wpe.weight"][: len(ids)]
@@ -161,7 +161,7 @@ def gpt2(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ids: list[int]
 
 
 def random_weights(config: GPT2Config, seed: int = 0, spread: float = 0.3) -> dict[str, NDArray[np.float32]]:
-    """Weights wide enough for sharp attention and the bends of an activation; norms around one."""
+    """Returns weights wide enough for sharp attention and for the bends of an activation; norms are around one."""
     rng = np.random.default_rng(seed)
     found = {}
     for name, shape in ((p.name, p.shape) for p in config.parameters.values()):
@@ -181,7 +181,7 @@ def save_checkpoint(folder: Path, config: GPT2Config, weights: Mapping[str, NDAr
 def within(
     ours: NDArray[Any], ref: NDArray[Any], atol: float | NDArray[Any], rtol: float = 0.0, where: str = ""
 ) -> None:
-    """Fails unless |ours - ref| <= atol + rtol |ref| everywhere, infinities and NaN in the same places."""
+    """Fails unless |ours - ref| <= atol + rtol |ref| everywhere, with infinities and NaN in the same places."""
     assert ours.shape == ref.shape, f"{where}: {ours.shape} is not {ref.shape}"
     finite = np.isfinite(ref)
     same = (ours == ref) | (np.isnan(ours) & np.isnan(ref))

@@ -1,4 +1,4 @@
-"""What training adds to GPT-2's ops, in float64 numpy and written apart from the engine."""
+"""The ops that training adds to GPT-2's, in float64 numpy and written independently of the engine."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ Array = NDArray[np.float64]
 
 
 def embed(ids: NDArray[np.int64], wte: Array, wpe: Array, batch: int) -> Array:
-    """ids position by position: rows are t * batch + sequence."""
+    """Embeds ids position by position: rows are t * batch + sequence."""
     return wte[:, ids].T + np.repeat(wpe[: len(ids) // batch], batch, axis=0)
 
 
 def _apart(x: Array, batch: int, n_head: int) -> Array:
-    """`[t * batch + sequence, n_head * d]` as `[batch, n_head, t, d]`."""
+    """Returns `[t * batch + sequence, n_head * d]` as `[batch, n_head, t, d]`."""
     return x.reshape(-1, batch, n_head, x.shape[1] // n_head).transpose(1, 2, 0, 3)
 
 
 def _score_rows(x: Array) -> Array:
-    """`[batch, n_head, t, s]` as rows `(t * batch + sequence) * n_head + head`."""
+    """Returns `[batch, n_head, t, s]` as rows `(t * batch + sequence) * n_head + head`."""
     return x.transpose(2, 0, 1, 3).reshape(-1, x.shape[3])
 
 
 def scores(q: Array, k: Array, n_head: int, scale: float, batch: int) -> Array:
-    """Causal from position 0, MASKED beyond."""
+    """Returns causal scores from position 0, MASKED beyond."""
     y = scale * _apart(q, batch, n_head) @ _apart(k, batch, n_head).transpose(0, 1, 3, 2)
     return _score_rows(np.where(np.tri(y.shape[2], dtype=bool), y, ref.MASKED))
 
 
 def softmax(x: Array, share: int) -> Array:
-    """Each row of scores up to its position; `share` rows have the same one."""
+    """Returns the softmax of each row of scores up to its position; `share` rows have the same one."""
     return ref.softmax(np.where(np.arange(x.shape[1]) <= np.arange(len(x))[:, None] // share, x, -np.inf))
 
 
 def attend(pattern: Array, v: Array, n_head: int, batch: int, scale: float) -> Array:
-    """Causal: what a pattern holds beyond its position counts nothing."""
+    """Attends causally: values of a pattern beyond its position are ignored."""
     cube = pattern.reshape(-1, batch, n_head, pattern.shape[1]).transpose(1, 2, 0, 3)
     z = scale * np.tril(cube) @ _apart(v, batch, n_head)
     return z.transpose(2, 0, 1, 3).reshape(len(v), v.shape[1])
 
 
 def cross_entropy(x: Array, targets: NDArray[np.int64]) -> float:
-    """The sum over rows of -log softmax(x)[target]; targets below zero count nothing."""
+    """Returns the sum over rows of -log softmax(x)[target]; negative targets are ignored."""
     counted = np.flatnonzero(targets >= 0)
     return float((np.logaddexp.reduce(x[counted], axis=1) - x[counted, targets[counted]]).sum())
 
 
 def prediction(x: Array, targets: NDArray[np.int64]) -> Array:
-    """(-log softmax(x)[target], rank of the target, probability of the likeliest, 1) of each row; zeros below zero."""
+    """Returns (-log softmax(x)[target], rank of the target, probability of the likeliest, 1); 0 if target < 0."""
     found = np.zeros((len(x), 4))
     for row, target in enumerate(targets):
         if target >= 0:
@@ -67,20 +67,20 @@ def prediction(x: Array, targets: NDArray[np.int64]) -> Array:
 def mean_loss(
     config: GPT2Config, weights: Mapping[str, NDArray[Any]], inputs: NDArray[np.int64], targets: NDArray[np.int64]
 ) -> float:
-    """A whole GPT-2's loss of sequences `[n, t]`: the mean over the targets that are not below zero."""
+    """Returns a whole GPT-2's loss of sequences `[n, t]`: the mean over the targets that are not negative."""
     pairs = zip(inputs, targets, strict=True)
     total = sum(cross_entropy(ref.gpt2(config, weights, x.tolist())["logits"], y) for x, y in pairs)
     return total / int((targets >= 0).sum())
 
 
 def kept(rows: int, cols: int, rate: float, site: int, seed: int, step: int, part: int) -> Array:
-    """What dropout multiplies with: 0, or 1 / (1 - rate)."""
+    """Returns the factors of dropout: 0, or 1 / (1 - rate)."""
     shares = np.stack(_hashed(rows, cols, site, part, seed, step), axis=-1).reshape(rows, -1)[:, :cols]
     return np.where(shares < 1 - rate, 1 / (1 - rate), 0.0)
 
 
 def normal(rows: int, cols: int, mean: float, spread: float, site: int, seed: int) -> Array:
-    """Normal numbers of the same hash, by Box and Muller."""
+    """Returns normally distributed numbers of the same hash, by Box and Muller."""
     lanes: list[Array] = []
     h = [share + 0.5 / 2**24 for share in _hashed(rows, cols, site, 0, seed, 0)]
     for u, v in (h[:2], h[2:]):
@@ -89,7 +89,7 @@ def normal(rows: int, cols: int, mean: float, spread: float, site: int, seed: in
 
 
 def _hashed(rows: int, cols: int, site: int, part: int, seed: int, step: int) -> list[Array]:
-    """For each texel four numbers of 24 bits, 0 <= x < 1: pcg4d twice, in whole numbers mod 2^32."""
+    """Returns four numbers of 24 bits for each texel, 0 <= x < 1: pcg4d twice, in integers mod 2^32."""
     row, c4 = np.meshgrid(np.arange(rows), np.arange(-(-cols // 4)), indexing="ij")
     place = _pcg4d([row, c4, np.full_like(row, site), np.full_like(row, part)])
     keyed = [value ^ key for value, key in zip(place, (seed, step, 0, 0), strict=True)]
@@ -107,7 +107,7 @@ def _pcg4d(values: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
 
 
 def gradient_norm(gradients: Sequence[Array], clip: float) -> tuple[float, float]:
-    """The norm of all together, and what clipping multiplies with."""
+    """Returns the norm of all gradients together, and the factor for clipping."""
     norm = float(np.sqrt(sum((g**2).sum() for g in gradients)))
     return norm, min(1.0, clip / (norm + 1e-6)) if clip else 1.0
 
@@ -115,7 +115,7 @@ def gradient_norm(gradients: Sequence[Array], clip: float) -> tuple[float, float
 def adamw(
     x: Array, m: Array, s: Array, g: Array, lr: float, betas: tuple[float, float], eps: float, decay: float, step: int
 ) -> tuple[Array, Array, Array]:
-    """Parameter and moments after one step (Loshchilov and Hutter 2019)."""
+    """Returns parameter and moments after one step (Loshchilov and Hutter 2019)."""
     m = betas[0] * m + (1 - betas[0]) * g
     s = betas[1] * s + (1 - betas[1]) * g**2
     unbiased = m / (1 - betas[0] ** step) / (np.sqrt(s / (1 - betas[1] ** step)) + eps)
@@ -130,6 +130,6 @@ def slope(
     dys: Sequence[Array],
     h: float = 1e-5,
 ) -> float:
-    """<dy, f(x + h v) - f(x - h v)> / 2h, by central differences along v = `direction` of one input."""
+    """Returns <dy, f(x + h v) - f(x - h v)> / 2h, the central difference along v = `direction` of one input."""
     after, before = (function(**{**inputs, name: inputs[name] + s * h * direction}) for s in (1, -1))
     return sum(float((dy * (a - b)).sum()) for dy, a, b in zip(dys, after, before, strict=True)) / (2 * h)

@@ -1,4 +1,4 @@
-"""A server on this machine that answers in every way in which a text may not come."""
+"""A local server that fails in every way in which a download of a text can fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BYTES = TEXT.encode()
 
 
 class Stranger(BaseHTTPRequestHandler):
-    """A server for every way in which a text may not come."""
+    """A server with a path for every way in which a download of a text can fail."""
 
     protocol_version = "HTTP/1.1"
     asked: list[str] = []  # noqa: RUF012, over all requests
@@ -74,7 +74,7 @@ class Stranger(BaseHTTPRequestHandler):
         self.send(200, BYTES[: len(BYTES) // 2], len(BYTES))
 
     def on_resumed(self) -> None:
-        """Cuts off after a third, and goes on from there where it is asked to."""
+        """Disconnects after a third, and continues from there when asked to."""
         begin = int((self.headers.get("Range") or "bytes=0-")[6:-1])
         end = min(len(BYTES), begin + len(BYTES) // 3 + 1)
         rest = len(BYTES) - begin
@@ -82,11 +82,11 @@ class Stranger(BaseHTTPRequestHandler):
         self.send(206 if begin else 200, BYTES[begin:end], rest, ETag='"one"', **content)
 
     def on_lies(self) -> None:
-        """Cuts off after four bytes, and sends others than those that it is then asked for."""
+        """Disconnects after four bytes, and then sends other bytes than those requested."""
         self.send_lie("bytes 0-3/8")
 
     def on_another(self) -> None:
-        """Cuts off after four bytes, and goes on with a text of another length."""
+        """Disconnects after four bytes, and continues with a text of another length."""
         self.send_lie("bytes 4-7/9")
 
     def send_lie(self, content: str) -> None:
@@ -101,12 +101,12 @@ class Stranger(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def on_weak(self) -> None:
-        """Cuts off the first time; its ETag names texts alike, not bytes alike."""
+        """Disconnects the first time; its weak ETag identifies equivalent texts, not equal bytes."""
         first = Stranger.asked.count("/weak") == 1
         self.send(200, BYTES[:1000] if first else BYTES, len(BYTES), ETag='W/"one"')
 
     def on_drips(self) -> None:
-        """Sends one byte after another, none of them late."""
+        """Sends one byte after another, each of them in time."""
         self.send_response(200)
         self.end_headers()
         with contextlib.suppress(OSError):
@@ -133,7 +133,7 @@ class Stranger(BaseHTTPRequestHandler):
         self.send(200, b"", Content_Length="9" * 5000)
 
     def on_padded(self) -> None:
-        """A redirect whose body never ends."""
+        """Sends a redirect whose body never ends."""
         self.send_response(302)
         self.send_header("Location", "/text")
         self.end_headers()

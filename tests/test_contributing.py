@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is true: the files it names exist, and the lists hold for what is there already."""
+"""Tests that CONTRIBUTING.md is true: the files it names exist, and existing code follows its lists."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_table_of_rooms_is_that_of_the_packages() -> None:
 
 
 def recorded() -> list[str]:
-    """The ops: public functions that take a recorder and emit a pass."""
+    """Returns the ops: public functions that take a recorder and emit a pass."""
     found = []
     for name in ops.__all__:
         op = getattr(ops, name)
@@ -54,7 +54,7 @@ def recorded() -> list[str]:
 
 
 def test_an_op_has_a_shader_and_rows_of_cases() -> None:
-    """An op that was added misses a step of the list: its shader, a case, or a case of its vjp."""
+    """Fails if an op lacks its shader, a case, or a case of its vjp."""
     emitted = set(re.findall(r'rec\.emit\(\s*"(\w+)"', OPS_TEXT))
     assert emitted <= SHADERS
     names = recorded()
@@ -79,7 +79,7 @@ def test_a_format_has_its_include(name: str) -> None:
 
 
 def test_the_page_and_its_schemas_have_the_same_formats() -> None:
-    """A format that one side or one schema lacks."""
+    """Fails if a format is missing on one side or in a schema."""
     names = list(FORMATS)
     for schema in ("manifest", "program"):
         text = json.loads((ROOT / f"viewer/schema/{schema}.schema.json").read_text(encoding="utf-8"))
@@ -91,7 +91,7 @@ def test_the_page_and_its_schemas_have_the_same_formats() -> None:
 
 
 def enums_of(schema: Any, name: str) -> Iterator[list[str]]:
-    """The enumerations of all properties of that name."""
+    """Returns the enumerations of all properties of that name."""
     if isinstance(schema, dict):
         if "enum" in schema.get(name, {}):
             yield schema[name]["enum"]

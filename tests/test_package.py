@@ -1,4 +1,4 @@
-"""What the wheel is built from: the page is rebuilt when its sources change, and Node comes from PyPI where none is."""
+"""Tests what the wheel is built from: the page is rebuilt when its sources change, with Node from PyPI if needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build() -> ModuleType:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with nothing but what a test puts there."""
+    """Sets a PATH with only what a test puts there."""
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
 
@@ -76,6 +76,6 @@ def test_what_the_package_is_made_of_exists(build: ModuleType) -> None:
 
 
 def test_dir_shows_the_public_names_and_no_others() -> None:
-    """Nothing public was there before its first use, and typing's names were."""
+    """Fails if public names are missing before their first use, or names from typing are listed."""
     code = "import glgpt; print([n for n in dir(glgpt) if not n.startswith('_')] == sorted(glgpt.__all__))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True\n"

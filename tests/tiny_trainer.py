@@ -1,4 +1,4 @@
-"""A trainer of a tiny GPT-2 on the tests' device, and batches for it."""
+"""Creates a trainer of a tiny GPT-2 on the tests' device, and batches for it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def trainer(model: GPT2Config | Path = CONFIG, **options: Any) -> Trainer:
 def examples(
     rows: int = BATCH, seed: int = 0, config: GPT2Config = CONFIG, context: int = CONTEXT
 ) -> tuple[Array, Array]:
-    """Inputs and targets."""
+    """Returns inputs and targets."""
     x, y = np.random.default_rng(seed).integers(0, config.vocab_size, (2, rows, context))
     return x, y
 
 
 def same(a: Arrays, b: Arrays) -> bool:
-    """Whether all bits are equal."""
+    """True if all bits are equal."""
     return list(a) == list(b) and all(np.array_equal(a[name], b[name], equal_nan=True) for name in a)

@@ -1,7 +1,7 @@
-"""Small tokenizer.json documents in the layouts that published models use.
+"""Small tokenizer.json documents in the layouts of published models.
 
-Each has a few hundred tokens. What a layout holds besides its vocabulary (normalizer, pre-tokenizer, post-processor,
-decoder, flags of the model) is what such a model's file holds.
+Each has a few hundred tokens. Apart from the vocabulary, a layout (normalizer, pre-tokenizer, post-processor, decoder,
+flags of the model) is that of such a model's file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from glgpt.text.splits import LLAMA3
 from glgpt.text.tokenizer import LETTER_BYTE
 
 Document = dict[str, Any]
-_PAIRS = "t h,th e,i n,e r,a n,o u,n d,an d,b e,t o,o r,n o,no t,1 2".split(",")  # merges of every layout
+_PAIRS = "t h,th e,i n,e r,a n,o u,n d,an d,b e,t o,o r,n o,no t,1 2".split(",")  # merges in every layout
 _QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -31,7 +31,7 @@ def _added(content: str, token: int, **flags: bool) -> Document:
 
 
 def _template(before: dict[str, int]) -> Document:
-    """A post-processor that puts special tokens before a text."""
+    """Returns a post-processor that adds special tokens before a text."""
     special = {name: {"id": name, "ids": [token], "tokens": [name]} for name, token in before.items()}
     first = [{"SpecialToken": {"id": name, "type_id": 0}} for name in before]
     single = [*first, {"Sequence": {"id": "A", "type_id": 0}}]
@@ -55,7 +55,7 @@ _BYTE_LEVEL: Document = {"type": "ByteLevel", "add_prefix_space": False, "trim_o
 
 
 def _by_bytes(special: list[str], first: bool = False, pairs: bool = False) -> tuple[dict[str, int], list[Any]]:
-    """A byte-level vocabulary, its special tokens first or (added) last, and its merges as texts or as pairs."""
+    """Returns a byte-level vocabulary, special tokens first or (added) last, and its merges as texts or as pairs."""
     names = [*special, *LETTER_BYTE] if first else list(LETTER_BYTE)
     merges = [*_PAIRS, "Ġ the", "Ġ be"]
     names += [merge.replace(" ", "") for merge in merges]
@@ -79,7 +79,7 @@ def _gpt2() -> Document:
 
 
 def _neox() -> Document:
-    """Pythia and OLMo."""
+    """Returns the layout of Pythia and OLMo."""
     vocab, merges = _by_bytes(["<|endoftext|>", "<|padding|>"], first=True)
     added = [_added("<|endoftext|>", 0), _added("<|padding|>", 1)]
     added += [_added("  ", len(vocab), normalized=True, special=False)]
@@ -189,5 +189,5 @@ LAYOUTS: dict[str, Any] = {
 
 
 def layout(name: str, **changes: Any) -> Document:
-    """A document of the layout `name`, with `changes` of its top-level fields."""
+    """Returns a document of the layout `name`, with `changes` of its top-level fields."""
     return copy.deepcopy(LAYOUTS[name]() | changes)

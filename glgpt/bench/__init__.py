@@ -1,4 +1,5 @@
-"""Measuring a device and the engine on it: peaks first, then everything as a share of them.
+"""Benchmarks of a device and the engine: measures the device's peaks and reports other rates as shares of them.
 
-It knows how to time passes and whole models; it never knows what a model computes.
+The entry points are `run_bench` (inference) and `run_bench_train` (training). Depends on `glgpt.inference`,
+`glgpt.training` and `glgpt.tuning`.
 """

@@ -1,4 +1,4 @@
-"""What the engine's products are measured against, for the bench only: two kernels that others use."""
+"""Baselines of the benchmark: two matrix kernels of other WebGL libraries, to compare with the engine's products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FETCH2D = {
 
 
 class Baseline:
-    """x `[M, K]` w `[K, N]` by `one_output` (R32F, one value a texel) or `block2x2` (2 x 2 values a texel)."""
+    """The product x `[M, K]` w `[K, N]` by `one_output` (R32F, one value per texel) or `block2x2` (2 x 2 values)."""
 
     def __init__(self, device: Device, kernel: str, fetch: str, x: Floats, w: Floats) -> None:
         self.device, self.kernel, self.shape = device, kernel, (x.shape[0], w.shape[1])
@@ -66,7 +66,7 @@ class Baseline:
         self._draw.render(moderngl.TRIANGLES, 3)
 
     def result(self) -> Floats:
-        """The product `[M, N]`."""
+        """Returns the product `[M, N]`."""
         m, n = self.shape
         data: Floats = np.frombuffer(self._y.read(), np.float32)
         if self.kernel == "block2x2":
@@ -75,12 +75,12 @@ class Baseline:
         return result
 
     def close(self) -> None:
-        """Releases its GL objects."""
+        """Releases the GL objects."""
         for item in reversed(self._own):
             item.release()
 
 
 def blocks(matrix: Floats) -> Floats:
-    """`[R, C]` as texels `[R/2, C/2, 4]` of 2 x 2 blocks."""
+    """Returns `[R, C]` as texels `[R/2, C/2, 4]` of 2 x 2 blocks."""
     r, c = matrix.shape
     return np.ascontiguousarray(matrix.reshape(r // 2, 2, c // 2, 2).transpose(0, 2, 1, 3).reshape(r // 2, c // 2, 4))

@@ -1,4 +1,4 @@
-"""Measuring a device and the engine on it: peaks first, then everything as a share of them."""
+"""Benchmarks a device and the engine: measures the device's peaks and reports other rates as shares of them."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.tuning.kernel_selection import FETCHES, DeviceSettings, as_dict, product_program
 
-SHAPE = (768, 3072)  # K, N of the products: into GPT-2 124M's MLP
+SHAPE = (768, 3072)  # K, N of the products: the first matrix of GPT-2 124M's MLP
 ROWS = (64, 256, 1024)
-SAMPLERS = {  # a decoded token by what chooses it
+SAMPLERS = {  # ways to choose a decoded token
     "decode": Sampler(0),
     "+ temp 0.8": Sampler(0.8, seed=1),
     "+ top-k 40": Sampler(0.8, top_k=40, seed=1),
     "+ top-p 0.9": Sampler(0.8, top_p=0.9, seed=1),
 }
 USUAL = "+ top-p 0.9"  # the page's default
-DOWNLOAD_RATE = 50e6  # bits a second
+DOWNLOAD_RATE = 50e6  # bits per second
 Report = Callable[[str], None]
 
 
 class RandomCheckpoint:
-    """A checkpoint of random weights (normal, 0.02) that is never on disk; reads like `Checkpoint`."""
+    """A checkpoint of random weights (normal, 0.02) that exists in memory only; has the interface of `Checkpoint`."""
 
     def __init__(self, config: ModelConfig, name: str = "random-124M") -> None:
         self.config, self.path, self.name = config, Path(name), name
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """The weights of that name."""
+        """Returns the weights of that name."""
         seed = sum(map(ord, name))
         parameter = self.config.parameters[name]
         values = np.random.default_rng(seed).standard_normal(parameter.shape, np.float32)
@@ -63,7 +63,7 @@ class RandomCheckpoint:
         return values
 
     def save(self, folder: Path) -> Path:
-        """Writes it to a folder that `Checkpoint.open` takes."""
+        """Writes the checkpoint to a folder that `Checkpoint.open` can read."""
         folder.mkdir(exist_ok=True)
         save_file({name: self.read(name) for name in self.config.parameters}, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(self.config.to_dict()))
@@ -80,15 +80,15 @@ def run_bench(
     context: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The whole bench; its schema is documented in docs/performance.md. `model` None is a random-weight GPT-2 124M.
+    """Runs the whole benchmark; docs/performance.md documents the result.
 
-    `quick` takes fewer rounds and leaves the 1024-row products out. So does a machine on which all would take more than
-    `seconds`: rounds are fewer, and shapes that would not fit are left out. `report` is told what is being measured.
-    `options` are the fields of `DeviceSettings`.
+    Without a `model` it measures a GPT-2 124M with random weights. `quick` uses fewer rounds and omits the products of
+    1024 rows. If everything would take more than `seconds`, there are fewer rounds too, and shapes that would take too
+    long are omitted. `report` receives a message before each measurement. `options` are those of `DeviceSettings`.
     """
     settings, clock = DeviceSettings(**options), Clock(seconds)
     if model is not None:
-        Checkpoint.open(model)  # refused now, not after minutes
+        Checkpoint.open(model)  # fail now for a bad model, not after minutes
     opened, choice = settings.open()
     rounds = 3 if quick else 5
     report("measuring the device's peaks")
@@ -97,8 +97,8 @@ def run_bench(
     took = 0.0
     for m in ROWS[:2] if quick else ROWS:
         begun = time.monotonic()
-        if took and begun + 4 * took > clock.at(0.6):  # each has four times the rows of the one before
-            report(f"no products of {m} rows: they would take {4 * took:.0f} s; give more with --seconds")
+        if took and begun + 4 * took > clock.at(0.6):  # each has four times as many rows as the previous one
+            report(f"skipping products of {m} rows: they would take {4 * took:.0f} s; allow more with --seconds")
             continue
         report(f"measuring products of {m} rows")
         rows += products(opened, choice.kernel, choice.options, m, peaks["fma_gflops"], rounds, clock.at(0.6))
@@ -118,7 +118,10 @@ def run_bench(
 def products(
     device: Device, kernel: Kernel, options: Options, m: int, peak: float, rounds: int, until: float = math.inf
 ) -> list[dict[str, Any]]:
-    """[m, 768] x [768, 3072] by the engine in every format and by two other kernels, each with its own best fetch."""
+    """Measures [m, 768] x [768, 3072] with the engine in every format and with two baselines, each at its best fetch.
+
+    Returns a row for each.
+    """
     k, n = SHAPE
     random = np.random.default_rng(0)
     x, w = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
@@ -151,7 +154,7 @@ def _product_name(dtype: str) -> str:
 def product_player(
     device: Device, kernel: Kernel, options: Options, x: NDArray[np.float32], w: NDArray[np.float32], dtype: str
 ) -> Player:
-    """A player whose entry `probe` multiplies x by w with one kernel."""
+    """Returns a player whose entry `probe` multiplies x by w with one kernel."""
     program = product_program(device.limits, kernel, dtype, (*x.shape, w.shape[1]))
     player = Player(device, program, options)
     for name, values in (("x", x), ("w", w)):
@@ -172,7 +175,7 @@ def model_bench(
     clock: Clock,
     report: Report,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Prefill and decode of a model, and what it takes in memory and passes."""
+    """Measures prefill and decode of a model; returns their rows, and the model's memory, passes and loading time."""
     gc.collect()
     forget_peak()
     start = time.perf_counter()
@@ -192,9 +195,9 @@ def model_bench(
             first_s = time.perf_counter() - start
         contexts = [t for t in (64, 900) if t < c.context] or [c.context - 1]
         for t in list(lengths):
-            likely = 5 * c.block_flops * t / rate / 1e9  # seconds: twice at first, and three times in the one round
+            likely = 5 * c.block_flops * t / rate / 1e9  # seconds of five plays: two when added, three in one round
             if t > 64 and time.monotonic() + likely > clock.at(0.9):
-                report(f"no prefill of {t} tokens: it would take {likely:.0f} s; give more with --seconds")
+                report(f"skipping the prefill of {t} tokens: it would take {likely:.0f} s; allow more with --seconds")
                 lengths.remove(t)
                 continue
             report(f"measuring a prompt of {t} tokens")
@@ -205,7 +208,7 @@ def model_bench(
             for what, sampler in SAMPLERS.items():
 
                 def step(pos: int = t, sampler: Sampler = sampler) -> None:
-                    player.play("decode", pos=pos)  # as `Decoder` does: a token is read while the next is under way
+                    player.play("decode", pos=pos)  # like `Decoder`: reads a token while the next one is computed
                     if sampler.entry:
                         player.play(sampler.entry, **sampler.scalars(pos, c.vocab_size))
                     tokens.start()
@@ -242,11 +245,11 @@ def model_bench(
 
 
 def _first(seconds: float | None) -> str:
-    return "" if seconds is None else f"from this disk, the first token after a prompt of 64 in {seconds:.1f} s; "
+    return "" if seconds is None else f"from local disk, {seconds:.1f} s to the first token of a 64-token prompt; "
 
 
 def host_seconds(player: Player, rounds: int) -> float:
-    """Median seconds until `play` of a decode returns. On software GL that is most of the drawing too."""
+    """Returns the median seconds until `play` of a decode returns; on software GL this includes most of the drawing."""
     times = []
     for _ in range(rounds + 1):
         player.finish()
@@ -258,19 +261,19 @@ def host_seconds(player: Player, rounds: int) -> float:
 
 
 def forget_peak() -> None:
-    """Starts the peak of resident memory anew, where the system can (Linux)."""
+    """Resets the peak of resident memory, if the system supports it (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _prefill(player: Player, chunks: Sequence[Chunk]) -> None:
-    """Plays a prompt of zeros."""
+    """Plays a prompt whose tokens are all 0."""
     for chunk in chunks:
         player.play(chunk.entry, pos=chunk.start, row=chunk.valid - 1)
 
 
 def peak_resident() -> int:
-    """Peak resident memory in bytes."""
+    """Returns the peak of resident memory in bytes; 0 if it is not known."""
     with contextlib.suppress(OSError):
         status = Path("/proc/self/status").read_text()
         return 1024 * int(status.split("VmHWM:")[1].split()[0])
@@ -292,15 +295,15 @@ def _read_row(name: str, shape: str, seconds: float, nbytes: int, peak: float) -
 
 
 def render(result: dict[str, Any]) -> str:
-    """The bench as a text table."""
+    """Formats the results as a text table."""
     d, m, c = result["device"], result["model"], result["device"]["choice"]
     lines = [
         f"{d['renderer']}: {d['fma_gflops']:.0f} GFLOPS of multiply-adds, reads {d['read_gbs']:.1f} GB/s, "
-        f"empty pass {d['empty_pass_us']:.1f} us, binding {d['bound_pass_us']:.1f} us more",
+        f"empty pass {d['empty_pass_us']:.1f} us, binding textures {d['bound_pass_us']:.1f} us more",
         f"kernel {c['kernel']} with {c['fetch']}, "
-        f"one-row products over {'contiguous' if c['contiguous'] else 'strided'} columns",
+        f"one-row products with {'contiguous' if c['contiguous'] else 'strided'} columns",
         "",
-        f"{'what':<12} {'shape':<22} {'ms':>10} {'rate':>14}  share",
+        f"{'measured':<12} {'shape':<22} {'ms':>10} {'rate':>14}  share",
     ]
     for r in result["rows"]:
         rate = f"{r['gflops']:.1f} GFLOPS" if "gflops" in r else f"{r['gbs']:.1f} GB/s"
@@ -308,11 +311,11 @@ def render(result: dict[str, Any]) -> str:
     roles = ", ".join(f"{k} {v / 2**20:.1f}" for k, v in m["bytes_by_role"].items())
     lines += [
         "",
-        f"{m['name']} {m['dtype']}: loaded in {m['load_s']:.1f} s; {m['passes']['decode']} passes a token, "
-        f"{m['host_pass_us']:.1f} us on the host for each beyond an empty one; "
+        f"{m['name']} {m['dtype']}: loaded in {m['load_s']:.1f} s; {m['passes']['decode']} passes per token, "
+        f"{m['host_pass_us']:.1f} us of host time per pass beyond an empty one; "
         f"textures {m['texture_bytes'] / 2**20:.0f} MiB, announced {m['announced_bytes'] / 2**20:.0f} ({roles}); "
-        f"peak resident {m['peak_rss_bytes'] / m['f32_bytes']:.2f}x the f32 weights",
-        f"what a user waits for: {m['bytes_by_role']['weight'] / 1e6:.0f} MB to download for a page, "
+        f"peak resident memory {m['peak_rss_bytes'] / m['f32_bytes']:.2f}x the f32 weights",
+        f"waiting time of a user: {m['bytes_by_role']['weight'] / 1e6:.0f} MB to download for a page, "
         f"{m['download_s']:.0f} s at {DOWNLOAD_RATE / 1e6:.0f} Mbit/s; {_first(m['first_token_s'])}"
         f"{m['tokens_per_s']:.1f} sampled tokens/s",
     ]

@@ -1,4 +1,4 @@
-"""What a device can do at best: the peaks that everything else is a share of."""
+"""Measures the peak rates of a device, of which all other rates are reported as shares."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.tuning.kernel_selection import FETCHES
 
-SECONDS = 120.0  # that a bench should take at most
+SECONDS = 120.0  # default maximum duration of a benchmark
 
 
 class Clock:
-    """When a share of the seconds that were given will have passed."""
+    """A time budget in seconds that started when the object was created."""
 
     def __init__(self, seconds: float) -> None:
         self._start, self._seconds = time.monotonic(), seconds
 
     def at(self, share: float) -> float:
-        """That moment, on the clock of `time.monotonic`."""
+        """Returns the time at which a share of the budget will have passed, on the clock of `time.monotonic`."""
         return self._start + share * self._seconds
 
 
 class Measure:
-    """Plays things in turn, so that a machine's drift meets all of them, and keeps the medians.
+    """Times several functions in alternation, so that drift of the machine affects all of them, and takes medians.
 
-    On software GL every play is flushed: it drops a draw that a later one in the same batch fully overwrites.
-    A machine on which `rounds` would take beyond `until`, on the clock of `time.monotonic`, gets fewer, but one.
+    On software GL every play is flushed, since the driver drops draws that a later one in the same batch overwrites.
+    There are `rounds` rounds, or fewer (at least one) if they would last beyond `until`, on the clock of
+    `time.monotonic`.
     """
 
     def __init__(self, device: Device, rounds: int, until: float = math.inf) -> None:
@@ -42,7 +43,7 @@ class Measure:
         self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
 
     def add(self, name: str, play: Callable[[], Any], repeats: int = 0) -> None:
-        """Adds something to play; `repeats` 0: as often as fills about 40 ms."""
+        """Adds a function to time; it is played `repeats` times in a row, or with 0 for about 40 ms."""
         play()
         self.finish()
         if not repeats:
@@ -53,7 +54,10 @@ class Measure:
         self._plays[name] = (play, repeats)
 
     def seconds(self) -> dict[str, float]:
-        """Median seconds of one play of each: the slope between 1 + n plays and one, so that fixed costs cancel."""
+        """Returns the median seconds of one play of each function.
+
+        The time of a play is the slope between 1 + n plays and one, so that fixed costs cancel.
+        """
         times: dict[str, list[float]] = {name: [] for name in self._plays}
         for done in range(self.rounds):
             if done and time.monotonic() > self.until:
@@ -74,7 +78,7 @@ class Measure:
 
 
 def fma_program(limits: Limits) -> tuple[Program, int]:
-    """A program whose entry `bench` does nothing but multiply-adds, and how many operations that is."""
+    """Returns a program whose entry `bench` only computes multiply-adds, and its number of operations."""
     side, steps = 256, 512
     rec = Recorder(limits)
     x = rec.fixed("x", Layout(1, 4), "state")
@@ -84,8 +88,11 @@ def fma_program(limits: Limits) -> tuple[Program, int]:
 
 
 def device_peaks(device: Device, options: Options, rounds: int, until: float = math.inf) -> dict[str, float]:
-    """FMA peak of the fragment path (GFLOPS), texture reads in 128-bit texels (GB/s), an empty pass and what binding
-    costs beyond it (microseconds a pass)."""
+    """Measures the peak rates of a device.
+
+    They are multiply-adds of fragment shaders (GFLOPS), texture reads in 128-bit texels (GB/s), the time of an empty
+    pass, and the additional time of binding textures (both in microseconds per pass).
+    """
     size, n = 4096, 100
     players: list[Player] = []
     measure = Measure(device, rounds, until)
@@ -123,10 +130,9 @@ def device_peaks(device: Device, options: Options, rounds: int, until: float = m
             last = [y, *last[:2]]
         rec.output(last[0])
 
-    small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows a fragment, as the engine's own
-    panels = in_panels(
-        large.rows, large.cols, device.limits.max_texture_size, 32
-    )  # read by 4 x 2 pixels from end to end
+    small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows per fragment, like the engine's products
+    # Panels of 32 texels: 4 x 2 pixels read a whole row.
+    panels = in_panels(large.rows, large.cols, device.limits.max_texture_size, 32)
     fma, flops = fma_program(device.limits)
     add("fma", fma)
     for across, by, layout in (

@@ -1,4 +1,4 @@
-"""Measuring a training step: its time, the products' share of it, and the memory it was planned to take."""
+"""Benchmarks a training step: its time, the products' share of it, and its planned and actual memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from glgpt.training.settings import PRESETS
 from glgpt.training.trainer import Trainer
 from glgpt.tuning.kernel_selection import as_dict, product_program
 
-SHAPES = {"nano": 256, "small": 1024}  # preset: vocabulary
+SHAPES = {"nano": 256, "small": 1024}  # preset -> vocabulary size
 
 
 def run_bench_train(
@@ -33,9 +33,9 @@ def run_bench_train(
     report: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> dict[str, Any]:
-    """A row for each preset (none: nano and small); its schema is documented in docs/performance.md.
+    """Measures training steps of each preset (default: nano and small); docs/performance.md documents the result.
 
-    Where all would take more than `seconds`, rounds are fewer. Raises GlgptError for an unknown preset.
+    There are fewer rounds if all would take more than `seconds`. Raises GlgptError for an unknown preset.
     """
     clock = Clock(seconds)
     unknown = sorted(set(presets) - PRESETS.keys())
@@ -62,7 +62,7 @@ def _preset(name: str, trainer: Trainer, rounds: int, peak: float, until: float)
     config, r, player = trainer.config, trainer.recipe, trainer.player
     before = trainer.device.texture_bytes
     ids = np.random.default_rng(0).integers(0, config.vocab_size, (r.batch, r.context))
-    for _ in range(3):  # both orders of the ping-pong textures
+    for _ in range(3):  # warms up both orders of the ping-pong textures
         trainer.step(ids, ids)
     seconds = _steps(trainer, ids, rounds, until)
     shares = _alone(player, rounds, until)
@@ -91,7 +91,7 @@ def _preset(name: str, trainer: Trainer, rounds: int, peak: float, until: float)
 
 
 def _steps(trainer: Trainer, ids: np.ndarray, rounds: int, until: float) -> float:
-    """Median seconds of a step among several that follow each other, as in training."""
+    """Returns the median seconds of a step when several follow each other, as in training."""
     times = []
     for done in range(rounds):
         if done and time.monotonic() > until:
@@ -106,7 +106,7 @@ def _steps(trainer: Trainer, ids: np.ndarray, rounds: int, until: float) -> floa
 
 
 def _alone(player: Player, rounds: int, until: float) -> dict[str, tuple[float, int]]:
-    """Of each shader: seconds of all its passes of a step, each played by itself, and their operations."""
+    """Returns for each shader (seconds of all its passes in a step, each played alone; operations)."""
     found: dict[str, tuple[float, int]] = {}
     entries = {}
     for entry in (player.entry("backward"), player.entry("update")):
@@ -125,14 +125,14 @@ def _alone(player: Player, rounds: int, until: float) -> dict[str, tuple[float, 
 
 
 def _over(player: Player, entries: dict[str, Entry]) -> Player:
-    """Another player of these entries over the same textures, whatever they hold."""
+    """Returns a player of these entries that uses the same textures, with whatever they contain."""
     textures = {name: replace(t, role="state") for name, t in player.program.textures.items()}
     program: Program = replace(player.program, textures=textures, entries=entries)
     return Player(player.device, program, player.options, player.textures)
 
 
 def _product_rate(trainer: Trainer, rounds: int, until: float) -> float:
-    """GFLOPS of products of this step's shapes by themselves: rows through the linear layers of a block."""
+    """Returns the GFLOPS of products of this step's shapes, played alone: rows times the linear layers of a block."""
     rows, device = trainer.recipe.batch * trainer.recipe.context, trainer.device
     block = [p for p in trainer.config.parameters.values() if p.product and p.layer == 0]
     shapes, kernel = [(rows, *p.unpadded) for p in block], replace(trainer.choice.kernel, contiguous=0)
@@ -147,7 +147,7 @@ def _product_rate(trainer: Trainer, rounds: int, until: float) -> float:
 
 
 def render(result: dict[str, Any]) -> str:
-    """The rows as text."""
+    """Formats the rows as text."""
     d = result["device"]
     lines = [f"{d['renderer']}: {d['fma_gflops']:.0f} GFLOPS of multiply-adds"]
     for r in result["rows"]:
@@ -157,8 +157,8 @@ def render(result: dict[str, Any]) -> str:
             f"{r['name']}: {r['shape']}" + (f", {r['precision']}" if r["precision"] != "f32" else ""),
             f"  step {r['ms']:.1f} ms, {r['tokens_per_s']:,.0f} tokens/s, {r['gflops']:.1f} GFLOPS, "
             f"{r['share']:.0%} of the multiply-add peak; {r['passes']} passes",
-            f"  products {r['product_gflops']:.1f} GFLOPS, {r['product_gflops'] / r['matmul_gflops']:.0%} of such "
-            f"shapes' rate by themselves ({r['matmul_gflops']:.1f}); other passes {r['other_share']:.0%} of the step",
+            f"  products {r['product_gflops']:.1f} GFLOPS, {r['product_gflops'] / r['matmul_gflops']:.0%} of their "
+            f"rate when played alone ({r['matmul_gflops']:.1f}); other passes {r['other_share']:.0%} of the step",
             f"  textures {r['texture_bytes'] / 2**20:.0f} MiB, planned {r['planned_bytes'] / 2**20:.0f}, "
             f"grown by {r['grown_bytes']} bytes",
             f"  ms alone: {slowest}",

@@ -1,4 +1,4 @@
-"""OpenGL: contexts and their limits, playing a program, reading textures back.
+"""OpenGL: opens devices (`open_device`), plays programs (`Player`) and reads textures back (`Readback`).
 
-It knows programs and textures; it never knows an op or a model.
+Depends on `glgpt.program` and moderngl, not on ops or models.
 """

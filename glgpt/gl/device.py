@@ -1,4 +1,4 @@
-"""Opening a GL context, its limits, and the few objects a player needs: layered framebuffers, textures, shaders."""
+"""Opens GL contexts, reads their limits, and makes the objects of a player: textures, shaders, layered framebuffers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from glgpt.system.signals import handled
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
 GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5
 HEADERS = {"300 es": "#version 300 es\n", "330": "#version 330\n"}
-PACKING = "#extension GL_ARB_shading_language_packing : require\n"  # GLSL ES has it
+PACKING = "#extension GL_ARB_shading_language_packing : require\n"  # built into GLSL ES
 VERTEX = """
-// One triangle over the whole viewport, made from the vertex's number alone.
+// One triangle that covers the viewport, computed from gl_VertexID.
 void main() {
   gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0);
 }
@@ -34,9 +34,9 @@ void main() {
 
 @dataclass(frozen=True)
 class Options:
-    """How shaders are built on a device: header, how a texel is fetched, how float texels are stored.
+    """How shaders are built on a device: the header, how a texel is fetched, and how float texels are stored.
 
-    `packing`: whether halves are converted by packHalf2x16 and unpackHalf2x16, or in integer operations.
+    With `packing`, packHalf2x16 and unpackHalf2x16 convert float16, otherwise integer operations.
     """
 
     header: str = "300 es"
@@ -47,7 +47,7 @@ class Options:
 
 @dataclass(eq=False)
 class Shader:
-    """A compiled shader and what draws with it, for all players of one device that use its text."""
+    """A compiled shader and its vertex array, shared by all players of a device that use the same text."""
 
     key: object
     program: Any
@@ -56,7 +56,7 @@ class Shader:
 
 
 class Device:
-    """A GL context and what it can do. One is shared by all models opened on the same driver (see `open_device`)."""
+    """A GL context and its capabilities, shared by all models opened on the same driver (see `open_device`)."""
 
     def __init__(self, ctx: moderngl.Context, index: int | None) -> None:
         self.ctx, self.index = ctx, index
@@ -70,19 +70,19 @@ class Device:
             ctx.info["GL_MAX_TEXTURE_IMAGE_UNITS"],
             ctx.info["GL_MAX_UNIFORM_BLOCK_SIZE"],
         )
-        self.live: dict[int, str] = {}  # id of every GL object alive -> what it is; the tests watch it
+        self.live: dict[int, str] = {}  # id of each live GL object -> its description, for the tests
         self.texture_bytes = 0
         self._abandoned: deque[list[Any]] = deque()
         self._gl: dict[str, Callable[..., Any]] = {}
         self._shaders: dict[object, Shader] = {}
         self.header = "300 es" if self._compiles("300 es") else "330"
-        self.packing = self.header == "300 es" or self._compiles("330", PACKING)  # else shaders need NO_PACKING
+        self.packing = self.header == "300 es" or self._compiles("330", PACKING)  # if False, shaders need NO_PACKING
         self._thread = threading.get_ident()
         _here.current = self  # a new context is the current one
         ctx.disable(moderngl.BLEND | moderngl.DEPTH_TEST | moderngl.CULL_FACE)
 
     def gl(self, name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
-        """A GL function that moderngl does not wrap, through the context's own loader."""
+        """Returns a GL function that moderngl does not wrap, found by the context's loader."""
         if name not in self._gl:
             address = self.ctx.mglo._context.load(name)
             kind = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)  # GL is stdcall on Windows
@@ -90,7 +90,7 @@ class Device:
         return self._gl[name]
 
     def _compiles(self, header: str, extension: str = "") -> bool:
-        """Whether the driver takes shaders of this header: not every desktop driver knows GLSL ES, or the extension."""
+        """True if the driver compiles shaders with this header; some desktop drivers lack GLSL ES or the extension."""
         text = HEADERS[header] + extension + "precision highp float;\nout vec4 y;\nvoid main() { y = vec4(0.0); }\n"
         try:
             with _uninterrupted():
@@ -101,7 +101,7 @@ class Device:
         return True
 
     def preamble(self, options: Options) -> str:
-        """What comes before a shader's text."""
+        """Returns the lines that precede a shader's text."""
         lines = [HEADERS[options.header]]
         if not options.packing:
             lines.append("#define NO_PACKING\n")
@@ -114,7 +114,7 @@ class Device:
         return "".join(lines)
 
     def compile(self, name: str, text: str, options: Options) -> moderngl.Program:
-        """Compiles one shader. Raises DeviceError showing the driver's message beside the source line."""
+        """Compiles one shader. Raises DeviceError with the driver's message and the source line."""
         preamble = self.preamble(options)
         try:
             with _uninterrupted():
@@ -127,15 +127,15 @@ class Device:
         return program
 
     def shader(self, name: str, text: str, samplers: Sequence[str], options: Options) -> Shader:
-        """A shader whose samplers are texture units 0, 1, ..: compiled, or shared with those who use the same text.
+        """Returns a shader whose samplers use texture units 0, 1, ..; players with the same text share it.
 
-        Releasing it as often as it was asked for releases its GL objects.
+        Its GL objects are released when it has been released as often as it was requested.
         """
         key = (self.preamble(options) + text, tuple(samplers))
         if key not in self._shaders:
             program: Any = self.compile(name, text, options)
             for unit, sampler in enumerate(samplers):
-                if sampler in program:  # a driver drops what a shader does not use
+                if sampler in program:  # drivers remove unused samplers
                     program[sampler].value = unit
             if "Scalars" in program:
                 program["Scalars"].binding = 0
@@ -146,14 +146,14 @@ class Device:
         return self._shaders[key]
 
     def texture(self, name: str, width: int, height: int, layers: int, kind: str) -> moderngl.TextureArray:
-        """A 2D-array texture, NEAREST and CLAMP_TO_EDGE; `kind` float (RGBA32F) or uint (RGBA32UI)."""
+        """Creates a 2D-array texture, NEAREST and CLAMP_TO_EDGE; `kind` is float (RGBA32F) or uint (RGBA32UI)."""
         dtype = "f4" if kind == "float" else "u4"
         try:
             texture = self.ctx.texture_array((width, height, layers), 4, dtype=dtype)
         except moderngl.Error as error:
             raise DeviceError(f"the driver refused texture {name}, {width} x {height} x {layers}: {error}") from error
         trouble = self.ctx.error
-        if trouble != "GL_NO_ERROR":  # moderngl does not look; out of memory shows only here
+        if trouble != "GL_NO_ERROR":  # moderngl does not check; out of memory is only reported here
             texture.release()
             raise DeviceError(
                 f"the driver refused texture {name}, {width} x {height} x {layers} ({trouble}); "
@@ -166,7 +166,7 @@ class Device:
         return texture
 
     def framebuffer(self, attachments: list[tuple[moderngl.TextureArray, int]]) -> moderngl.Framebuffer:
-        """A framebuffer whose colour attachments are single layers of 2D arrays."""
+        """Creates a framebuffer whose colour attachments are single layers of 2D arrays."""
         uint, enum, glint, glsizei = ctypes.c_uint, ctypes.c_uint, ctypes.c_int, ctypes.c_int
         name = uint()
         self.gl("glGenFramebuffers", None, glsizei, ctypes.POINTER(uint))(1, ctypes.byref(name))
@@ -179,14 +179,14 @@ class Device:
         status = self.gl("glCheckFramebufferStatus", enum, enum)(GL_FRAMEBUFFER)
         if status != GL_FRAMEBUFFER_COMPLETE or self.ctx.error != "GL_NO_ERROR":
             self._delete_framebuffer(name)
-            raise DeviceError(f"the driver cannot render to {len(attachments)} such textures (status {status:#x})")
+            raise DeviceError(f"the driver cannot render to {len(attachments)} textures at once (status {status:#x})")
         framebuffer = self.ctx.detect_framebuffer(name.value)
-        self.ctx.clear_errors()  # moderngl asks it for the sizes of a window's framebuffer, which is an error here
+        self.ctx.clear_errors()  # moderngl queries sizes that only a window's framebuffer has, which raises a GL error
         self.live[id(framebuffer)] = "framebuffer"
         return framebuffer
 
     def release(self, *objects: Any) -> None:
-        """Releases GL objects made by this device."""
+        """Releases GL objects that this device created."""
         for item in objects:
             if isinstance(item, Shader):
                 item.uses -= 1
@@ -198,30 +198,29 @@ class Device:
                 continue
             if isinstance(item, moderngl.TextureArray):
                 self.texture_bytes -= item.width * item.height * item.layers * 16
-            if isinstance(item, moderngl.Framebuffer):  # moderngl does not own a detected one
+            if isinstance(item, moderngl.Framebuffer):  # moderngl does not release a detected framebuffer
                 self._delete_framebuffer(ctypes.c_uint(item.glo))
             else:
                 item.release()
 
     def abandon(self, objects: list[Any]) -> None:
-        """Has GL objects released when the device is next used: finalizers run in any thread, GL in one."""
+        """Schedules GL objects for release at the next use of the device: finalizers may run in another thread."""
         self._abandoned.append(objects)
 
     def _delete_framebuffer(self, name: ctypes.c_uint) -> None:
         self.gl("glDeleteFramebuffers", None, ctypes.c_int, ctypes.POINTER(ctypes.c_uint))(1, ctypes.byref(name))
 
     def use(self) -> None:
-        """Makes this device's context the current one, and releases what was abandoned.
+        """Makes this device's context the current one and releases abandoned objects.
 
-        It stays current: switching back and forth would flush each time.
-        Raises DeviceError in another thread than the one that opened it, where a context cannot be current too, and in
-        a forked process.
+        The context stays current, since each switch would flush. Raises DeviceError in a thread other than the one that
+        opened the device (a context is current in one thread only), and in a forked process.
         """
         _check_process()
         if _here.current is not self:
             if threading.get_ident() != self._thread:
                 raise DeviceError(
-                    "a model or trainer is used in the thread that loaded it; load another one in this thread"
+                    "a model or trainer can only be used in the thread that loaded it; load another one in this thread"
                 )
             self.ctx.__enter__()  # type: ignore[no-untyped-call]
             _here.current = self
@@ -240,19 +239,19 @@ def _shader_error(name: str, text: str, message: str) -> str:
 
 
 class _Here(threading.local):
-    """What a thread has: a GL context is current in one."""
+    """The devices of one thread: a GL context can be current in one thread only."""
 
     def __init__(self) -> None:
         self.open: dict[tuple[int, str | None], Device] = {}
-        self.current: Device | None = None  # the context last made current, by us
+        self.current: Device | None = None  # the device whose context was made current last
 
 
 _here = _Here()
-_process = 0  # id of the process that opened a context; 0: none has
+_process = 0  # id of the process that opened a context; 0: none yet
 
 
 def _check_process() -> None:
-    """Raises DeviceError in a process forked from one that opened a context: the driver's threads are not in it."""
+    """Raises DeviceError if this process was forked from one that opened a context: it lacks the driver's threads."""
     if _process not in (0, os.getpid()):
         raise DeviceError(
             "OpenGL does not survive a fork: this process was forked from one that had loaded a model; "
@@ -262,13 +261,13 @@ def _check_process() -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Puts SIGINT and SIGTERM off: moderngl crashes where an exception stops it halfway through making a program."""
-    came: list[int] = []
+    """Defers SIGINT and SIGTERM: moderngl crashes if an exception interrupts the creation of a program."""
+    received: list[int] = []
     try:
-        with handled(lambda number, _: came.append(number), default=False):
+        with handled(lambda number, _: received.append(number), default=False):
             yield
     finally:
-        for number in came:
+        for number in received:
             signal.raise_signal(number)
 
 
@@ -282,7 +281,7 @@ def _create(index: int) -> Device:
 
 
 def list_devices() -> list[Device | str]:
-    """Every EGL device that opens, in order; a string says why one did not."""
+    """Opens every EGL device, in order; a device that does not open is an error message instead."""
     return list(_devices())
 
 
@@ -295,7 +294,7 @@ def _devices() -> Iterator[Device | str]:
 
 
 def _egl_devices() -> int:
-    """How many devices EGL lists; 1 where it cannot be asked, so that opening that one says why."""
+    """Returns the number of EGL devices; 1 if EGL cannot be queried, so that opening the first one reports why."""
     try:
         egl = ctypes.CDLL("libEGL.so.1")
     except OSError:
@@ -314,15 +313,15 @@ def _device(index: int) -> Device:
     if key not in _here.open:
         try:
             _here.open[key] = _create(index)
-        except Exception as error:  # moderngl and glcontext raise whatever their loader met
+        except Exception as error:  # moderngl and glcontext raise many types
             raise DeviceError(f"EGL device {index} does not open: {error}") from error
     return _here.open[key]
 
 
 def open_device(select: str | int = "auto") -> Device:
-    """Opens a device, or returns the one already open: "auto", "software", "gpu", or an EGL device index.
+    """Returns a device, opening it if needed: "auto", "software", "gpu", or an EGL device index.
 
-    Raises DeviceError where there is no such device, saying what was tried, and in a forked process.
+    Raises DeviceError, with what was tried, if there is no such device, and in a forked process.
     """
     _check_process()
     if str(select).isdecimal():
@@ -346,4 +345,4 @@ def open_device(select: str | int = "auto") -> Device:
     hint = "install Mesa's software driver (Debian, Ubuntu: apt install libegl1 libgl1-mesa-dri)"
     if select == "gpu":
         hint = "use --device software, or install the GPU's OpenGL driver"
-    raise DeviceError(f"no {select} device: {'; '.join(tried) or 'EGL offers none'}; {hint}")
+    raise DeviceError(f"no {select} device: {'; '.join(tried) or 'EGL lists no devices'}; {hint}")

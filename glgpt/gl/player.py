@@ -1,4 +1,4 @@
-"""Playing a program: textures, shaders and framebuffers are built once, then a call is a flat list of GL commands."""
+"""Plays programs: builds textures, shaders and framebuffers once; a call then issues a flat list of GL commands."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from glgpt.program.formats import Texels
 from glgpt.program.layout import Layout
 from glgpt.program.spec import Entry, Pass, Program, check
 
-DRAW_FLOPS = 10_000_000_000  # the most one draw may cost: 0.2 s at 50 GFLOPS, far from the 2 s at which drivers reset
-BAND_BYTES = 8 << 20  # of an upload
+DRAW_FLOPS = 10_000_000_000  # maximum of one draw: 0.2 s at 50 GFLOPS, far below the 2 s after which drivers reset
+BAND_BYTES = 8 << 20  # size of an upload
 SCALAR_FORMATS = {"int": "i", "float": "f"}
 
 
@@ -27,10 +27,10 @@ class Player:
     """Plays the entries of one program on one device.
 
     `shared` maps texture names to textures of another player (weights, caches) that this one uses but does not own.
-    Shaders are compiled when an entry is first played, so that a caller pays for what it uses. What a player made is
-    released by `close`, or, once nobody holds it, when the device is next used.
-    `on_progress` is called while an entry is compiled and first drawn, which is when some drivers compile, with the
-    entry's name, how much of that is done, and how much there is.
+    Shaders are compiled when an entry is first played, so that unused entries cost nothing. `close` releases a player's
+    GL objects; those of a garbage-collected player are released at the next use of the device.
+    `on_progress(entry, done, total)` is called while an entry is compiled and drawn for the first time, which is when
+    some drivers compile.
     Raises GlgptError if the program does not fit the device.
     """
 
@@ -48,16 +48,16 @@ class Player:
         self.draw_flops, self._on_progress = draw_flops, on_progress
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
         self._own: list[Any] = []
-        weakref.finalize(self, device.abandon, self._own).atexit = False  # where nobody closes it
+        weakref.finalize(self, device.abandon, self._own).atexit = False  # if `close` is never called
         self._shaders: dict[str, moderngl.VertexArray] = {}
         self._framebuffers: dict[object, moderngl.Framebuffer] = {}
         self._commands: dict[tuple[str, tuple[bool, ...]], list[Callable[[], Any]]] = {}
         self._arrange(program)
 
     def _arrange(self, program: Program) -> None:
-        """Makes what a program needs beyond the textures that are there."""
+        """Creates the buffers of a program and the textures that do not exist yet."""
         self.program = program
-        self._drawn: set[str] = set()  # entries
+        self._drawn: set[str] = set()  # names of entries that have been played
         pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.ping_pong)
         self._pairs = {name: i for i, pair in enumerate(pairs) for name in pair}
         self._swapped = [False] * len(pairs)
@@ -79,9 +79,9 @@ class Player:
             raise
 
     def replace(self, program: Program) -> None:
-        """Plays another program from now on: weights of the same shape and compiled shaders stay, all else is new.
+        """Switches to another program; keeps weights of the same shape and compiled shaders, creates everything else.
 
-        Raises GlgptError if it does not fit the device; one that runs out of memory closes the player.
+        Raises GlgptError if the program does not fit the device. If memory runs out, the player is closed.
         """
         self.use()
         check(program, self.device.limits)
@@ -98,7 +98,7 @@ class Player:
     # -- data ---------------------------------------------------------------------------------------------------
 
     def write(self, name: str, layer: int, texels: Texels, y: int = 0) -> None:
-        """Uploads rows y.. of one layer, `[rows, width, 4]`, float32 or uint32 as the texture's format says."""
+        """Uploads texels `[rows, width, 4]` to one layer, from row y on: float32 or uint32, the texture's format."""
         t = self.program.textures[name]
         rows = len(texels)
         if texels.shape[1:] != (t.width, 4) or y + rows > t.height or texels.dtype.itemsize != 4:
@@ -107,7 +107,7 @@ class Player:
         self.textures[name].write(np.ascontiguousarray(texels), viewport=(0, y, layer, t.width, rows, 1))
 
     def write_matrix(self, name: str, layout: Layout, matrix: NDArray[np.floating]) -> None:
-        """Packs and uploads a matrix in bands, so that no whole copy of it is ever made."""
+        """Packs and uploads a matrix in bands, which avoids a copy of the whole matrix."""
         band = max(1, BAND_BYTES // (layout.texture_width * 16))
         for layer in range(layout.layers):
             for y in range(0, layout.texture_height, band):
@@ -120,7 +120,7 @@ class Player:
             self.write(name, layer, np.zeros((t.height, t.width, 4), np.float32))
 
     def read(self, name: str) -> Texels:
-        """A whole texture, `[layers, height, width, 4]`."""
+        """Reads a whole texture, `[layers, height, width, 4]`."""
         t = self.program.textures[name]
         self.use()
         data = self.textures[name].read()
@@ -129,7 +129,7 @@ class Player:
         return texels
 
     def buffer(self, nbytes: int, what: str) -> moderngl.Buffer:
-        """A buffer that is released with this player."""
+        """Creates a buffer that is released with this player."""
         self.device.use()
         buffer = self.device.ctx.buffer(reserve=nbytes)
         self.device.live[id(buffer)] = what
@@ -137,14 +137,14 @@ class Player:
         return buffer
 
     def shared(self, role: str = "weight") -> dict[str, moderngl.TextureArray]:
-        """This player's textures of a role, for another player to use while this one lives."""
+        """Returns this player's textures of a role, which another player may use while this one lives."""
         return {name: t for name, t in self.textures.items() if self.program.textures[name].role == role}
 
     def fork(self, own: Container[str] = (), given: Mapping[str, moderngl.TextureArray] | None = None) -> Player:
-        """A player of the same program with this one's textures, but for `own`, which are new and its own.
+        """Returns a player of the same program that shares this one's textures, except for new ones named in `own`.
 
-        `given` are used in place of this one's textures of these names. This one must outlive it. Several texts so
-        share the weights of a model, each with caches of its own.
+        Textures in `given` replace this player's textures of the same names. This player must outlive the new one. For
+        example, several texts share the weights of a model, and each has its own caches.
         """
         shared = {name: t for name, t in self.textures.items() if name not in own} | dict(given or {})
         return Player(self.device, self.program, self.options, shared, self.draw_flops)
@@ -152,12 +152,12 @@ class Player:
     # -- playing ------------------------------------------------------------------------------------------------
 
     def play(self, entry: str, **scalars: float) -> None:
-        """Plays an entry once. Nothing is read back and nothing waits: the driver works on while Python returns."""
+        """Plays an entry once, asynchronously: it returns while the driver is still working, and reads nothing back."""
         self.use()
         commands = self.prepare(entry)
         if scalars:
             packed = self._scalar_struct.pack(*(self.scalars | scalars).values())
-            self.scalars.update(scalars)  # after packing, which raises for a number that does not fit
+            self.scalars.update(scalars)  # after packing, which raises for a number out of range
             self._block.write(packed)
         self._block.bind_to_uniform_block(0)
         for command in commands if entry in self._drawn else self._first(entry, commands):
@@ -168,16 +168,16 @@ class Player:
             self._swapped[self._pairs[old]] ^= True
 
     def _first(self, entry: str, commands: list[Callable[[], Any]]) -> Iterator[Callable[[], Any]]:
-        """Yields the commands, and reports the second half of what playing an entry for the first time takes."""
+        """Yields the commands of an entry that is played for the first time and reports the second half of progress."""
         for i, command in enumerate(commands, 1):
             yield command
             if self._on_progress:
                 self._on_progress(entry, len(commands) + i, 2 * len(commands))
 
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
-        """Compiles what an entry needs and lays out its commands, once; `play` does this itself if need be.
+        """Compiles the shaders of an entry and builds its list of commands, once; `play` calls this if needed.
 
-        There is one list of commands for each combination of which of the entry's ping-pong buffers are the old ones.
+        There is a list of commands for each combination of swapped ping-pong pairs of the entry.
         """
         found = self.entry(entry)
         key = (entry, tuple(self._swapped[i] for i in self._touched[entry]))
@@ -187,9 +187,9 @@ class Player:
         return self._commands[key]
 
     def use(self) -> None:
-        """Makes the device's context the current one. Raises GlgptError once this player is closed."""
+        """Makes the device's context the current one. Raises GlgptError if this player is closed."""
         if not self.textures:
-            raise GlgptError("this model is closed; load or make it again")
+            raise GlgptError("this model is closed; load it again")
         self.device.use()
 
     def _pairs_of(self, entry: Entry) -> set[int]:
@@ -197,7 +197,7 @@ class Player:
         return {self._pairs[name] for name in names if name in self._pairs}
 
     def finish(self) -> None:
-        """Waits until the driver has done everything."""
+        """Waits until the driver has completed all commands."""
         self.use()
         self.device.ctx.finish()
 
@@ -236,7 +236,7 @@ class Player:
         framebuffer.scissor = scissor
         framebuffer.use()
 
-    @staticmethod  # as all commands: a player that holds itself would live until the garbage collector comes
+    @staticmethod  # no command refers to the player, since a cycle would delay its release until garbage collection
     def _at_row(scalars: Mapping[str, float], framebuffer: moderngl.Framebuffer, p: Pass) -> None:
         framebuffer.viewport = (0, int(scalars[p.row or ""]), *p.viewport)
         framebuffer.use()
@@ -259,7 +259,7 @@ class Player:
         return self._framebuffers[key]
 
     def close(self) -> None:
-        """Releases every GL object this player made; shared textures stay. Closing twice is harmless."""
+        """Releases the GL objects of this player, but not shared textures. Closing twice is harmless."""
         self.device.use()
         self.device.release(*reversed(self._own))
         self._own.clear()
@@ -273,7 +273,7 @@ class Player:
         self.close()
 
     def entry(self, name: str) -> Entry:
-        """The entry of that name. Raises GlgptError where the program has none."""
+        """Returns the entry of that name. Raises GlgptError if the program does not have it."""
         if name not in self.program.entries:
             raise GlgptError(f"the program has no entry {name!r}; it has {', '.join(self.program.entries)}")
         return self.program.entries[name]

@@ -1,4 +1,4 @@
-"""Reading textures without waiting: the driver copies them into a buffer, which is looked at some calls later."""
+"""Asynchronous reading of textures: the driver copies them into a buffer, which is read some calls later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glgpt.program.formats import Texels
 
 
 class Readback:
-    """Copies of a player's textures that are under way, oldest first; at most `depth` of them at a time.
+    """A queue of at most `depth` pending copies of a player's textures, oldest first.
 
     Its buffers are released with the player.
     """
@@ -27,20 +27,20 @@ class Readback:
 
     @property
     def full(self) -> bool:
-        """Whether a copy must be taken before another can start."""
+        """True if a copy must be taken before another can start."""
         return not self._free
 
     def start(self) -> None:
-        """Asks for a copy of the textures as they are after everything played so far."""
+        """Starts a copy of the textures, in their state after everything played so far."""
         self.player.use()
-        self._busy.append(self._free.pop())  # first: where an interrupt ends the copy, `drop` finds the buffer
+        self._busy.append(self._free.pop())  # first, so that `drop` finds the buffer if an interrupt stops the copy
         offset = 0
         for name, size in zip(self.names, self._sizes, strict=True):
             self.player.textures[name].read_into(self._busy[-1], write_offset=offset)
             offset += size
 
     def take(self) -> Sequence[Texels]:
-        """The oldest copy, `[layers, height, width, 4]` float32 each; waits if it is still under way."""
+        """Returns the oldest copy, float32 `[layers, height, width, 4]` for each texture; waits if it is pending."""
         self.player.use()
         self._free.append(self._busy.popleft())
         data, found, offset = self._free[-1].read(), [], 0
@@ -52,7 +52,7 @@ class Readback:
         return found
 
     def drop(self) -> None:
-        """Forgets the copies that are under way."""
+        """Discards the pending copies."""
         self._free += self._busy
         self._busy.clear()
 

@@ -1,5 +1,5 @@
-"""Looking into a model and judging it: dumps (attention patterns and other activations as PNG), comparison with
-references, evaluation, what a device would need.
+"""Inspection and evaluation of models: dumps of activations as pictures, comparison with references, loss on a text.
 
-It knows `LanguageModel` and files of results; it never knows training. `plots` draws the pictures.
+The entry points are `dump`, `compare`, `evaluate`, `measure_cost` (the cost of a storage format) and `describe` (the
+memory a model needs). Depends on `glgpt.inference` and, for pictures, on `glgpt.plots`.
 """

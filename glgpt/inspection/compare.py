@@ -1,4 +1,4 @@
-"""Measuring a model against a reference: logits position by position, then every intermediate in order."""
+"""Compares a model with a reference: the logits of each position, then every activation in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from glgpt.program.tolerance import Tolerance, kl_divergence, tokens_first
 
 @dataclass(frozen=True)
 class Worst:
-    """An array compared with its reference: the value furthest off, the relative error, its share of the tolerance."""
+    """The comparison of an array with its reference: the value furthest off, and the array's errors.
+
+    `error` is the absolute error of that value, `relative` the relative error of the array, and `excess` the error as
+    a multiple of the tolerance.
+    """
 
     name: str
     index: tuple[int, ...]
@@ -29,7 +33,7 @@ class Worst:
 
     @property
     def within(self) -> bool:
-        """True if the whole array keeps the tolerance."""
+        """True if the whole array is within the tolerance."""
         return self.excess <= 1
 
     def __str__(self) -> str:
@@ -37,75 +41,75 @@ class Worst:
         return f"{place}: glgpt {self.ours:.9g}, reference {self.reference:.9g}, differs by {self.error:.3g}"
 
 
-def worst_of(name: str, ours: np.ndarray, theirs: np.ndarray, tolerance: Tolerance) -> Worst:
-    """Measures an activation or logits. Raises GlgptError when shapes differ."""
-    if ours.shape != theirs.shape:
-        raise GlgptError(f"{name}: the reference is {list(theirs.shape)}, the model gives {list(ours.shape)}")
-    measured = tolerance.measure(tokens_first(ours), tokens_first(theirs))
+def worst_of(name: str, ours: np.ndarray, reference: np.ndarray, tolerance: Tolerance) -> Worst:
+    """Compares an activation or logits with the reference. Raises GlgptError if the shapes differ."""
+    if ours.shape != reference.shape:
+        raise GlgptError(f"{name}: the reference is {list(reference.shape)}, the model's is {list(ours.shape)}")
+    measured = tolerance.measure(tokens_first(ours), tokens_first(reference))
     token, value = measured.at
     index = (token, value) if ours.ndim == 2 else (value // ours.shape[2], token, value % ours.shape[2])
-    a, b = float(ours[index]), float(theirs[index])
+    a, b = float(ours[index]), float(reference[index])
     return Worst(name, index, a, b, abs(a - b), measured.relative, measured.excess)
 
 
 @dataclass
 class CaseResult:
-    """One sequence compared."""
+    """The comparison of one sequence."""
 
     name: str
     tokens: int
-    max_abs: list[float]  # a position each
-    kl: list[float]  # nats, reference to glgpt, a position each
-    kl_limit: float  # of their mean
-    top1: list[bool]
-    worst: Worst
-    greedy: tuple[int, int] | None = None  # how many greedy tokens agree from the start, of how many
-    activations: list[Worst] = field(default_factory=list)  # in the order they are computed
-    greedy_counts: bool = True  # whether those tokens must agree
+    max_abs: list[float]  # largest absolute error of the logits, for each position
+    kl: list[float]  # KL(reference || glgpt) in nats, for each position
+    kl_limit: float  # limit for the mean of `kl`
+    top1: list[bool]  # whether the likeliest tokens are the same, for each position
+    worst: Worst  # of the logits
+    greedy: tuple[int, int] | None = None  # (greedy tokens that agree from the start, all greedy tokens)
+    activations: list[Worst] = field(default_factory=list)  # in the order of computation
+    greedy_counts: bool = True  # whether the greedy tokens must agree
     tie: bool = False  # the first greedy token that differs is as likely as the reference's, within the tolerance
 
     @property
     def first_off(self) -> Worst | None:
-        """The first intermediate beyond tolerance."""
+        """Returns the first activation beyond the tolerance, or None."""
         return next((w for w in self.activations if not w.within), None)
 
     @property
     def within(self) -> bool:
-        """True if all that was compared keeps the tolerance."""
+        """True if everything that was compared is within the tolerance."""
         same_greedy = not self.greedy_counts or self.tie or self.greedy is None or self.greedy[0] == self.greedy[1]
-        close = self.worst.within and bool(np.mean(self.kl) <= self.kl_limit)  # no comparison holds of NaN
+        close = self.worst.within and bool(np.mean(self.kl) <= self.kl_limit)  # False for NaN
         return close and same_greedy and self.first_off is None
 
     def as_json(self) -> dict[str, Any]:
-        """The figures, for `--json`."""
+        """Returns the results as plain data, for `--json`."""
         first = self.first_off
         return asdict(self) | {"within": self.within, "first_off": first and asdict(first)}
 
 
 def compare(model: LanguageModel, case: Case, tolerance: Tolerance, activations: bool = False) -> CaseResult:
-    """Runs one case; with `activations`, also every intermediate that the reference holds."""
+    """Runs one case and compares the logits; with `activations`, also every activation that the reference has."""
     known = list(model.config.activations)
     unknown = sorted(set(case.arrays) - set(known))
     if unknown:
-        raise GlgptError(f"reference {case.name}: {unknown[0]} is no activation of {model.name}")
+        raise GlgptError(f"reference {case.name}: {unknown[0]} is not an activation of {model.name}")
     names = [name for name in known if name in case.arrays and name != "logits"]
     cache: dict[str, np.ndarray] = {}
     if activations and names:
         logits, cache = model.run_with_cache(case.tokens, names)
     else:
         logits = model.logits(case.tokens)
-    theirs = case.arrays["logits"]
-    worst = worst_of("logits", logits, theirs, tolerance)
-    with np.errstate(invalid="ignore"):  # a reference may hold infinities
-        apart, kl = np.abs(logits.astype(np.float64) - theirs), kl_divergence(theirs, logits).tolist()
+    wanted = case.arrays["logits"]
+    worst = worst_of("logits", logits, wanted, tolerance)
+    with np.errstate(invalid="ignore"):  # a reference may contain infinities
+        errors, kl = np.abs(logits.astype(np.float64) - wanted), kl_divergence(wanted, logits).tolist()
     greedy, tie = _greedy(model, case, tolerance)
     return CaseResult(
         name=case.name,
         tokens=len(case.tokens),
-        max_abs=apart.max(axis=1).tolist(),
+        max_abs=errors.max(axis=1).tolist(),
         kl=kl,
         kl_limit=tolerance.kl,
-        top1=(logits.argmax(axis=1) == theirs.argmax(axis=1)).tolist(),
+        top1=(logits.argmax(axis=1) == wanted.argmax(axis=1)).tolist(),
         worst=worst,
         greedy=greedy,
         tie=tie,
@@ -115,7 +119,7 @@ def compare(model: LanguageModel, case: Case, tolerance: Tolerance, activations:
 
 
 def _greedy(model: LanguageModel, case: Case, tolerance: Tolerance) -> tuple[tuple[int, int] | None, bool]:
-    """(how many greedy tokens agree, of how many), and whether the first that differs is a tie."""
+    """Returns (greedy tokens that agree, all greedy tokens), and whether the first one that differs is a tie."""
     if case.greedy is None:
         return None, False
     start = shared_start(case.tokens, case.greedy)
@@ -132,7 +136,7 @@ def _greedy(model: LanguageModel, case: Case, tolerance: Tolerance) -> tuple[tup
 
 
 def render(results: Sequence[CaseResult], tolerance: Tolerance) -> str:
-    """A table with one line a case, then what is off or, if nothing is, the closest to it."""
+    """Formats a table with a line for each case, errors beyond the tolerance, and the largest error of the logits."""
     lines = [
         f"{'case':>6} {'tokens':>6} {'max error':>10} {'at':>5} {'mean KL':>9} {'worst KL':>9} {'top-1':>9}  greedy"
     ]
@@ -144,18 +148,18 @@ def render(results: Sequence[CaseResult], tolerance: Tolerance) -> str:
             f" {f'{sum(r.top1)}/{r.tokens}':>9}  {greedy}"
         )
     for r in results:
-        for room, group in groupby(r.activations, key=lambda w: ".".join(w.name.split(".")[:2])):
+        for part, group in groupby(r.activations, key=lambda w: ".".join(w.name.split(".")[:2])):
             worst = max(group, key=lambda w: w.excess)
             share = f"{'ok ' if worst.within else 'OFF'} {_percent(worst.excess):>6}"
-            lines.append(f"case {r.name}  {room:<7} {share}  worst {worst}")
+            lines.append(f"case {r.name}  {part:<7} {share}  worst {worst}")
     close = max(results, key=lambda r: r.worst.excess)
     lines.append(f"worst logit, case {close.name}: {close.worst}")
     for r in results:
         if r.first_off:
-            lines.append(f"case {r.name} leaves tolerance first at {r.first_off}")
+            lines.append(f"case {r.name}: first beyond the tolerance: {r.first_off}")
         if r.greedy and r.greedy[0] != r.greedy[1]:
-            tie = ", where two tokens are as likely within the tolerance" if r.tie else ""
-            lines.append(f"case {r.name}: greedy tokens agree up to {r.greedy[0]} of {r.greedy[1]}{tie}")
+            tie = "; the next two candidates are equally likely within the tolerance" if r.tie else ""
+            lines.append(f"case {r.name}: the first {r.greedy[0]} of {r.greedy[1]} greedy tokens agree{tie}")
     verdict = "within" if all(r.within for r in results) else "BEYOND"
     kl = max(float(np.mean(r.kl)) for r in results)
     limits = f"{tolerance}, mean KL {tolerance.kl:g}"
@@ -164,5 +168,5 @@ def render(results: Sequence[CaseResult], tolerance: Tolerance) -> str:
 
 
 def _percent(excess: float) -> str:
-    """A multiple of a tolerance, as a percentage of it."""
+    """Formats a multiple of a tolerance as a percentage."""
     return f"{100 * excess:.1f}%" if excess < 100 else f"{100 * excess:.0e}%"

@@ -1,4 +1,4 @@
-"""Pictures of what happens inside: attention patterns, the residual stream, predictions, any array, raw textures."""
+"""Writes pictures of a model's activations: attention patterns, the residual stream, predictions, raw textures."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from glgpt.system.files import holds_manifest, staged_folder, written_whole
 from glgpt.system.outputs import output_folder
 
 GROUPS = ("attention", "hidden", "logits")
-MASKED = -1e29  # scores up to this stand for the future
-TOP, PAGE = 8, 48  # ranks, and positions on one page, of the picture of predictions
+MASKED = -1e29  # scores up to this are masked (future positions)
+TOP, PAGE = 8, 48  # pictures of predictions show this many ranks, and this many positions on a page
 
 
 def parse_range(text: str | None, count: int, what: str) -> list[int]:
-    """The numbers of `0,3-5`, each below `count`, in order; all of them for None."""
+    """Returns the sorted numbers of a list such as `0,3-5`, each below `count`; all numbers below `count` for None."""
     if text is None:
         return list(range(count))
     chosen: set[int] = set()
@@ -35,14 +35,14 @@ def parse_range(text: str | None, count: int, what: str) -> list[int]:
         if first > last:
             raise GlgptError(f"{what} {text!r} is not a list such as 0,3-5")
         if last >= count:
-            raise GlgptError(f"{what} {text!r}: the model has {what} 0 to {count - 1}")
+            raise GlgptError(f"{what} {text!r} are out of range; the model has {what} 0 to {count - 1}")
         chosen.update(range(first, last + 1))
     return sorted(chosen)
 
 
 @dataclass
 class Dump:
-    """One call of `dump`: where it writes, what it has written."""
+    """The state of one call of `dump`: the model, the folder, and the files written so far."""
 
     model: LanguageModel
     ids: list[int]
@@ -60,7 +60,7 @@ class Dump:
         self.subtitle = f"{self.model.name}, {len(self.ids)} tokens"
 
     def path(self, file: str, **about: Any) -> Path:
-        """Where `file` goes; it is entered in the manifest with what it shows."""
+        """Returns the path of `file` and adds it to the manifest, with the fields `about`."""
         path = self.out / file
         path.parent.mkdir(parents=True, exist_ok=True)
         self.files.append({"file": file, **about})
@@ -69,7 +69,7 @@ class Dump:
         return path
 
     def attention(self) -> None:
-        """A picture for each layer and head, and the contact sheet."""
+        """Draws a picture for each layer and head, and the contact sheet."""
         from glgpt.plots import activations as plots
 
         names = [in_block(i, PATTERN) for i in self.layers]
@@ -82,25 +82,25 @@ class Dump:
                 about = {"name": names[i], "head": head, "shows": "rows attend to columns"}
                 plot.draw(patterns[i, j], layer, head, self.path(file, **about))
         path = self.path(
-            "attention/contact-sheet.png", name=in_block("*", PATTERN), shows="a row a layer, a column a head"
+            "attention/contact-sheet.png", name=in_block("*", PATTERN), shows="each row is a layer, each column a head"
         )
         plots.contact_sheet(patterns, self.layers, self.heads, self.subtitle, path)
 
     def hidden(self) -> None:
-        """The residual stream: its lengths through the model, and each block's output."""
+        """Draws the residual stream: its length through the model, and each block's output."""
         from glgpt.plots import activations as plots
 
         names = [EMBED, *(in_block(i, RESID_POST) for i in self.layers)]
         _, cache = self.model.run_with_cache(self.ids, names)
         lengths = np.stack([np.linalg.norm(cache[name], axis=1) for name in names])
-        shows = "L2 norm, a row a place in the model, a column a token"
+        shows = "L2 norm: each row is a place in the model, each column a token"
         path = self.path("hidden/norms.png", name=f"{EMBED}, {in_block('*', RESID_POST)}", shows=shows)
         plots.norms(lengths, names, self.labels, self.subtitle, path)
         for name in names:
             self.heat_map(name, cache[name], "hidden/")
 
     def logits(self) -> None:
-        """The likeliest next tokens after each position."""
+        """Draws the likeliest next tokens after each position."""
         from glgpt.plots import activations as plots
 
         logits = self.model.logits(self.ids).astype(np.float64)
@@ -119,7 +119,7 @@ class Dump:
             plots.top_predictions(probabilities[here], words[here], right[here], self.labels[here], title, path)
 
     def named(self, names: Sequence[str]) -> None:
-        """A heat map of each intermediate; one a head where it has heads."""
+        """Draws a heat map of each activation, or one for each head if it has heads."""
         if not names:
             return
         _, cache = self.model.run_with_cache(self.ids, names)
@@ -132,17 +132,17 @@ class Dump:
                     self.heat_map(name, array[head], head=head)
 
     def heat_map(self, name: str, array: np.ndarray, folder: str = "", head: int | None = None) -> None:
-        """One matrix, a row a token."""
+        """Draws a matrix with a row for each token."""
         from glgpt.plots import activations as plots
 
         tag, title = ("", name) if head is None else (f"-head-{head:02}", f"{name}, head {head}")
         about = {"name": name, **({} if head is None else {"head": head}), "shape": list(array.shape)}
         square = self.model.config.activations[name].square
-        path = self.path(f"{folder}{name}{tag}.png", **about, shows="a row a token")
+        path = self.path(f"{folder}{name}{tag}.png", **about, shows="each row is a token")
         plots.heat_map(array, self.labels, f"{title}   {self.subtitle}", path, square)
 
     def raw(self, names: Sequence[str]) -> None:
-        """Textures as they are in memory: texels as `.npy` and, normalised to their range, as an RGBA image."""
+        """Writes textures in their memory layout: texels as `.npy` and, normalised to their range, as an RGBA image."""
         from PIL import Image
 
         for name, textures in self.model.raw(self.ids, names).items():
@@ -166,12 +166,12 @@ class Dump:
 
 
 def texel_image(texels: np.ndarray, fmt: Format, floor: float | None = None) -> tuple[np.ndarray, float, float]:
-    """Texels [layers, height, width, 4] as bytes [height, layers * width, 4], and the values at 0 and 255.
+    """Converts texels [layers, height, width, 4] to bytes [height, layers * width, 4].
 
-    Column tiles that share texels are drawn one after the other. Values up to `floor` are black and left out of the
-    range.
+    Returns the bytes and the values at 0 and 255. Column tiles that share texels are drawn next to each other. Values
+    up to `floor` are black and do not count for the range.
     """
-    if fmt.texture == "float" and texels.dtype == np.uint32:  # the bits of floats, where no float can be rendered
+    if fmt.texture == "float" and texels.dtype == np.uint32:  # bits of floats, if the device cannot render floats
         texels = np.ascontiguousarray(texels).view(np.float32)
     tiles = fmt.unpack(texels).reshape(*texels.shape[:3], fmt.column_tiles_per_texel, 4)
     texels = tiles.transpose(0, 3, 1, 2, 4).reshape(-1, *texels.shape[1:])
@@ -195,11 +195,10 @@ def dump(
 ) -> dict[str, Any]:
     """Writes the pictures that `what` names and `manifest.json` to the folder `out`; returns the manifest.
 
-    `what` has groups (`attention`, `hidden`, `logits`), and names of activations or patterns (`h.*.mlp.act`).
-    They appear all together when the last one is drawn. In the folder of an earlier dump, files of the same names are
-    replaced and others stay. Raises GlgptError, before anything is written, for unusable ids or a name, layer or head
-    that the model does not have; FileError for an `out` that is anything but a free name, an empty folder or an earlier
-    dump.
+    `what` lists groups (`attention`, `hidden`, `logits`) and names of activations, with wildcards (`h.*.mlp.act`). All
+    files appear together when the last one is drawn. If `out` holds an earlier dump, files of the same names are
+    replaced and others stay. Before anything is written, raises GlgptError for invalid ids or a name, layer or head
+    that the model does not have, and FileError if `out` is not an unused name, an empty folder or an earlier dump.
     """
     known = list(model.config.activations)
     what = [n for name in what for n in ([name] if name in GROUPS else selected(name, known, model.name))]
@@ -211,7 +210,7 @@ def dump(
 
 
 def checked_out(out: str | Path) -> Path:
-    """Where pictures may be written: a free name, an empty folder, or an earlier dump. Raises FileError for others."""
+    """Returns a folder for pictures: an unused name, an empty folder or an earlier dump. Raises FileError otherwise."""
     return output_folder(out, ("earlier dump", lambda folder: holds_manifest(folder, {"tokens", "labels", "files"})))
 
 
@@ -232,9 +231,9 @@ def _draw(
         "hidden": [EMBED, *(in_block(i, RESID_POST) for i in chosen_layers)],
     }
     known = model.config.activations
-    looked = list(dict.fromkeys(n for name in what for n in groups.get(name, [name]))) if raw else []
-    a_head = sum(known[name].per_head for name in single)  # a picture for each
-    job.total = a_head * (len(chosen_heads) - 1) + len(single) + 2 * len(looked)
+    inspected = list(dict.fromkeys(n for name in what for n in groups.get(name, [name]))) if raw else []
+    per_head = sum(known[name].per_head for name in single)  # activations with a picture for each head
+    job.total = per_head * (len(chosen_heads) - 1) + len(single) + 2 * len(inspected)
     job.total += ("attention" in what) * (len(chosen_layers) * len(chosen_heads) + 1)
     job.total += ("hidden" in what) * (len(chosen_layers) + 2) + ("logits" in what) * -(-len(ids) // PAGE)
     if "attention" in what:
@@ -245,7 +244,7 @@ def _draw(
         job.logits()
     job.named(single)
     if raw:
-        job.raw(looked)
+        job.raw(inspected)
     manifest = {"model": model.name, "dtype": model.dtype, "tokens": job.ids, "labels": job.labels, "files": job.files}
     with written_whole(out / "manifest.json") as file:
         file.write(json.dumps(manifest, indent=1, ensure_ascii=False).encode())

@@ -1,4 +1,4 @@
-"""A model's loss on a text."""
+"""Computes a model's loss on a text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glgpt.inference.model import LanguageModel
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The mean loss of every token of a text but the first."""
+    """The mean loss over all tokens of a text except the first, in several units, and the speed of the evaluation."""
 
     nats_per_token: float
     bits_per_byte: float
@@ -30,16 +30,17 @@ class Evaluation:
 def evaluate(
     model: LanguageModel, text: str, window: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
-    """Predicts every token of `text` but the first, each once.
+    """Predicts every token of `text` except the first, each once.
 
-    The text is read in consecutive windows of `window` tokens (default: `LanguageModel.context`); a token's context is what
-    stands before it in its window. `bits_per_byte` spreads the loss over all bytes of the text.
+    The text is read in consecutive windows of `window` tokens (default: `LanguageModel.context`); the context of a token is the
+    part of its window that precedes it. `bits_per_byte` divides the total loss by the bytes of the text. Raises
+    GlgptError if the model has no tokenizer, the window is out of range or the text has fewer than 2 tokens.
     """
     if model.tokenizer is None:
         raise GlgptError(f"{model.name} has no tokenizer, so text cannot be evaluated; add vocab.json and merges.txt")
     window, most = model.context if window is None else window, model.max_context
     if not 1 <= window <= most:
-        raise GlgptError(f"window {window} is not within 1 and {most}, the context of {model.name}")
+        raise GlgptError(f"window {window} is not from 1 to {most}, the context of {model.name}")
     ids = np.asarray(model.tokenizer.encode(text))
     predicted = len(ids) - 1
     if predicted < 1:

@@ -1,4 +1,4 @@
-"""Measures how far a narrow format's predictions are from f32's, once for each model, and remembers it."""
+"""Measures how far the predictions of a narrow format are from those of f32, and caches the result for each model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from glgpt.system.memory import available_memory
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.kernel_selection import DeviceSettings
 
-WINDOW = 256  # tokens of the text at most
-LEAST = 16  # tokens that a text must have; with fewer the model writes its own
-SPARE = 1.2  # of the memory that f32's weights take: caches, scratch and logits
-VERSION = 1  # of what a remembered cost means
-MOST_CACHE = 1 << 20  # bytes: thousands of models
+WINDOW = 256  # maximum tokens of the text
+LEAST = 16  # minimum tokens of the text; if the tokenizer can encode only fewer, the model generates a text
+SPARE = 1.2  # memory needed in f32 relative to the weights: caches, scratch and logits add to them
+VERSION = 1  # of the cached costs
+MOST_CACHE = 1 << 20  # maximum bytes of the cache file: thousands of models
 
-# Plain prose with names, numbers and quotation marks, which stands for what models are asked to continue.
+# Plain prose with names, numbers and quotation marks, as a sample of typical prompts.
 TEXT = """\
 Rivers begin as small streams in hills and mountains, where rain and melting snow run together. On its way to the \
 sea a river grows, because other streams join it, and it becomes slower as the land becomes flat. Towns were often \
@@ -43,27 +43,27 @@ them since the new lock was opened, but the fishermen think that there are more 
 
 @dataclass(frozen=True)
 class FormatCost:
-    """The mean KL divergence from f32's predictions, in nats a token, over this many tokens."""
+    """The mean KL divergence from f32's predictions, in nats per token, over this many tokens."""
 
     kl: float
     tokens: int
 
 
 class NotMeasuredError(GlgptError):
-    """Why a format could not be compared with f32 here."""
+    """Raised if a format cannot be compared with f32 on this machine; the message is the reason."""
 
 
 def cache_file() -> Path:
-    """Returns the file that costs are remembered in: `$XDG_CACHE_HOME/glgpt/format-costs.json`."""
+    """Returns the path of the cached costs: `$XDG_CACHE_HOME/glgpt/format-costs.json`."""
     return cache_path() / "format-costs.json"
 
 
 def remembered_cost(checkpoint: Checkpoint, dtype: str) -> FormatCost | None:
-    """The cost that was measured before of these weights in this format, on whichever device."""
+    """Returns the cached cost of these weights in this format, measured on any device, or None."""
     found = _known().get(_key(checkpoint, dtype))
     try:
         return FormatCost(float(found["kl"]), int(found["tokens"])) if isinstance(found, dict) else None
-    except (KeyError, TypeError, ValueError):  # of a damaged file
+    except (KeyError, TypeError, ValueError):  # the file is damaged
         return None
 
 
@@ -75,10 +75,10 @@ def measure_cost(
     settings: DeviceSettings | None = None,
     **options: Any,
 ) -> FormatCost:
-    """Compares a format with f32 on some English text, or one that the model writes, and remembers the result.
+    """Compares a format with f32 on an English text, or on one that the model generates, and caches the result.
 
-    `model` is the checkpoint in this format, where it is loaded already. `options` are those of `LanguageModel`. Raises
-    NotMeasuredError where f32 does not fit into memory.
+    `model` is the checkpoint in this format, if it is already loaded. `options` are those of `LanguageModel`. Raises
+    NotMeasuredError if f32 does not fit into memory.
     """
     settings = settings or DeviceSettings()
     short = checkpoint.shortened(min(WINDOW, model.max_context if model else WINDOW))
@@ -97,7 +97,7 @@ def measure_cost(
         found = model.logits(ids)
     cost = FormatCost(float(kl_divergence(wanted, found).mean()), len(ids))
     known = _known() | {_key(checkpoint, dtype): {"kl": cost.kl, "tokens": cost.tokens}}
-    with contextlib.suppress(OSError):  # a home that cannot be written only means measuring again
+    with contextlib.suppress(OSError):  # if the folder is not writable, the next process measures again
         cache_file().parent.mkdir(parents=True, exist_ok=True)
         write_json(cache_file(), known)
     return cost
@@ -115,14 +115,14 @@ def _known() -> dict[str, Any]:
 
 
 def _check_memory(checkpoint: Checkpoint, settings: DeviceSettings) -> None:
-    """Raises NotMeasuredError where the weights in f32 are more than the memory that software GL draws in."""
+    """Raises NotMeasuredError if the device is software GL and the f32 weights do not fit into free memory."""
     needed, free = SPARE * 4 * checkpoint.config.parameter_count, available_memory()
     if free is not None and needed > free and settings.open()[0].software:
-        raise NotMeasuredError(f"f32 takes {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
+        raise NotMeasuredError(f"f32 needs {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
 
 
 def _ids(plain: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
-    """`TEXT` without the characters that the model has no tokens for; where few are left, a text of its own."""
+    """Encodes `TEXT` without the characters that the tokenizer lacks; if few tokens are left, generates a text."""
     most = plain.config.n_positions
     if tokenizer:
         known = {c for c in set(TEXT) if _encodes(tokenizer, c)}

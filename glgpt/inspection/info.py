@@ -1,4 +1,4 @@
-"""What this machine draws with, what was chosen for it and why, and what a model would need."""
+"""Describes the machine's devices, the chosen kernel and the reason, and the memory that a model would need."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def describe(
     max_texture_memory: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The devices, the one chosen with its limits and kernels; for `model`, the texture memory it would take.
+    """Returns all devices, the chosen one with its limits and kernels, and the texture memory that `model` would need.
 
-    `options` are the fields of `DeviceSettings`. The model's files are checked but its weights are not loaded.
-    Raises GlgptError as opening it would.
+    `options` are the fields of `DeviceSettings`. The model's files are checked, but its weights are not loaded. Raises
+    the same GlgptError as opening the model.
     """
     chosen, choice = DeviceSettings(**options).open()
     found: dict[str, Any] = {
@@ -58,22 +58,22 @@ def _device(device: Device) -> dict[str, Any]:
     }
 
 
-def render(figures: dict[str, Any]) -> str:
-    """The same for people."""
-    device, choice = figures["device"], figures["choice"]
-    lines = ["EGL devices", *(f"  {line}" for line in figures["devices"])]
+def render(found: dict[str, Any]) -> str:
+    """Formats the result of `describe` as text."""
+    device, choice = found["device"], found["choice"]
+    lines = ["EGL devices", *(f"  {line}" for line in found["devices"])]
     lines += [
         f"drawing on  {device['index']}: {device['renderer']}{' (software)' if device['software'] else ''}",
         f"driver      {device['version']}",
-        "limits      " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures["limits"].items()),
+        "limits      " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found["limits"].items()),
         f"kernel      {choice['kernel']} with {choice['fetch']}, {choice['storage']} texels: {choice['why']}",
     ]
     probe = sorted(choice["probe_ms"].items(), key=lambda item: item[1])
     lines += [f"  {name:<26} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in COLUMNS]
     times = ", ".join(f"{n} {choice['probe_ms'][n + ' ' + choice['fetch']]:.2f} ms" for n in COLUMNS)
     lines.append(f"one-row products: {'contiguous' if choice['contiguous'] else 'strided'} columns ({times})")
-    if "model" in figures:
-        model = figures["model"]
+    if "model" in found:
+        model = found["model"]
         roles = ", ".join(f"{role} {_mib(n)}" for role, n in model["bytes_by_role"].items())
         lines += [
             f"model       {model['name']} ({model['dtype']}), {model['path']}",

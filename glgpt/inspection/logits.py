@@ -1,4 +1,4 @@
-"""A prompt's logits in a file that `glgpt compare --reference` reads."""
+"""Writes a prompt's logits to a file that `glgpt compare --reference` reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glgpt.system.outputs import output_file
 
 
 def checked_file(name: str | Path) -> Path:
-    """Where logits may be written: a free name, or such a file. Raises FileError for others."""
+    """Returns a path for logits: an unused name, or an earlier file of logits. Raises FileError for anything else."""
     return output_file(name, ".npz", ("file of logits", _holds_logits))
 
 

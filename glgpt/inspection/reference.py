@@ -1,4 +1,4 @@
-"""What a model is compared with: arrays stored in a `.npz`, or transformers run now in float64."""
+"""Provides references to compare a model with: arrays stored in a `.npz`, or a run of transformers in float64."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from glgpt.system.files import open_regular
 
 @dataclass
 class Case:
-    """One sequence: its ids, and by dotted name what a reference computed for it (`logits` always)."""
+    """One sequence: its token ids and the arrays of a reference by dotted name, of which `logits` is required."""
 
     name: str
     tokens: list[int]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    greedy: list[int] | None = None  # some first tokens, then what follows them greedily
+    greedy: list[int] | None = None  # some first tokens and their greedy continuation
 
 
 def load_reference(path: str | Path) -> list[Case]:
-    """Reads the cases of a `.npz`: `tokens`, `logits`, `greedy` and dotted names, or the same after `0.`, `1.` ...
+    """Reads the cases of a `.npz`: `tokens`, `logits`, `greedy` and dotted names.
 
-    `attention` [layer, head, T, T] and `hidden_states` [layer + 1, T, width], as transformers gives them, are taken
-    apart into dotted names. A `greedy` without a number belongs to the case with which it shares most first tokens.
-    Raises GlgptError for a file, an array or a shape that cannot be compared.
+    If there are several cases, the names of their arrays are prefixed with `0.`, `1.` and so on. `attention`
+    [layer, head, T, T] and `hidden_states` [layer + 1, T, width], the outputs of transformers, are split into dotted
+    names. A `greedy` without a number belongs to the case with which it shares the most first tokens. Raises GlgptError
+    for a file, an array or a shape that cannot be compared.
     """
     stored, file = _stored(path), quoted(path, 300)
     groups: dict[str, dict[str, np.ndarray]] = {}
@@ -46,12 +47,12 @@ def load_reference(path: str | Path) -> list[Case]:
         max(cases, key=lambda case: shared_start(case.tokens, greedy)).greedy = greedy
     for case in cases:
         if case.greedy and not shared_start(case.tokens, case.greedy):
-            raise GlgptError(f"{file}: `greedy` does not begin as the tokens of any case do")
+            raise GlgptError(f"{file}: `greedy` does not start with the first tokens of any case")
     return cases
 
 
 def _stored(path: str | Path) -> dict[str, np.ndarray]:
-    """Every array of the file, by name: at least one, all of them numbers."""
+    """Reads all arrays of the file by name. Raises GlgptError if there are none or one does not hold numbers."""
     name = quoted(path, 300)
     try:
         with open_regular(Path(path)) as opened:
@@ -61,27 +62,27 @@ def _stored(path: str | Path) -> dict[str, np.ndarray]:
             stored = {key: file[key] for key in file.files}
     except GlgptError:
         raise
-    except Exception as error:  # numpy, zipfile and tokenize raise of many kinds
+    except Exception as error:  # numpy, zipfile and tokenize raise many types
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a readable .npz file"
         raise GlgptError(f"{name}: {reason}") from error
     if not stored:
         raise GlgptError(f"{name}: no arrays in it; a reference holds `tokens` and `logits` (see glgpt logits)")
     for key, array in stored.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
-            kind = array.dtype if isinstance(array, np.ndarray) else "no array"
+            kind = array.dtype if isinstance(array, np.ndarray) else "not an array"
             raise GlgptError(f"{name}: {quoted(key)} is {kind}; it must hold real numbers")
     return stored
 
 
 def _row(where: str, name: str, array: np.ndarray) -> list[int]:
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise GlgptError(f"{where}{name} is {array.dtype} {list(array.shape)}; it must be a row of whole numbers")
+        raise GlgptError(f"{where}{name} is {array.dtype} {list(array.shape)}; it must be a row of integers")
     row: list[int] = array.tolist()
     return row
 
 
 def _shaped(where: str, name: str, array: np.ndarray, dims: str, count: int) -> np.ndarray:
-    """The array, if its dimensions are those of `dims`, where each `T` is the `count` of tokens."""
+    """Returns the array if its dimensions match `dims`, in which each `T` is the `count` of tokens."""
     wanted = dims.split(", ")
     if array.ndim != len(wanted) or any(n != count for n, d in zip(array.shape, wanted, strict=True) if d == "T"):
         raise GlgptError(f"{where}{name} is {list(array.shape)}; for {count} tokens (T) it must be [{dims}]")
@@ -89,7 +90,7 @@ def _shaped(where: str, name: str, array: np.ndarray, dims: str, count: int) -> 
 
 
 def shared_start(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many first elements two sequences share."""
+    """Returns the number of first elements that two sequences share."""
     pairs = zip(a, b, strict=False)
     return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
@@ -115,7 +116,7 @@ def _case(where: str, group: dict[str, np.ndarray]) -> Case:
 
 
 def run_transformers(model: str | Path | None, prompts: Sequence[list[int]]) -> list[Case]:
-    """Runs a checkpoint in transformers, on the CPU in float64 with eager attention, and keeps every activation."""
+    """Runs a checkpoint in transformers (CPU, float64, eager attention) and returns cases with every activation."""
     try:
         import transformers
     except ImportError as error:

@@ -1,6 +1,7 @@
-"""One block an op: its shape rule and the passes it emits, its vjp beside it; AdamW is `adamw`.
+"""The ops that models are recorded with: each checks shapes, emits shader passes and records its gradient (vjp).
 
-A shader in `glsl/` is named after its op. It knows tensors and a recorder; it never knows models or GL.
+Ops are functions such as `matmul`, `attend`, `norm`, `cross_entropy` and `adamw`. The shader of an op is the file of
+the same name in `glsl/`. Depends on `glgpt.program` (tensors and the recorder), not on models or OpenGL.
 """
 
 from glgpt.ops.adamw import LossScale, adamw, gradient_norm, normal

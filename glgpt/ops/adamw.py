@@ -1,4 +1,4 @@
-"""The step of an optimizer: the norm of all gradients, and AdamW (Loshchilov and Hutter 2019)."""
+"""The optimizer step: the norm of all gradients, and AdamW (Loshchilov and Hutter 2019)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
-SIDE = 32  # texels of a side of a sum on its way to one
-ACROSS = 64  # .. and then of its row
-MOST = 16  # tensors that one pass adds up: as many as every device samples
+SIDE = 32  # the first sums of squares are at most 32 x 32 texels
+ACROSS = 64  # width in texels of the row they are reduced to next
+MOST = 16  # tensors that one pass adds up: every device can sample this many
 
 
 @dataclass(frozen=True)
 class LossScale:
-    """What gradients are multiplied with, so that halves hold them: the first value of `factor`.
+    """A factor, the first value of `factor`, that scales gradients into the range of float16.
 
-    `overflowed` is a ping-pong pair of states (old, new): 1 from the first norm that was not finite on, until a caller
-    clears it.
+    `overflowed` is a ping-pong pair of states (old, new): it becomes 1 at the first norm that is not finite and stays 1
+    until a caller clears it.
     """
 
     factor: Tensor
@@ -36,12 +36,13 @@ def gradient_norm(
     scale: LossScale | None = None,
     name: str = "gradient_norm",
 ) -> Tensor:
-    """`[1, 4]`: (norm of all gradients together, what to multiply each with, 1 if the norm is finite, 0).
+    """Records the norm of all gradients together: `[1, 4]`, (norm, factor for each gradient, 1 if it is finite, 0).
 
-    The gradients given are of (sum of losses) / `rows`; norm and product are of the mean over the targets that count,
-    whose number is the sum of the second column of the first `micro_batches` rows of `losses` `[.., 4]` (none: zero).
-    The factor also clips the norm to `clip`; 0 clips nothing. With a loss scale the gradients given are that many times
-    as large, and after an overflow no norm counts as finite.
+    The gradients given are those of (sum of losses) / `rows`. The norm and the scaled gradients are those of the mean
+    over the targets that count; their number is the sum of the second column of the first `micro_batches` rows of
+    `losses` `[.., 4]`; without any such target, the norm is 0. The factor also clips the norm to `clip`; 0 disables
+    clipping. With a loss scale, the gradients given are multiplied by it already, and after an overflow no norm counts
+    as finite.
     """
     sums = [_sum_squares(rec, gradients[i : i + MOST], f"{name}.{i}") for i in range(0, len(gradients), MOST)]
     while len(sums) > 1 or sums[0].cols > 4:
@@ -88,11 +89,10 @@ def adamw(
     eps: float,
     decay: float,
 ) -> None:
-    """One step of a parameter x with its running averages of gradients and of their squares, each a ping-pong pair.
+    """Records one AdamW step of a parameter x and its running averages of gradients and of squared gradients.
 
-    A pair is the states (old, new).
-
-    The scalars `lr`, `unbias1` and `unbias2` (1 / (1 - beta^step)) come with the call.
+    Each of the three is a ping-pong pair of states (old, new). The scalars `lr`, `unbias1` and `unbias2`
+    (1 / (1 - beta^step)) are set by the caller of the entry.
     """
     defines = {"BETA1": float(betas[0]), "BETA2": float(betas[1]), "EPSILON": float(eps), "DECAY": float(decay)}
     inputs = {"x": x[0], "m": exp_avg[0], "s": exp_avg_sq[0], "g": gradient, "norm": norm}
@@ -112,9 +112,10 @@ def normal(
     rows: tuple[int, int],
     cols: tuple[int, int],
 ) -> None:
-    """Fills the state x with normal numbers, a hash of the scalar `seed`, of `site` and of the place; clears moments.
+    """Fills the state x with normally distributed numbers and zeroes its moments.
 
-    rows and cols are (period, how many of it are in use): padding stays zero.
+    The numbers are a hash of the scalar `seed`, `site`, and the row and texel. `rows` and `cols` are (period, number of
+    each period in use); the rest is padding and stays zero.
     """
     defines = {"MEAN": mean, "SPREAD": spread, "SITE": site, "ROW_PERIOD": rows[0], "ROW_LIVE": rows[1]}
     defines |= {"COLUMN_PERIOD": cols[0], "COLUMN_LIVE": cols[1]}

@@ -1,8 +1,8 @@
 """Causal attention over caches of keys and values (Vaswani et al. 2017).
 
-Heads are stored side by side in a row, each padded to whole texels. Score rows are `t * n_head + head`, cut into
-distant tiles of t, so that the fragments of one head share the keys they fetch. The runtime scalar `pos` is the
-position of the first row.
+The heads of a row are stored next to each other, each padded to whole texels. Score rows are `t * n_head + head`. Row
+tiles split t into distant ranges, so that one fragment computes several distant t of one head and fetches each key
+once. The runtime scalar `pos` is the position of the first row.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from glgpt.program.recorder import Cost, Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-PATTERNS = ("uniform", "previous", "first")  # of `set_pattern`: all tokens so far alike, the token before, the first
-MASKED = -1.0e30  # finite, so that no shader meets an infinity it did not make
-KEYS, RANGES = 128, 8  # one row attends by ranges of so many keys at least, so many ranges at most
+PATTERNS = ("uniform", "previous", "first")  # of `set_pattern`: all tokens so far equally, the previous, the first one
+MASKED = -1.0e30  # finite, so that an infinity always means an overflow
+KEYS, RANGES = 128, 8  # attention of one row: at least this many keys in a range, and at most this many ranges
 
 
 def split_qkv(
@@ -33,11 +33,10 @@ def split_qkv(
     normed: Normed | None = None,
     rows: Rows | None = None,
 ) -> None:
-    """Writes rows pos.. of the states q, k, v `[context, n_head * d]` from x `[T, 3 * n_head * d]`.
+    """Writes x `[T, 3 * n_head * d]` to the states q, k, v `[context, n_head * d]`, from row `pos` on.
 
-    Partial sums of one row come with `normed`, and are finished here as in `combine`; with `rows`, they go to
-    rows row... Where q, k and v are scratch,
-    they hold the rows of x.
+    If x is the partial sums of one row, `normed` is given with it, and the sums are finished here as in `combine`. With
+    `rows`, they are written from row `row` on. If q, k and v are scratch tensors, they have the rows of x.
     """
     inputs, defines = norm_inputs(normed)
     if isinstance(x, PartialSums):
@@ -60,9 +59,10 @@ def split_qkv(
 
 
 def score_tiles(rec: Recorder, rows: int, batch: int, n_head: int, least: int) -> int:
-    """Row tiles for `rows` positions of each sequence: `least`, or as many times that as let their scores fit.
+    """Returns the number of row tiles for `rows` positions of each sequence: the first multiple of `least` that fits.
 
-    With a `batch` they divide the rows.
+    It fits if the height of the scores is within the texture limit and, with a `batch`, if it divides `rows`. Returns
+    `least` if none fits.
     """
     fitting = (
         tiles
@@ -85,16 +85,16 @@ def scores(
     masked: float = MASKED,
     to_position: bool = False,
 ) -> Tensor:
-    """scores[t * n_head + head, s] = scale * q[pos + t] . k[s] per head for `rows` rows t, `masked` where s > pos + t.
+    """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for `rows` rows t; `masked` where s > pos + t.
 
-    Where q or k has fewer heads than `n_head`, neighbouring heads share one (grouped-query attention, Ainslie et al.
-    2023). With a `batch`, rows of q and k are t * batch + sequence, and each of `rows` rows t stands for all
-    sequences. It is differentiated from position 0, with the q and k of just these rows. With `to_position`, texels
-    beyond the position of every row that shares a fragment are not written: a chunk of a prompt needs few of the keys.
+    If q or k has fewer heads than `n_head`, neighbouring heads share one (grouped-query attention, Ainslie et al.
+    2023). With a `batch`, rows of q and k are t * batch + sequence, and each of the `rows` rows t stands for all
+    sequences. The gradient assumes that `pos` is 0 and that q and k have only these rows. With `to_position`, texels
+    beyond the position of every row of a fragment are not written, since a chunk of a prompt needs few of the keys.
     """
     padded = -(-rows // tile_rows) * tile_rows
     y = rec.scratch(name, Layout(padded * n_head * batch, k.rows // batch, (tile_rows, 1)))
-    width = max(q.cols, k.cols)  # of all heads
+    width = max(q.cols, k.cols)  # values of all heads
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "MASKED": masked}
     defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols} | _to_position(to_position)
     rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, cost=Cost(2 * rows * k.rows * width))
@@ -111,9 +111,9 @@ def scores(
 def _attend_vjp(
     rec: Recorder, x: Tensor, dz: Tensor, n_head: int, name: str, batch: int, scale: float, group: int
 ) -> Tensor:
-    """y[s] = scale * sum over t of x[t, s] dz[t], per head and sequence: the gradient of keys or values.
+    """Records the gradient of keys or values: y[s] = scale * sum over t of x[t, s] dz[t], per head and sequence.
 
-    `group` heads share one head of keys and values, which gets the sum of theirs.
+    `group` heads share one head of keys and values, which gets the sum of their gradients.
     """
     transposed = rec.scratch(f"{x.name}.transposed", x.layout)
     rec.emit("transpose_pattern", {"x": x}, {"y": transposed}, {"N_HEAD": n_head * batch, "ROWS": dz.rows // batch})
@@ -124,9 +124,10 @@ def _attend_vjp(
 
 
 def softmax(rec: Recorder, x: Tensor, n_head: int, name: str, dtype: str = "f32", to_position: bool = False) -> Tensor:
-    """The softmax of each row of scores up to its position, zero beyond; `n_head` rows have the same position.
+    """Records the softmax of each row of scores up to its position; values beyond are zero.
 
-    It is stored as `dtype`, and so is the gradient of the scores; sums are f32. `to_position` is as in `scores`.
+    `n_head` consecutive rows have the same position. The result and the gradient of the scores are stored as `dtype`;
+    sums are f32. `to_position` works as in `scores`.
     """
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * min(2, -(-x.cols // 4)), x.layout.tiles))
     rec.emit("softmax_stats", {"x": x}, {"y": stats}, {"N_HEAD": n_head})
@@ -151,9 +152,10 @@ def _to_position(ends_there: bool) -> dict[str, int]:
 
 
 def set_pattern(rec: Recorder, x: Tensor, how: Tensor, n_head: int) -> Tensor:
-    """A pattern `[T n_head, keys]` in which heads look where `how` says.
+    """Records a copy of the pattern x `[T n_head, keys]` in which some heads attend to fixed tokens.
 
-    `how` has a texel for each head: 0 leaves its pattern, k stands for `PATTERNS[k - 1]`. There is no derivative.
+    `how` has a texel for each head: 0 leaves the head's pattern unchanged, k selects `PATTERNS[k - 1]`. The op is not
+    differentiable.
     """
     y = rec.scratch(x.name, x.layout)
     rec.emit("set_pattern", {"x": x, "how": how}, {"y": y}, {"N_HEAD": n_head}, label=f"{x.name}.edit")
@@ -172,13 +174,13 @@ def attend(
     scale: float = 1.0,
     group: int = 1,
 ) -> Tensor:
-    """z[t] = scale * sum over s of pattern[t, s] v[s], per head, `[rows, n_head * d]`; rows as in `scores`.
+    """Records z[t] = scale * sum over s of pattern[t, s] v[s] for each head: `[rows, n_head * d]`, rows as in `scores`.
 
     `group` neighbouring heads share one head of v.
     """
     tr = pattern.layout.tiles[0]
     if batch > 1 and rows % tr:
-        raise ValueError(f"{name}: {rows} rows of {batch} sequences are not cut into {tr} tiles")
+        raise ValueError(f"{name}: {rows} rows of {batch} sequences cannot be split into {tr} equal tiles")
     width = v.cols * group
     y = rec.scratch(name, Layout(rows * batch, width, (tr, FORMATS[dtype].column_tiles_per_texel), dtype))
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "GROUP": group}
@@ -206,11 +208,11 @@ def attend_row(
     group: int = 1,
     rows: Rows | None = None,
 ) -> Row:
-    """z of one row straight from its scores `[n_head, context]`, by ranges of at least `least` keys.
+    """Records z of one row directly from its scores `[n_head, context]`, in ranges of at least `least` keys.
 
-    One row has too few columns to fill a GPU: ranges are computed in parallel, and the product that reads z weighs
-    them. On software GL one range of all keys is faster. `group` heads share one head of v. With `rows`, z of each,
-    `[size, n_head * d]`, from scores `[size * n_head, context]`, already weighed.
+    One row has too few columns to fill a GPU, so ranges of keys are computed in parallel, and the product that reads z
+    combines them. On software GL, one range of all keys is faster. `group` heads share one head of v. With `rows`, the
+    scores are `[size * n_head, context]` and the result is z of each row, `[size, n_head * d]`, ranges combined.
     """
     keys = max(least, 16 * -(-score.cols // (16 * RANGES)))
     ranges = -(-score.cols // keys)
@@ -233,9 +235,9 @@ def attend_row(
 
 
 def scores_rows(rec: Recorder, q: Tensor, k: Tensor, n_head: int, scale: float, name: str, rows: Rows) -> Tensor:
-    """scores[row * n_head + head, s] = scale * q[row] . key s of that row, `MASKED` beyond its position.
+    """Records scores[i * n_head + head, s] = scale * q[row + i] . key s of text i; `MASKED` beyond the text's position.
 
-    q of the rows is in rows row.. of the state q; `[size * n_head, context]`.
+    Returns `[size * n_head, context]`. The queries are in the state q from row `row` on.
     """
     y = rec.scratch(name, Layout(rows.size * n_head, rows.table.cols))
     defines = {"N_HEAD": n_head, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": MASKED}
@@ -246,6 +248,9 @@ def scores_rows(rec: Recorder, q: Tensor, k: Tensor, n_head: int, scale: float, 
 
 
 def adopt(rec: Recorder, k: Tensor, v: Tensor, shared_k: Tensor, shared_v: Tensor, size: int) -> None:
-    """Copies `size` rows pos.. of a text's keys and values to rows row.. of states that several share, or back."""
+    """Copies `size` rows of one text's keys and values, from `pos` on, to the shared states, from row `row` on.
+
+    With the arguments swapped it copies the other way.
+    """
     inputs, outputs = {"k": k, "v": v}, {"shared_k": shared_k, "shared_v": shared_v}
     rec.emit("adopt", inputs, outputs, label=shared_k.name, window=Window((k.layout.width, size), "row"))

@@ -1,4 +1,4 @@
-"""Token and position embedding, and its gradient: a gather over the rows sorted by token."""
+"""Token and position embeddings, and their gradient, which gathers over the rows sorted by token."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def embed(
     batch: int | Rows = 1,
     index: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """y[t] = tokens[:, ids[t]] + positions[pos + t // batch], or without `positions` the first term alone.
+    """Records y[t] = tokens[:, ids[t]] + positions[pos + t // batch]; without `positions`, only the first term.
 
     ids are `[T, 1]`, tokens `[n_embd, vocab]`, positions `[n_positions, n_embd]`; `out` is the layout of y,
-    `[T, n_embd]`. With `Rows` in place of a batch, each row is at its own position. To be differentiated it needs the
+    `[T, n_embd]`. With `Rows` instead of a batch size, each row has its own position. The gradient needs `index`, the
     `sorted_index` of the ids.
     """
     y = rec.scratch(name, out)
@@ -38,7 +38,7 @@ def embed(
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         if index is None:
-            raise ValueError(f"{name}: an embedding is differentiated with the index of its ids")
+            raise ValueError(f"{name}: the gradient of an embedding needs the index of its ids (sorted_index)")
         d_tokens = rec.scratch(f"d.{tokens.name}", fold(tokens.rows, tokens.cols, rec.limits.max_texture_size))
         inputs = {"dy": d[0], "order": index[0], "starts": index[1]} | ({"plus": sums[0]} if sums[0] else {})
         rec.emit("embed_vjp", inputs, {"y": d_tokens}, columns=1)
@@ -54,15 +54,15 @@ def embed(
 
 
 def index_layouts(rows: int, vocab: int, limit: int) -> tuple[Layout, Layout]:
-    """The layouts of `sorted_index` for ids `[rows]`."""
+    """Returns the layouts of the two arrays of `sorted_index` for ids `[rows]`."""
     return Layout(rows, 4), fold(1, texels(vocab), limit)
 
 
 def sorted_index(ids: NDArray[np.integer], vocab: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The index of ids `[T]` that the gradient of `embed` gathers by.
+    """Returns the index of ids `[T]` with which the gradient of `embed` gathers.
 
-    `[T, 4]`: (row, id % 4, 0, 0) of the rows sorted by id; `[1, vocab]`, padded to whole texels: for each four ids
-    (first, end, 0, 0) among these.
+    The first array `[T, 4]` has (row, id % 4, 0, 0) for the rows sorted by id. The second one, `[1, vocab]` padded to
+    whole texels, has (first, end, 0, 0) for each four ids: their range in the first array.
     """
     order = np.argsort(ids, kind="stable")
     rows = np.zeros((len(ids), 4), np.float32)

@@ -1,4 +1,4 @@
-"""Products of a few rows: each texel of a weight is read once for all of them."""
+"""Products of a few rows with a weight: each texel of the weight is read once for all rows."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.tensor import Tensor
 
-BY = 2  # rows of a block of pixels
-MOST_ROWS = 8  # that one pass multiplies: as many as a fragment has outputs for
+BY = 2  # height of a block of pixels
+MOST_ROWS = 8  # that one pass multiplies: a fragment has this many outputs
 
 
 def few_rows(rec: Recorder, x: Tensor, w: Tensor, name: str, contiguous: int = 0) -> PartialSums:
-    """A few rows times a matrix, x `[M, K]` w `[K, N]`, as partial sums over slices of K, as `matvec` has them.
+    """Records the product x `[M, K]` w `[K, N]` of a few rows as partial sums over slices of K, like `matvec`.
 
-    A row's sums are those of `matvec`, in the same order, so that they do not depend on how many rows there are.
-    A fragment takes as many of the rows as it has outputs for, and then as many of the columns that it would take of
-    one row. Raises ValueError for more than `MOST_ROWS` rows.
+    The sums of a row are added in the same order as in `matvec`, so they do not depend on the number of rows. A
+    fragment takes as many of the rows as it has outputs for, then as many columns as the remaining outputs allow, at
+    most those of `matvec`. Raises ValueError for more than `MOST_ROWS` rows.
     """
     if not 1 <= x.rows <= MOST_ROWS:
-        raise ValueError(f"{name}: a product of {x.rows} rows; few are 1 to {MOST_ROWS}")
+        raise ValueError(f"{name}: a product of {x.rows} rows; few_rows takes 1 to {MOST_ROWS}")
     shared, k4, most = w.layout.format.column_tiles_per_texel, -(-x.cols // 4), rec.limits.max_draw_buffers
     contiguous, single, columns = columns_of(w, contiguous)
     _, slice_texels = slices(rec, k4, columns, None, w.layout)
-    together = min(x.rows, max(1, most // shared))  # rows of a fragment
+    together = min(x.rows, max(1, most // shared))  # rows that a fragment takes
     groups = -(-x.rows // together)
     together = -(-x.rows // groups)
     texels = max((t for t in range(1, single + 1) if t * shared * together <= most), default=1)

@@ -11,7 +11,7 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-SLICES = 8  # of a row, so that several fragments take its sum of exponentials
+SLICES = 8  # of a row, so that several fragments share its sum of exponentials
 
 
 def cross_entropy(
@@ -23,11 +23,11 @@ def cross_entropy(
     loss_scale: Tensor | None = None,
     dtype: str = "f32",
 ) -> Tensor:
-    """`[1, 4]`: (sum of -log softmax(x)[target], number of targets, ..) over the rows of x `[M, V]`.
+    """Records the cross-entropy of the rows of x `[M, V]`: `[1, 4]`, (sum of -log softmax(x)[target], targets, ..).
 
-    targets is `[M, 1]`; a row whose target is below zero counts nothing. What it gives back is the gradient of
-    `scale` times the sum, stored as `dtype`, and it takes none: it is where the backward pass begins. With a
-    `loss_scale` `[1, 4]` it gives back so many times the gradient.
+    `targets` is `[M, 1]`; a row with a negative target is ignored. The backward pass begins here: the gradient of x is
+    that of `scale` times the sum, stored as `dtype`, multiplied by the `loss_scale` `[1, 4]` if there is one. The
+    gradient of the loss itself is not used.
     """
     rows = cross_entropy_rows(rec, x, targets, name)
     y = column_sums(rec, rows, name)
@@ -43,17 +43,18 @@ def cross_entropy(
 
 
 def cross_entropy_rows(rec: Recorder, x: Tensor, targets: Tensor, name: str) -> Tensor:
-    """`[M, 4]`: (-log softmax(x)[target], 1, ..) of each row of x `[M, V]`; zeros for a target below zero."""
+    """Records (-log softmax(x)[target], 1, ..) of each row of x `[M, V]`: `[M, 4]`; zeros for a negative target."""
     stats, rows = _stats(rec, x, name), rec.scratch(f"{name}.rows", Layout(x.rows, 4))
     rec.emit("cross_entropy", {"x": x, "stats": stats, "targets": targets}, {"y": rows})
     return rows
 
 
 def prediction(rec: Recorder, x: Tensor, targets: Tensor, name: str = "prediction") -> Tensor:
-    """`[M, 4]`: (-log softmax(x)[target], rank of the target, probability of the likeliest column, 1) of each row.
+    """Records how well each row predicts its target: `[M, 4]`.
 
-    x is `[M, V]`, targets `[M, 1]`. The rank counts the columns before the target: of greater values, and of equal ones
-    those with a smaller number. A row whose target is below zero holds zeros.
+    The four values are -log softmax(x)[target], the rank of the target, the probability of the likeliest column, and 1.
+    x is `[M, V]`, targets `[M, 1]`. The rank is the number of columns with a greater value, or with the same value and
+    a smaller index. A row with a negative target holds zeros.
     """
     stats, y = _stats(rec, x, name), rec.scratch(name, Layout(x.rows, 4))
     rec.emit("prediction", {"x": x, "stats": stats, "targets": targets}, {"y": y}, {"C4": -(-x.cols // 4)})
@@ -61,7 +62,7 @@ def prediction(rec: Recorder, x: Tensor, targets: Tensor, name: str = "predictio
 
 
 def _stats(rec: Recorder, x: Tensor, name: str) -> Tensor:
-    """(maximum, sum of exponentials) of each of some `SLICES` slices of the rows of x."""
+    """Records (maximum, sum of exponentials) of each of about `SLICES` slices of the rows of x."""
     c4 = -(-x.cols // 4)
     slice_texels = -(-c4 // SLICES)
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // slice_texels)))

@@ -1,4 +1,4 @@
-"""Products: register-blocked for many rows, partial sums over slices of K for one row."""
+"""Matrix products: register-blocked for many rows, partial sums over slices of K for one row."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-SLICE = 13  # texels of K that a fragment of a one-row product walks; powers of two meet in the same cache sets
-CONTIGUOUS = (
-    4  # texels of an f32 weight's row that a fragment takes; of a packed one one, whose decoding fills registers
-)
-INTEGERS = 8, 2  # of integers on a GPU: texels of K that a fragment walks, and those it fetches at once; they are few
-MANY_SUMS = 60_000  # texels of partial sums of integers on a GPU; with so many, slices are twice as long, with twice
-# as many, four times
-PANEL = 8  # fragments that read a panel's row: software GL runs so many together
-WRITTEN_OUT = 8  # segments of K, each within one tile of both factors; with more, the shader loops over them
-LEAST_SLICE = 24  # texels of K: shorter slices save less than adding them up costs
-MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads
-ROW_PIXELS = 12  # of a product of integers on software GL, at least; narrower ones take longer
-BIN = 64  # pixels of a side of what software GL hands out to a thread
-NARROW = 128  # columns of fragments of a one-row product; with fewer, slices of K are shorter
-WIDE = 4096  # texels across a one-row product, enough to give a GPU fragments of one column each
-ENOUGH = 16384  # fragments of a one-row product; with more, slices of K are longer and the reader adds up fewer
+SLICE = 13  # texels of K for each fragment of a one-row product; strides of powers of two collide in cache sets
+# Texels of an f32 weight's row that a fragment takes; only one of a packed weight, since decoding needs the registers.
+CONTIGUOUS = 4
+INTEGERS = 8, 2  # integer weights on a GPU: texels of K for each fragment, and how many of them it fetches at once
+# Integer weights on a GPU: with this many texels of partial sums, slices of K are twice as long, with double that, four
+# times as long.
+MANY_SUMS = 60_000
+PANEL = 8  # fragments that read a row of a panel: software GL runs this many together
+WRITTEN_OUT = 8  # segments of K (each in one tile of both factors) that are unrolled; a loop walks more than this
+LEAST_SLICE = 24  # texels of K: adding up shorter slices costs more than they save
+MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads of software GL
+ROW_PIXELS = 12  # minimum width in pixels of a product with integer weights on software GL; narrower ones are slower
+BIN = 64  # software GL hands out bins of 64 x 64 pixels to its threads
+NARROW = 128  # a one-row product with fewer columns of fragments has shorter slices of K
+WIDE = 4096  # a one-row product of this many texels across keeps a GPU busy with one column for each fragment
+ENOUGH = 16384  # a one-row product with more fragments has longer slices of K, so that there are fewer sums to add
 
 
 @dataclass(frozen=True)
 class Splits:
-    """How a device splits K: slices are doubled until a product has `enough` fragments, up to `most` of them.
+    """The rule by which a device splits K into slices.
 
-    Software GL hands out bins of `bin_size` squared fragments, so that three bins keep two threads busy for as long as
-    four would. On a GPU the last fragments of a pass run alone: the shorter they are, the less it waits for them.
-    Partial sums are f32. With `packed_sums` those of a packed product are stored as it is, which takes half as many
-    passes.
+    The number of slices is doubled until a product has `enough` fragments, up to `most` slices. Software GL hands out
+    bins of `bin_size` squared fragments, so that three bins keep two threads busy for as long as four would. On a GPU
+    the last fragments of a pass run alone, and the pass waits less for short ones. Partial sums are f32; with
+    `packed_sums`, those of a packed product are stored in its format, which takes half as many passes.
     """
 
     enough: int
@@ -47,7 +47,7 @@ class Splits:
     packed_sums: bool = False
 
     def of(self, rec: Recorder, rows: int, inner: int, width: int) -> int:
-        """Of a product of `rows` by `width` fragments, each of which walks `inner` texels of K."""
+        """Returns the number of slices for a product of `rows` by `width` fragments that walk `inner` texels of K."""
         size, split_k = -(-width // self.bin_size) * -(-rows // self.bin_size), 1
         enough = self.enough // self.bin_size**2
         most = min(self.most, inner // LEAST_SLICE, rec.limits.max_texture_size // width)
@@ -58,7 +58,7 @@ class Splits:
 
 GPU_SPLITS = Splits(8192, 8)  # an H200 runs some 2,000 fragments at once
 TRAINING_SPLITS = replace(GPU_SPLITS, packed_sums=True)
-SOFTWARE_SPLITS = Splits(6 * BIN**2, 4, BIN)  # six bins suit two threads
+SOFTWARE_SPLITS = Splits(6 * BIN**2, 4, BIN)  # six bins are enough for two threads
 
 
 def matmul(
@@ -74,16 +74,16 @@ def matmul(
     tile_cols: int = 1,
     splits: Splits | None = None,
 ) -> Tensor:
-    """y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual.
+    """Records y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual.
 
-    y takes its row tiles from x and is cut into `tile_cols` column tiles (with packed weights, into theirs). A fragment
-    computes a texel of each row tile in one or two column tiles. Where `splits` says so, slices of K are multiplied
-    side by side and another pass adds up their partial sums; so for the gradients.
+    y has the row tiles of x and `tile_cols` column tiles (those of w if it is packed). A fragment computes a texel of
+    each row tile in one or two column tiles. If `splits` asks for several slices of K, one pass multiplies them in
+    parallel and another adds up their partial sums; the gradients are computed in the same way.
 
-    Where x is packed and w is f32, w is packed for the product, and both gradients are products of packed factors: that
-    of w is f32, that of x is stored as x is. A residual is f32 and in x's row tiles, and so is y then: it is added to
-    a packed product with the partial sums, or in a pass of its own. Raises ValueError for shapes that do not fit, and
-    for x in panels.
+    If x is packed and w is f32, w is packed for the product, and both gradients are products of packed factors: the
+    gradient of w is f32, that of x has the format of x. A residual is f32 and has the row tiles of x, and so has y
+    then. It is added to a packed product together with the partial sums, or in a separate pass. Raises ValueError for
+    shapes that do not fit, and for x in panels.
     """
     tiles = x.layout.tiles[0], _column_tiles(rec, packed_layout(rec, w.layout, x.layout.dtype), tile_cols, dtype)
     whole = Layout(x.rows, w.cols, tiles, dtype)
@@ -110,7 +110,7 @@ def matmul(
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         if act:
-            raise ValueError(f"{name}: record the activation as an op of its own to differentiate it")
+            raise ValueError(f"{name}: a fused activation has no gradient; record the activation as a separate op")
         dy, given = d[0], packed(rec, d[0], x.layout.dtype, x.layout.tiles[0])
         return [
             _left_gradient(rec, given, x, w, sums[0], tile_cols, splits),
@@ -124,7 +124,7 @@ def matmul(
 
 
 def _fits(residual: Layout, y: Layout, product: Layout) -> bool:
-    """Whether a residual can be added to a product: it has the product's shape and row tiles, and y's column tiles."""
+    """True if a residual can be added to a product: it has the product's shape and row tiles, and y's column tiles."""
     same = (residual.rows, residual.cols, residual.tiles[0]) == (product.rows, product.cols, product.tiles[0])
     return same and residual == y and not y.format.packed
 
@@ -132,7 +132,7 @@ def _fits(residual: Layout, y: Layout, product: Layout) -> bool:
 def _left_gradient(
     rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int, splits: Splits | None
 ) -> Tensor:
-    """dx = dy w^T (+ so_far)."""
+    """Records dx = dy w^T (+ so_far)."""
     limit = rec.limits.max_texture_size
     tiles = -(-w.cols // (limit // 4 * 4))
     rows = tiles * texels(-(-w.cols // tiles))  # padded, so that no more tiles are needed
@@ -144,15 +144,15 @@ def _left_gradient(
 def _right_gradient(
     rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int, splits: Splits | None
 ) -> Tensor:
-    """dw = x^T dy (+ so_far): the inner dimension is that of the rows, which may be no multiple of four."""
+    """Records dw = x^T dy (+ so_far). The inner dimension is the number of rows, which need not be a multiple of 4."""
     if dy.layout.height % 4 and (dy.layout.tiles[0] > 1 or dy.rows % 4):
         limit, dtype = rec.limits.max_texture_size, dy.layout.dtype
         dy = copy(rec, dy, fold(texels(dy.rows), dy.cols, limit, dtype=dtype), dy.name)
     tile_rows = x.layout.tiles[0]
-    if dy.layout.format.packed:  # both column tiles of a texel, and as many rows as eight targets of sums leave
+    if dy.layout.format.packed:  # both column tiles of a texel, and as many rows as eight draw buffers allow
         tile_rows, tile_cols = 4, dy.layout.format.column_tiles_per_texel
     elif tile_rows == 8 and tile_cols == 1 and w.rows <= 8 * BIN and dy.cols <= 4 * BIN:
-        tile_rows, tile_cols = 4, 2  # twice as high a target, so that software GL's threads share it
+        tile_rows, tile_cols = 4, 2  # a target twice as high, so that software GL's threads share it
     transposed = transpose(
         rec, x, Layout(w.rows, x.rows, (tile_rows, tile_cols), dy.layout.dtype), f"{x.name}.transposed"
     )
@@ -169,7 +169,7 @@ def _plus_product(
     splits: Splits | None,
     dtype: str = "f32",
 ) -> Tensor:
-    """a b + so_far, in one go where their layouts are the same, stored as `dtype`."""
+    """Records a b + so_far, stored as `dtype`; the sum is fused into the product if their layouts are the same."""
     layout = Layout(a.rows, b.cols, (a.layout.tiles[0], _column_tiles(rec, b.layout, tile_cols, dtype)), dtype)
     fused = so_far if so_far and so_far.layout == layout and dtype == "f32" else None
     y = matmul(rec, a, b, None, name, residual=fused, dtype=dtype, tile_cols=tile_cols, splits=splits)
@@ -177,10 +177,10 @@ def _plus_product(
 
 
 def _column_tiles(rec: Recorder, w: Layout, tile_cols: int, dtype: str) -> int:
-    """Into how many column tiles a product with w is cut: those of a packed w, else as many as the limit asks.
+    """Returns the column tiles of a product with w: those of a packed w, otherwise as many as the size limit requires.
 
-    Where a tile of the product can hold whole tiles of w, it has as many of these as let it fill its own texels: the
-    fragments of a pass are then as many as with a format of fewer column tiles in a texel.
+    If a tile of the product can hold several whole tiles of w, it holds as many as fill its own texels. A pass then has
+    as many fragments as with a format of fewer column tiles for each texel.
     """
     tiles, fmt, own = w.tiles[1], w.format, FORMATS[dtype].column_tiles_per_texel
     if not fmt.packed:
@@ -191,7 +191,7 @@ def _column_tiles(rec: Recorder, w: Layout, tile_cols: int, dtype: str) -> int:
 
 
 def _segments(x: Layout, w: Layout) -> dict[str, int | float | str]:
-    """How the shader walks K: segment by segment, or, where a compiler would take minutes for that, in a loop."""
+    """Returns the defines for walking K: a list of segments, or none (a loop) if compiling them would take minutes."""
     shared, calls = x.format.column_tiles_per_texel, []
     for layer, x0, starts, n in x.segments(w):
         at = [*starts, *[(-1, 0)] * (shared - len(starts))]
@@ -204,10 +204,10 @@ def _segments(x: Layout, w: Layout) -> dict[str, int | float | str]:
 
 
 def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
-    """The layout of a weight that software GL reads: panels as wide as `PANEL` fragments take, stacked in few layers.
+    """Returns the layout of a weight for software GL: panels as wide as `PANEL` fragments read, stacked in few layers.
 
-    Software GL runs the fragments of 4 x 2 pixels together. Where these read the row of a panel whole, the next row
-    follows it in memory, and a processor fetches ahead; the rows of a wide tile are too far from each other for that.
+    Software GL runs the fragments of 4 x 2 pixels together. If together they read a whole row of a panel, the next row
+    follows it in memory, and the processor prefetches it; the rows of a wide tile are too far apart for that.
     """
     limit = rec.limits.max_texture_size
     if rows <= limit:
@@ -221,11 +221,12 @@ def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
 def matvec(
     rec: Recorder, x: Row, w: Tensor, name: str, slice_texels: int | None = None, contiguous: int = 0
 ) -> PartialSums:
-    """One row times a matrix, x `[1, K]` w `[K, N]`, as partial sums over `slice_texels` of K each (None: chosen).
+    """Records the product of one row, x `[1, K]` w `[K, N]`, as partial sums over slices of `slice_texels` of K.
 
-    A target of one row wastes half of every quad and gives a GPU too little to do, so K is split and the consumer adds
-    up the partial sums. A fragment takes `contiguous` neighbouring texels of a row of w (faster on software GL), or
-    with 0 two that are half the row apart, or one of a wide row. Of packed weights it always takes one.
+    If `slice_texels` is None, it is chosen here. A target of one row wastes half of every quad and leaves a GPU mostly
+    idle, so K is split and the consumer adds up the partial sums. A fragment takes `contiguous` neighbouring texels of
+    a row of w, which is faster on software GL. With 0 it takes two texels that are half a row apart, or one of a wide
+    row. It always takes one texel of packed weights.
     """
     shared, k4 = w.layout.format.column_tiles_per_texel, -(-x.cols // 4)
     contiguous, texels, columns = columns_of(w, contiguous)
@@ -252,7 +253,7 @@ def matvec(
 
 
 def columns_of(w: Tensor, contiguous: int) -> tuple[int, int, int]:
-    """Of a one-row product: (contiguous, texels of a row of w for each fragment, columns of fragments)."""
+    """Returns (contiguous, texels of a row of w for each fragment, columns of fragments) of a one-row product."""
     shared = w.layout.format.column_tiles_per_texel
     across = w.layout.row_texels if shared > 1 else -(-w.cols // 4)
     if shared > 1:
@@ -270,10 +271,10 @@ def _integers_in_panels(w: Layout) -> bool:
 
 
 def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: Layout) -> tuple[int, int]:
-    """(rows of a block of pixels, texels of K in a slice) of a one-row product of `columns` columns of fragments."""
+    """Returns (height of a block of pixels, texels of K in a slice) of a one-row product of `columns` fragments."""
     by, limit = 2, rec.limits.max_texture_size
     if slice_texels is None and _integers_in_panels(w):
-        slice_texels = w.format.group // 4  # scaled once, with half of the registers
+        slice_texels = w.format.group // 4  # one scale for a slice, which halves the registers used
         by = next((b for b in range(columns // ROW_PIXELS // 2 * 2, 2, -2) if columns % (4 * b) == 0), by)
         by = by if columns < MANY_COLUMNS and by * -(-k4 // slice_texels) <= limit else 2
         while columns > limit * by:
@@ -281,7 +282,7 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         return by, slice_texels
     least = INTEGERS[0] if _integers_on_a_gpu(w) else SLICE
     if slice_texels is None and w.stack > 1 and columns < MANY_COLUMNS:
-        # Software GL draws bins of 64 x 64 pixels: two of them, no block cut off, and slices no shorter than pays
+        # Software GL draws bins of 64 x 64 pixels: fill two of them with whole blocks and slices long enough to pay off
         most = 2 * BIN // -(-k4 // (2 * SLICE))
         by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
         return by, -(-k4 // (2 * BIN // by))
@@ -289,17 +290,20 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         sums = w.row_texels * w.format.column_tiles_per_texel * -(-k4 // least)
         slice_texels = least * (1 if sums < MANY_SUMS else 2 if sums < 2 * MANY_SUMS else 4)  # within a group
     elif slice_texels is None and columns < NARROW:
-        slice_texels = max(6, -(-k4 // 32))  # the columns alone do not fill a GPU
+        slice_texels = max(6, -(-k4 // 32))  # short slices, since the columns alone do not fill a GPU
     elif slice_texels is None:
         slice_texels = least * min(4, max(1, columns * -(-k4 // least) // ENOUGH))
     split_k = -(-k4 // slice_texels)
     while columns > limit * by or (columns < 1024 and 2 * split_k * by <= min(200, limit) and by < 16):
-        by *= 2  # to fit, and since software GL hands out bins of 64 x 64: a small target should be high, not wide
+        by *= 2  # to fit the limit; and a small target should be high, since software GL hands out bins of 64 x 64
     return by, slice_texels
 
 
 def _pad(rows: int, limit: int) -> int:
-    """Rows to leave empty so that the middle of `rows` others is the edge of a bin: two threads share them evenly."""
+    """Returns how many rows to leave empty above `rows`, so that their middle is the edge of a bin.
+
+    Two threads then share the rows evenly.
+    """
     pad = -(rows // 2) % BIN // 4 * 4
     return pad if pad + rows <= limit else 0
 
@@ -313,11 +317,12 @@ def combine(
     normed: Normed | None = None,
     times: Tensor | None = None,
 ) -> Tensor:
-    """y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`, or each row of a few.
+    """Records y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`, or the same for each of a few rows.
 
-    With `normed` = (the row, its folded norm), the sum is the product of `row.scaled` and becomes that of its norm.
+    With `normed` = (the row, its folded norm), x is the product of `row.scaled`, from which the product of the normed
+    row is computed.
     """
-    least = 4 if normed and x.cols >= 64 else 1  # few fragments: each takes the row's moments for itself
+    least = 4 if normed and x.cols >= 64 else 1  # few fragments, since each adds up the row's moments again
     y = rec.scratch(name, replace(fold(1, x.cols, rec.limits.max_texture_size, least), rows=x.rows))
     inputs, defines = norm_inputs(normed)
     inputs |= {"times": times} if times else {}
@@ -326,7 +331,7 @@ def combine(
 
 
 def norm_inputs(normed: Normed | None) -> tuple[dict[str, Tensor], dict[str, int | float | str]]:
-    """Inputs and defines of `folded_norm.glsl`; none where there is no norm to apply."""
+    """Returns the inputs and defines of `folded_norm.glsl`; both are empty without a norm."""
     if normed is None:
         return {}, {}
     row, folded = normed

@@ -1,4 +1,4 @@
-"""Layer normalisation (Ba, Kiros and Hinton 2016): y = (x - mean) / sqrt(variance + eps) * gain + bias, by row."""
+"""Layer normalisation (Ba, Kiros and Hinton 2016): y = (x - mean) / sqrt(variance + eps) * gain + bias of each row."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
 Defines = dict[str, int | float | str]
-FRAGMENTS = 2048  # few rows are cut into up to eight slices to take their moments, so that they fill a GPU
+FRAGMENTS = 2048  # with fewer rows, the moments of a row are computed in up to eight slices, to fill a GPU
 
 
 def norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, out: Layout, name: str) -> Tensor:
-    """The layer norm of every row of x `[T, C]`; gain and bias are `[1, C]`."""
+    """Records the layer norm of every row of x `[T, C]`; gain and bias are `[1, C]`."""
     return _norm(rec, x, gain, bias, eps, out, name)
 
 
 def rms_norm(rec: Recorder, x: Tensor, gain: Tensor, eps: float, out: Layout, name: str) -> Tensor:
-    """y = x / sqrt(mean square + eps) * gain of every row (Zhang and Sennrich 2019)."""
+    """Records y = x / sqrt(mean square + eps) * gain of every row (Zhang and Sennrich 2019)."""
     return _norm(rec, x, gain, None, eps, out, name)
 
 
@@ -78,12 +78,13 @@ def row_sum(
     shift: Tensor | None = None,
     row: str | int | None = 0,
 ) -> NormedRow:
-    """One row of x, ready for the norm of this gain: `row` is its number, or the scalar that holds it; None: each row.
+    """Records one row of x, prepared for a norm with this gain that is applied after the next product.
 
-    Without a gain no norm follows, and the row is the sum alone. The partial sums of a product and its bias `[1, C]`
-    are added to it, where given.
+    `row` is the row's number or the scalar that holds it; None records every row. Without a gain, no norm follows, and
+    only the row itself is recorded. The partial sums of a `product` and its bias `shift` `[1, C]` are added to the row
+    if they are given.
     """
-    tiles = (1, min(3, (rec.limits.max_draw_buffers - 1) // 2, -(-x.cols // 4)))  # of both, beside the moments
+    tiles = (1, min(3, (rec.limits.max_draw_buffers - 1) // 2, -(-x.cols // 4)))  # of y and scaled; moments need one
     n, number = (1, row) if row is not None else (x.rows, "int(gl_FragCoord.y)" if x.rows > 1 else 0)
     y, scaled = rec.scratch(name, Layout(n, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(n, x.cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(n, 4 * y.layout.width))
@@ -100,7 +101,10 @@ def row_sum(
 def norm_fold(
     rec: Recorder, gain: Tensor, bias: Tensor, w: Tensor, shift: Tensor | None, name: str
 ) -> tuple[Tensor, Tensor]:
-    """States (gain w, bias w + shift), each `[1, N]`: a norm's gain and bias behind the linear layer (w, shift)."""
+    """Records the states (gain w, bias w + shift), each `[1, N]`: a norm's gain and bias folded into a linear layer.
+
+    The linear layer is (w, shift).
+    """
     folded = folded_norm(rec, name, w.cols)
     inputs = {"gain": gain, "bias": bias, "w": w} | ({"shift": shift} if shift else {})
     outputs = {"g": folded[0], "b": folded[1]}
@@ -109,6 +113,6 @@ def norm_fold(
 
 
 def folded_norm(rec: Recorder, name: str, cols: int) -> tuple[Tensor, Tensor]:
-    """The states that `norm_fold` writes for the linear layer `name`."""
+    """Returns the states that `norm_fold` writes for the linear layer `name`."""
     layout = fold(1, cols, rec.limits.max_texture_size)
     return rec.fixed(f"{name}.gain_w", layout, "state"), rec.fixed(f"{name}.bias_w", layout, "state")

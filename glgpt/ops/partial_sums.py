@@ -1,4 +1,4 @@
-"""What ops on one row, or on a few, hand to each other: partial sums, rows before a norm, ranges of keys, positions."""
+"""Intermediate values of ops on one or a few rows: partial sums, rows before a norm, ranges of keys, positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glgpt.program.tensor import Tensor
 
 @dataclass(frozen=True)
 class PartialSums:
-    """A product of few rows split along K: `cols` columns of partial sums, placed in `tensor` as `defines` say."""
+    """A product of few rows, split along K: `cols` columns of partial sums in `tensor`, placed as `defines` say."""
 
     tensor: Tensor
     cols: int
@@ -18,15 +18,15 @@ class PartialSums:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """The sampler that `partial_sums.glsl` reads."""
+        """Returns the sampler that `partial_sums.glsl` reads."""
         return {"partial_sums": self.tensor}
 
 
 @dataclass(frozen=True)
 class NormedRow:
-    """One row before its norm, for a product that applies the norm afterwards (`norm_fold`, `combine`).
+    """A row before its norm, for a product that applies the norm afterwards (`norm_fold`, `combine`).
 
-    `x` is the row, `scaled` the row times the norm's gain, both `[1, C]`; `moments` those of slices of the row.
+    `x` is the row and `scaled` the row times the norm's gain, both `[1, C]`; `moments` are those of slices of the row.
     """
 
     x: Tensor
@@ -35,13 +35,16 @@ class NormedRow:
     eps: float
 
 
-# A row and its norm's gain and bias folded into the weight that it was multiplied with; None: an RMS norm.
+# A row, and its norm's gain and bias folded into the weight that the row is multiplied with (None: an RMS norm).
 Normed = tuple[NormedRow, tuple[Tensor, Tensor] | None]
 
 
 @dataclass(frozen=True)
 class AttendedRow:
-    """One row of attention by ranges of `keys` keys: `values` `[ranges, n_head * d]`, `logs` how to weigh each."""
+    """The attention of one row in ranges of `keys` keys, not yet combined.
+
+    `values` `[ranges, n_head * d]` holds the result of each range, `logs` the logarithm of its summed exponentials.
+    """
 
     values: Tensor
     logs: Tensor
@@ -49,20 +52,20 @@ class AttendedRow:
 
     @property
     def cols(self) -> int:
-        """Columns of the row."""
+        """Returns the number of columns of the row."""
         return self.values.cols
 
 
-Row = Tensor | AttendedRow  # what a product of one row takes
+Row = Tensor | AttendedRow  # the input of a one-row product
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Several texts that are decoded side by side, each at a position of its own, over caches that they share.
+    """A batch of `size` texts that are decoded together, each at its own position, with shared key and value caches.
 
-    `size` of them. `places` `[size, 4]` holds (position, ..) of each, `table` `[size, context]` for every position
-    the row of the caches that holds its key and value. The runtime scalar `row` is the first of the `size` rows of the
-    caches that the new tokens are written to.
+    `places` `[size, 4]` holds (position, ..) of each text. `table` `[size, context]` holds, for every position, the row
+    of the caches with its key and value. The new tokens are written to `size` rows of the caches; the runtime scalar
+    `row` is the first of them.
     """
 
     size: int
@@ -71,8 +74,8 @@ class Rows:
 
 
 def each_row(rows: int) -> dict[str, int | float | str]:
-    """Which row a fragment finishes, for `partial_sums.glsl` and `folded_norm.glsl`, where there are several."""
+    """Returns the define for the row that a fragment finishes (`partial_sums.glsl`, `folded_norm.glsl`), if several."""
     return {"BATCH_ROW": "int(gl_FragCoord.y)"} if rows > 1 else {}
 
 
-EACH_NEW_ROW: dict[str, int | float | str] = {"BATCH_ROW": "(int(gl_FragCoord.y) - row)"}  # in the caches
+EACH_NEW_ROW: dict[str, int | float | str] = {"BATCH_ROW": "(int(gl_FragCoord.y) - row)"}  # when writing to the caches

@@ -1,4 +1,4 @@
-"""Ops that work value by value: activations and sums."""
+"""Elementwise ops (activations, sums, interventions, dropout) and ops that move rows and layouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glgpt.program.tensor import Tensor
 ACTIVATIONS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3, "silu": 4}
 
 # ln(erfc(z) exp(z z) / t), t = 1 / (1 + z/2), as a polynomial in s = 2t - 1: Chebyshev interpolation of degree 9 over
-# 0 <= z <= 9.7, made for this file; off by 5e-8 before rounding to float32.
+# 0 <= z <= 9.7, computed for this file; its error is 5e-8 before rounding to float32.
 ERFC = (
     -0.671794056892395,
     0.672642707824707,
@@ -30,7 +30,7 @@ ERFC = (
 
 
 def activation_defines(name: str | None) -> dict[str, int | float | str]:
-    """What `activation.glsl` needs to know of an activation (None: the identity)."""
+    """Returns the defines of `activation.glsl` for an activation (None: the identity)."""
     horner = f"{ERFC[-1]:.9g}"
     for c in reversed(ERFC[:-1]):
         horner = f"({horner} * (s) + {c:.9g})"
@@ -39,7 +39,7 @@ def activation_defines(name: str | None) -> dict[str, int | float | str]:
 
 
 def act(rec: Recorder, x: Tensor, kind: str, out: Layout, name: str) -> Tensor:
-    """y = gelu_new, gelu, relu or silu of x."""
+    """Records y = gelu_new, gelu, relu or silu of x."""
     y = rec.scratch(name, out)
     rec.emit("act", {"x": x}, {"y": y}, activation_defines(kind))
 
@@ -53,7 +53,7 @@ def act(rec: Recorder, x: Tensor, kind: str, out: Layout, name: str) -> Tensor:
 
 
 def add(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Tensor:
-    """y = a + b."""
+    """Records y = a + b."""
     y = rec.scratch(name, out)
     rec.emit("add", {"a": a, "b": b}, {"y": y})
     rec.differentiable(y, (a, b), lambda d, sums: [plus(rec, d[0], s) for s in sums])
@@ -61,7 +61,7 @@ def add(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Tensor:
 
 
 def multiply(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Tensor:
-    """y = a b, value by value."""
+    """Records y = a b, elementwise."""
     y = rec.scratch(name, out)
     rec.emit("multiply", {"a": a, "b": b}, {"y": y})
 
@@ -84,10 +84,11 @@ def edit(
     out: Layout | None = None,
     only_row: str | None = None,
 ) -> Tensor:
-    """y = x gain + shift, by the row of both that `which` `[positions, heads]` names for each; row 0 leaves x.
+    """Records an intervention: y = x gain + shift, with a row of gain and shift chosen for each position and head.
 
-    x has a row for each head of each position from `pos` on; with `only_row`, the only row of position pos + only_row.
-    A state x has a row for each position, of which y has those of its layout `out`. There is no derivative.
+    `which` `[positions, heads]` holds the row's number; row 0 leaves x unchanged. x has a row for each head of each
+    position from `pos` on; with `only_row`, it has only those of position pos + only_row. If x is a state, it has a row
+    for each position, and y has as many of them as its layout `out`, from `pos` on. The op is not differentiable.
     """
     if gain.cols != x.cols or shift.cols != x.cols:
         raise ValueError(f"gain and shift have {gain.cols} and {shift.cols} columns, {x.name} has {x.cols}")
@@ -100,9 +101,9 @@ def edit(
 
 
 def edit_one(rec: Recorder, x: Tensor, gain: Tensor, shift: Tensor, at: Tensor) -> Tensor:
-    """y = x gain + shift, with rows 1 of gain and shift `[2, columns]` at the position in `at`, and rows 0 elsewhere.
+    """Records y = x gain + shift, with row 1 of gain and shift `[2, columns]` at one position and row 0 at all others.
 
-    `at` is one texel; a position that never comes (-1) leaves rows 0 to all. There is no derivative.
+    `at` is a texel with that position; with -1, row 0 is used everywhere. The op is not differentiable.
     """
     if gain.cols != x.cols or shift.cols != x.cols or gain.rows != 2 or shift.rows != 2:
         raise ValueError(f"gain and shift must be [2, {x.cols}] for {x.name}")
@@ -112,9 +113,9 @@ def edit_one(rec: Recorder, x: Tensor, gain: Tensor, shift: Tensor, at: Tensor) 
 
 
 def dropout(rec: Recorder, x: Tensor, rate: float, site: int, name: str) -> Tensor:
-    """x with a share `rate` of its values dropped and the others scaled up (Srivastava et al. 2014).
+    """Records dropout (Srivastava et al. 2014): zeroes a fraction `rate` of the values and scales up the others.
 
-    Which, is a hash of the scalars `seed`, `step` and `row` (the micro-batch), of `site` and of the place.
+    A hash of the scalars `seed`, `step` and `row` (the micro-batch), of `site`, and of the row and texel decides which.
     """
     y = _dropped(rec, x, rate, site, name)
     rec.differentiable(y, (x,), lambda d, sums: [plus(rec, _dropped(rec, d[0], rate, site, f"d.{x.name}"), sums[0])])
@@ -128,25 +129,28 @@ def _dropped(rec: Recorder, x: Tensor, rate: float, site: int, name: str) -> Ten
 
 
 def plus(rec: Recorder, gradient: Tensor, so_far: Tensor | None) -> Tensor:
-    """A gradient and what its tensor had already; no pass where it had nothing."""
+    """Records the sum of a gradient and the gradient so far; returns `gradient` itself if there is none so far."""
     return add(rec, gradient, so_far, gradient.layout, gradient.name) if so_far else gradient
 
 
 def copy(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
-    """x in another layout, which may be larger: zero beyond x."""
+    """Records x in another layout, which may be larger; values beyond x are zero."""
     y = rec.scratch(name, out)
     rec.emit("copy", {"x": x}, {"y": y})
     return y
 
 
 def packed(rec: Recorder, x: Tensor, dtype: str, tile_rows: int | None = None) -> Tensor:
-    """x stored as `dtype`, in `tile_rows` row tiles (None: as a weight lies); x itself where that packs no more."""
+    """Records x stored as `dtype`, in `tile_rows` row tiles (None: the layout of a weight).
+
+    Returns x itself if x is packed already or if `dtype` is not a packed format.
+    """
     layout = packed_layout(rec, x.layout, dtype, tile_rows)
     return x if layout == x.layout else copy(rec, x, layout, f"{x.name}.packed")
 
 
 def packed_layout(rec: Recorder, x: Layout, dtype: str, tile_rows: int | None = None) -> Layout:
-    """The layout that `packed` gives a tensor of layout x."""
+    """Returns the layout that `packed` gives a tensor of layout x."""
     if x.format.packed or not FORMATS[dtype].packed:
         return x
     limit = rec.limits.max_texture_size
@@ -156,19 +160,19 @@ def packed_layout(rec: Recorder, x: Layout, dtype: str, tile_rows: int | None = 
 
 
 def transpose(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
-    """x transposed, in a layout that may be larger: zero beyond x."""
+    """Records x transposed, in a layout that may be larger; values beyond x are zero."""
     y = rec.scratch(name, out)
     rec.emit("transpose", {"x": x}, {"y": y})
     return y
 
 
 def slice_rows(rows: int) -> int:
-    """How many of `rows` rows one fragment adds up, before another adds up these sums."""
+    """Returns how many of `rows` rows one fragment adds up, before a second pass adds up these sums."""
     return max(1, round(math.sqrt(rows)))
 
 
 def column_sums(rec: Recorder, x: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
-    """The sum of all rows of x `[M, N]`, `[1, N]`, plus `so_far`; in two steps, so that a GPU has work."""
+    """Records the sum of all rows of x `[M, N]` plus `so_far`: `[1, N]`. Two passes keep a GPU busy."""
     rows = slice_rows(x.rows)
     slices = rec.scratch(f"{name}.slices", Layout(-(-x.rows // rows), x.cols))
     rec.emit("column_sums", {"x": x}, {"y": slices}, {"ROWS": rows})
@@ -176,18 +180,18 @@ def column_sums(rec: Recorder, x: Tensor, name: str, so_far: Tensor | None = Non
 
 
 def place_rows(rec: Recorder, x: Tensor, out: Tensor, first: str) -> None:
-    """Writes x `[rows, N]` to the rows of the state `out` `[.., N]` from the one that the scalar `first` names."""
+    """Writes x `[rows, N]` to the state `out` `[.., N]`; the scalar `first` is the first row written."""
     window = Window((out.layout.width, x.rows), first)
     rec.emit("place_rows", {"x": x}, {"y": out}, {"FIRST": first}, window=window)
 
 
 def take_row(rec: Recorder, x: Tensor, out: Tensor) -> None:
-    """Writes the row of x `[.., N]` that the scalar `row` names to the state `out` `[1, ..]`, zeros beyond it."""
+    """Writes row `row` (a scalar) of x `[.., N]` to the state `out` `[1, ..]`; columns beyond N are zero."""
     rec.emit("take_row", {"x": x}, {"y": out})
 
 
 def add_slices(rec: Recorder, slices: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
-    """The sum of the rows of a tensor of few rows, plus `so_far`."""
+    """Records the sum of the rows of a tensor of few rows, plus `so_far`."""
     y = rec.scratch(name, Layout(1, slices.cols))
     inputs = {"x": slices} | ({"plus": so_far} if so_far else {})
     rec.emit("column_sums", inputs, {"y": y}, {"ROWS": slices.rows})

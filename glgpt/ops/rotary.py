@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021): queries and keys rotated by angles that grow with the position."""
+"""Rotary position embedding (Su et al. 2021): rotates queries and keys by angles that grow with the position."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ def rotary(
     batch: int | Rows = 1,
     normed: Normed | None = None,
 ) -> None:
-    """Writes rows pos.. of `out` `[.., heads * d]` from x `[T, heads * d]`, each head rotated by its position's angles.
+    """Writes x `[T, heads * d]`, each head rotated by the angles of its position, to rows `pos`.. of `out`.
 
-    Columns i and i + d_head / 2 of a head are a pair, rotated by (pos + t) * frequencies[i] in radians. Without
-    frequencies the rows are copied. Partial sums of one row come with `normed`, and are finished here as in `combine`.
-    With `Rows` in place of a batch, they go to rows row.., each rotated by its own position. Where `out` is scratch, it
-    holds the rows of x, t * batch + sequence, from position 0.
+    `out` is `[.., heads * d]`. Columns i and i + d_head / 2 of a head are a pair, which is rotated by
+    (pos + t) * frequencies[i] radians. Without frequencies, the rows are copied. If x is the partial sums of one row,
+    `normed` is given with it, and the sums are finished here as in `combine`. With `Rows` instead of a batch size, the
+    rows are written from row `row` on, each rotated by its own position. If `out` is scratch, it has the rows of x,
+    t * batch + sequence, from position 0.
     """
     batch, rows = (1, batch) if isinstance(batch, Rows) else (batch, None)
     inputs, defines = norm_inputs(normed)
@@ -35,7 +36,7 @@ def rotary(
         inputs, defines = x.inputs | inputs, x.defines | defines
     else:
         inputs = {"x": x}
-    defines |= {"BATCH": batch, **_turn(d_head, frequencies)}
+    defines |= {"BATCH": batch, **_rotation_defines(d_head, frequencies)}
     if rows:
         inputs, defines = inputs | {"places": rows.places}, defines | EACH_NEW_ROW
     if out.role == "state":
@@ -46,14 +47,14 @@ def rotary(
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         dx = rec.scratch(f"d.{label}", inputs["x"].layout)
-        back = {"BATCH": batch, "FROM_ZERO": 1, **_turn(d_head, [-f for f in frequencies])}
+        back = {"BATCH": batch, "FROM_ZERO": 1, **_rotation_defines(d_head, [-f for f in frequencies])}
         rec.emit("rotary", {"x": d[0]}, {"y": dx}, back)
         return [plus(rec, dx, sums[0])]
 
     rec.differentiable(out, (inputs["x"],), vjp)
 
 
-def _turn(d_head: int, frequencies: Sequence[float]) -> dict[str, int | str]:
+def _rotation_defines(d_head: int, frequencies: Sequence[float]) -> dict[str, int | str]:
     defines: dict[str, int | str] = {"D_HEAD": d_head}
     if frequencies:
         defines["FREQUENCIES"] = ", ".join(f"{f:.9e}" for f in frequencies)

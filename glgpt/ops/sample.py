@@ -1,8 +1,9 @@
-"""Drawing a token from a row of logits: temperature, top-k, top-p, min-p, and the likeliest tokens.
+"""Samples a token from a row of logits with temperature, top-k, top-p and min-p, and lists the likeliest tokens.
 
-The kept tokens are those above a threshold, a logit and an id. It is found among candidates, the best tokens of each
-block of the row, and for top-p below the tokens that a search over the logits' range has weighed. Where the candidates
-do not reach the threshold, nothing is decided, and the caller reads the row.
+The kept tokens are those above a threshold, which is a logit and an id. The threshold is searched among candidates, the
+best tokens of each block of the row. For top-p without top-k, a search over the range of logits first narrows down
+where the nucleus ends, and the candidates are the best tokens below that. If the candidates do not reach the threshold,
+the result says so, and the caller has to sample on the CPU from the whole row.
 """
 
 from __future__ import annotations
@@ -13,25 +14,26 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
-MAX_TEMPERATURE = 1e30  # times the range of a nucleus it fits a float32
-MAX_STEP = 2**31 - 1  # of a draw: a signed scalar
-ALTERNATIVES = 8  # likeliest tokens that come with a drawn one
-TOKEN = Layout(1, 4 * (1 + ALTERNATIVES + 1))  # the drawn one, the likeliest, and sums of weights (`draw.frag`)
+MAX_TEMPERATURE = 1e30  # multiplied by the range of a nucleus, it still fits in a float32
+MAX_STEP = 2**31 - 1  # the greatest value of the scalar `draw_step`, a signed integer
+ALTERNATIVES = 8  # likeliest tokens that are returned with the drawn one
+TOKEN = Layout(1, 4 * (1 + ALTERNATIVES + 1))  # texels: the drawn token, the likeliest, sums of weights (`draw.frag`)
 LEVELS = 4  # of the search for the nucleus: each divides its range by 16
-SITE = "0x5eedu"  # tells these random numbers from those of dropout and of fresh weights
-BLOCKS = (8, 64)  # rows and columns of pixels at most, each of which takes a block of the row
-MERGED_BLOCKS = (8, 8)  # those that candidates are merged into
-PARTS = 8  # of the candidates, looked through side by side
+SITE = "0x5eedu"  # makes these random numbers differ from those of dropout and of fresh weights
+BLOCKS = (8, 64)  # maximum rows and columns of pixels, each of which takes a block of the row
+MERGED_BLOCKS = (8, 8)  # rows and columns of the blocks that candidates are merged into
+PARTS = 8  # the candidates are searched in this many parts in parallel
 CANDIDATES = 7  # of a merged block: with the block's sums they fill four targets
 
 
 def sample(rec: Recorder, x: Tensor, best: Tensor, out: Tensor, nucleus: bool) -> None:
-    """Draws from logits x `[1, N]`, whose greatest is in the state `best` (`argmax`), into the state `out` (`TOKEN`).
+    """Samples a token from the logits x `[1, N]` and writes it to the state `out` (layout `TOKEN`).
 
-    They may be the same. With several rows, `out` gets as many tokens, of the steps from `draw_step` on.
+    The state `best` holds the greatest logit (`argmax`); it may be the same state as `out`. If `out` has several rows,
+    each holds another token from the same logits, of the steps from `draw_step` on.
 
-    The scalars `inverse_temperature`, `top_k` (0: all), `top_p` (1: all), `margin` (how far below the greatest logit
-    min-p ends), `draw_seed` and `draw_step` say how. Without top-k, top-p needs `nucleus`, and the scalar
+    The scalars are `inverse_temperature`, `top_k` (0: all), `top_p` (1: all), `margin` (min-p keeps logits at most this
+    far below the greatest), `draw_seed` and `draw_step`. Top-p without top-k needs `nucleus` and the scalar
     `nucleus_width`: a power of two, the range of logits below the greatest in which to search.
     """
     top = _candidates(rec, x, best, ())
@@ -51,7 +53,7 @@ def sample(rec: Recorder, x: Tensor, best: Tensor, out: Tensor, nucleus: bool) -
 
 
 def _candidates(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """The likeliest tokens of merged blocks; with `levels`, of those below the bracket that they found."""
+    """Records the likeliest tokens of merged blocks; with `levels`, only tokens below the bracket that they found."""
     rows, cols = _blocks(x)
     first = rec.scratch("sample.first", Layout(rows, 12 * cols, (1, 3)))
     rec.emit("candidates", {"x": x, "best": best} | _levels(levels), {"y": first}, _walk(x))
@@ -69,7 +71,7 @@ def _ranked(rec: Recorder, candidates: Tensor, best: Tensor) -> Tensor:
 
 
 def _weights(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """What the tokens above each edge of the next level weigh, in rows to be added up."""
+    """Records the weight of the tokens above each edge of the next level, in rows whose sum is the weight."""
     rows, cols = _blocks(x)
     parts = rec.scratch("sample.parts", Layout(rows, 16 * cols, (1, 4)))
     rec.emit("nucleus_weights", {"x": x, "best": best} | _levels(levels), {"y": parts}, _walk(x))
@@ -83,7 +85,7 @@ def _levels(levels: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _blocks(x: Tensor) -> tuple[int, int]:
-    """Rows and columns of blocks: as many as there are texels, at most `BLOCKS`."""
+    """Returns the rows and columns of blocks: one block for each texel, at most `BLOCKS`."""
     return BLOCKS[0], max(1, min(BLOCKS[1], -(-x.cols // (4 * BLOCKS[0]))))
 
 

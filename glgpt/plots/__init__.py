@@ -1,4 +1,5 @@
-"""Figures drawn with matplotlib: attention patterns and other heat maps with token labels (PNG), loss curves.
+"""Draws pictures with matplotlib: attention patterns and other heat maps with token labels, loss curves.
 
-It knows arrays and labels; it never knows a model.
+The modules are `activations`, `loss` and `strip` (the preview of a page). They take arrays and labels and do not depend
+on models.
 """

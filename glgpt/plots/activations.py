@@ -1,4 +1,4 @@
-"""Pictures of what happens inside a model: attention patterns, activations, the residual stream, predictions."""
+"""Draws the activations of a model: attention patterns, heat maps, the residual stream, predictions."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from glgpt.plots.fonts import drawable, families
 ATTENTION = mpl.colormaps["magma"].with_extremes(bad="#e9e9ec")
 SIGNED = mpl.colormaps["RdBu_r"].with_extremes(bad="#d0d0d0")
 AMOUNT = mpl.colormaps["viridis"].with_extremes(bad="#d0d0d0")
-LARGEST = 6000  # pixels of a contact sheet's longer side, without its gaps
+LARGEST = 6000  # maximum pixels of a contact sheet's longer side, without its gaps
 
 
 def attention_scale(n: int) -> PowerNorm:
-    """Colours for 0 to 1 that make small shares visible: `n` positions share an attention of 1."""
+    """Returns a colour scale from 0 to 1 that keeps small values visible: `n` positions share an attention of 1."""
     return PowerNorm(1 / 2 if n <= 32 else 1 / 3, 0, 1)
 
 
 def causal(pattern: np.ndarray) -> np.ndarray:
-    """A pattern [..., T, T] with each position's future masked."""
+    """Returns a pattern [..., T, T] with the future of each position masked."""
     future = np.triu(np.ones(pattern.shape[-2:], bool), 1)
     return np.ma.masked_array(pattern, np.broadcast_to(future, pattern.shape))
 
 
 def pooled(patterns: np.ndarray, step: int) -> np.ndarray:
-    """The largest value of each `step` x `step` block of patterns [..., T, T]."""
+    """Returns the largest value of each `step` x `step` block of patterns [..., T, T]."""
     starts = np.arange(0, patterns.shape[-1], step)
     rows: np.ndarray = np.maximum.reduceat(patterns, starts, axis=-2)
     return rows if step == 1 else np.maximum.reduceat(rows, starts, axis=-1)
 
 
 class AttentionPlot:
-    """Draws one head's pattern after another on the same axes: labels and colours are laid out once."""
+    """A figure that is reused for the patterns of several heads, so that labels and colours are laid out once."""
 
     @styled
     def __init__(self, labels: Sequence[str], subtitle: str) -> None:
@@ -64,9 +64,10 @@ class AttentionPlot:
 
 @styled
 def contact_sheet(patterns: np.ndarray, layers: Sequence[int], heads: Sequence[int], subtitle: str, path: Path) -> None:
-    """All patterns [layers, heads, T, T] on one page: a row for a layer, a column for a head.
+    """Draws all patterns [layers, heads, T, T] on one page: each row is a layer, each column a head.
 
-    A value is a whole number of pixels; where the page would outgrow `LARGEST`, a pixel is the largest of several.
+    A value takes a whole number of pixels. If the page would be larger than `LARGEST`, a pixel is the largest of
+    several values.
     """
     rows, cols, n = patterns.shape[:3]
     upper = causal(pooled(patterns, -(-n * max(rows, cols) // LARGEST)))
@@ -99,10 +100,10 @@ def contact_sheet(patterns: np.ndarray, layers: Sequence[int], heads: Sequence[i
 
 @styled
 def heat_map(values: np.ndarray, labels: Sequence[str], title: str, path: Path, square: bool = False) -> None:
-    """A matrix [T, width], a row a token; where it is `square`, its columns are tokens too.
+    """Draws a matrix [T, width] in which each row is a token, and each column too if it is `square`.
 
     Signed values are red and blue around zero, others dark to light. The scale ends at the 99.5th percentile of the
-    magnitudes, so that a few outliers do not flatten the rest.
+    magnitudes, so that a few outliers do not hide differences among the rest.
     """
     values = np.ma.masked_invalid(values)
     n, cols = values.shape
@@ -126,7 +127,7 @@ def heat_map(values: np.ndarray, labels: Sequence[str], title: str, path: Path, 
 
 @styled
 def norms(rows: np.ndarray, names: Sequence[str], labels: Sequence[str], subtitle: str, path: Path) -> None:
-    """Length of the residual stream: a row for each place in the model [places, T], a column for a token."""
+    """Draws the length of the residual stream [places, T]: each row is a place in the model, each column a token."""
     n, rows = rows.shape[1], np.ma.masked_invalid(rows)
     known = rows.compressed() if rows.count() else np.ones(1)
     width, height = cells(n, 0.19, 4, 13), cells(len(names), 0.24, 1.2, 24)
@@ -156,7 +157,7 @@ def top_predictions(
     title: str,
     path: Path,
 ) -> None:
-    """The likeliest next tokens: a row a position, a column a rank, [T, k]; `right` [T, k] marks what came next."""
+    """Draws the likeliest next tokens [T, k]: each row is a position, each column a rank; `right` marks the actual."""
     n, k = probabilities.shape
     mono = families("DejaVu Sans Mono")
     figure, axes = figure_of(0.95 * k, max(0.6, 0.24 * n))

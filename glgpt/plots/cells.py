@@ -1,16 +1,16 @@
-"""Matrices as small cells of a picture: their shape, and how far their colours reach."""
+"""Prepares matrices for small cells of a picture: their shape and their colour range."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-REACH = 2.5  # mean magnitudes at which a colour is at its strongest, as the page has it
-FLAT = 6  # rows below which a matrix is folded
+REACH = 2.5  # a value of this many mean magnitudes has the strongest colour, as in the page
+FLAT = 6  # matrices with fewer rows are folded
 
 
 def folded(values: NDArray[np.float32], aspect: float) -> NDArray[np.float32]:
-    """A matrix for a cell `aspect` times as wide as high: a flat one's values in several rows, zeros behind them."""
+    """Returns a matrix for a cell `aspect` times as wide as high; wraps a flat one into several rows, padded with 0."""
     if len(values) >= FLAT:
         return values
     columns = 2 ** max(0, round(np.log2(np.sqrt(values.size * aspect))))

@@ -1,4 +1,4 @@
-"""What all pictures share: their style, figures without blur, token labels, colour bars."""
+"""Shared by all pictures: the style, figures without blur, token labels, colour bars."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DPI = 120
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Has a function draw in this package's style; matplotlib's settings are the caller's again when it returns."""
+    """Makes a function draw in this package's style; restores the caller's matplotlib settings afterwards."""
     style = {
         "text.parse_math": False,
         "font.size": 9,
@@ -40,33 +40,33 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes the figure as a PNG, whole or not at all."""
+    """Writes the figure as a PNG, atomically."""
     with written_whole(path) as file:
         figure.savefig(file, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.12, facecolor="white")
 
 
-def thinned(n: int, room: float, each: float = 0.135) -> np.ndarray:
-    """Which of `n` labels to write where `room` inches are free and one label takes `each`."""
-    return np.arange(0, n, max(1, int(np.ceil(n * each / room))))
+def thinned(n: int, inches: float, each: float = 0.135) -> np.ndarray:
+    """Returns the indices of `n` labels that fit into `inches` if one label takes `each` inches."""
+    return np.arange(0, n, max(1, int(np.ceil(n * each / inches))))
 
 
-def label_axis(axis: Any, labels: Sequence[str], room: float, **style: Any) -> None:
-    """Token labels along an axis, as many as fit; with their positions where not all do."""
-    shown = thinned(len(labels), room)
+def label_axis(axis: Any, labels: Sequence[str], inches: float, **style: Any) -> None:
+    """Draws as many token labels along an axis as fit; if not all do, adds their positions."""
+    shown = thinned(len(labels), inches)
     texts = [drawable(labels[i] if len(shown) == len(labels) else f"{labels[i]} {i}") for i in shown]
     axis.set_ticks(shown, texts, family=families("DejaVu Sans Mono"), fontsize=7.5, **style)
 
 
 def cells(n: int, each: float, least: float, most: float) -> float:
-    """Inches for `n` cells of `each`, within `least` and `most`, so that a cell is a whole number of pixels."""
+    """Returns the inches for `n` cells of `each`, from `least` to `most`, with a whole number of pixels per cell."""
     return max(1, round(min(max(each * n, least), most) * DPI / n)) * n / DPI
 
 
 def figure_of(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of so many inches and its axes, which fill it."""
+    """Returns a figure of this many inches and its axes, which fill it."""
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1))  # `save` takes in whatever the labels need around it
+    axes = figure.add_axes((0, 0, 1, 1))  # `save` enlarges the picture for the labels around the axes
     for side in axes.spines.values():
         side.set_visible(False)
     axes.tick_params(length=2, color="#888888")
@@ -74,7 +74,7 @@ def figure_of(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def colour_bar(figure: Figure, image: AxesImage, label: str, height: float = 1.0, **ticks: Any) -> None:
-    """A colour bar to the right of the axes, as high as a share `height` of them."""
+    """Adds a colour bar to the right of the axes; `height` is relative to that of the axes."""
     inch = 1 / figure.get_figwidth()
     bar = figure.colorbar(image, cax=figure.add_axes((1 + 0.15 * inch, 1 - height, 0.16 * inch, height)), **ticks)
     bar.outline.set_visible(False)

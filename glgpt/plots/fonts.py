@@ -1,4 +1,4 @@
-"""Fonts for any token: matplotlib's own first, then what the system has for the rest; else the character's number."""
+"""Finds fonts for any token: matplotlib's first, then those of the system; other characters become escapes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 
 from matplotlib import font_manager
 
-# Installed with or beside most desktops; between them nearly every script.
+# Fonts that common desktops install; together they cover nearly every script.
 FALLBACKS = (
     "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Serif CJK JP", "Noto Serif CJK SC", "Source Han Sans",
     "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAGothic", "Noto Sans", "Noto Sans Symbols2",
@@ -17,19 +17,19 @@ FALLBACKS = (
 
 @functools.cache
 def families(first: str) -> list[str]:
-    """A font and the installed ones that stand in for characters it lacks, as matplotlib's `family` takes them."""
+    """Returns a font and the installed fallbacks for characters it lacks, for matplotlib's `family`."""
     installed = {font.name for font in font_manager.fontManager.ttflist}
     return [first, *(["DejaVu Sans"] if first != "DejaVu Sans" else []), *(n for n in FALLBACKS if n in installed)]
 
 
 def drawable(text: str) -> str:
-    """The text with each character that no font has as its number, such as \\u65e5, in place of an empty box."""
+    """Replaces each character that no font has by its escape, such as \\u65e5, instead of an empty box."""
     return "".join(c if c.isascii() or ord(c) in _known() else ascii(c)[1:-1] for c in text)
 
 
 @functools.cache
 def _known() -> frozenset[int]:
-    """Every character that can be drawn."""
+    """Returns every character that can be drawn."""
     known: set[int] = set()
     for name in families("DejaVu Sans"):
         known.update(font_manager.get_font(font_manager.findfont(name)).get_charmap())

@@ -1,4 +1,4 @@
-"""A training run's losses as a curve."""
+"""Draws the loss curve of a training run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from glgpt.plots.fonts import drawable
 
 @styled
 def loss_curve(training: np.ndarray, validation: np.ndarray, title: str, path: Path) -> None:
-    """A run's losses against its steps: `training` and `validation` are [n, 2], steps and nats a token.
+    """Draws the losses of a run: `training` and `validation` are [n, 2], steps and nats per token.
 
-    The training loss of every step is drawn thin, and its running mean, over a fiftieth of the steps, on top.
+    The training loss of every step is a thin line, with its running mean over 1/50 of the steps on top.
     """
     figure = Figure(figsize=(7.5, 4.2))
     FigureCanvasAgg(figure)
@@ -34,7 +34,7 @@ def loss_curve(training: np.ndarray, validation: np.ndarray, title: str, path: P
     if len(validation):
         axes.plot(*validation.T, "o-", color="#c8502e", ms=4, lw=1.4, label=f"validation, now {validation[-1, 1]:.3f}")
     axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats a token)")
+    axes.set_ylabel("loss (nats per token)")
     axes.set_title(drawable(title))
     axes.grid(color="#e6e6e9", lw=0.6)
     for side in ("top", "right"):

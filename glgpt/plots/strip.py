@@ -1,4 +1,4 @@
-"""The machine as a still: a whole model as one token passes through it, a column a block, for a link's preview."""
+"""Draws the link preview of a page: the whole model while one token passes through it, a column for each block."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from glgpt.plots.figure import figure_of, styled
 from glgpt.plots.fonts import drawable
 from glgpt.system.files import written_whole
 
-WIDTH, HEIGHT, DPI = 1200, 630, 100  # pixels that sites show a link's picture with
-NIGHT, BRIGHT, PALE, ABOVE = "#0a0e17", "#eef1f7", "#a3afc2", "#6ea1ff"  # colours of the page's head
+WIDTH, HEIGHT, DPI = 1200, 630, 100  # pixels: the size at which sites show link previews
+NIGHT, BRIGHT, PALE, ABOVE = "#0a0e17", "#eef1f7", "#a3afc2", "#6ea1ff"  # colours of the page's header
 BELOW_AND_ABOVE = LinearSegmentedColormap.from_list("page", ["#ed7321", NIGHT, "#3378f5"])
-LEFT, RIGHT, TOP, BOTTOM = 0.095, 0.83, 0.69, 0.09  # where the cells are, in shares of the picture
+LEFT, RIGHT, TOP, BOTTOM = 0.095, 0.83, 0.69, 0.09  # edges of the cells, as shares of the picture
 GAP = 0.0035
 
 
 @dataclass(frozen=True)
 class Word:
-    """What came out: its label, its probability, and the likeliest tokens with theirs."""
+    """The predicted token: its label and probability, and the likeliest tokens with their probabilities."""
 
     label: str
     p: float
@@ -42,7 +42,7 @@ def strip_picture(
     cells: Sequence[Sequence[np.ndarray]],
     word: Word,
 ) -> None:
-    """Writes a PNG of 1200 x 630 pixels: `cells[column]` holds a matrix for each of `lines`, or one for all of them."""
+    """Writes a PNG of 1200 x 630 pixels; `cells[column]` has a matrix for each of `lines`, or one for all of them."""
     figure, axes = figure_of(WIDTH / DPI, HEIGHT / DPI)
     axes.remove()
     figure.text(0.045, 0.885, "glgpt", color=ABOVE, size=30, weight="bold", va="center")
@@ -74,7 +74,7 @@ def strip_picture(
 
 
 def _cell(axes: Axes, values: np.ndarray, aspect: float) -> None:
-    """A matrix; where it is flat, folded to about the shape of its cell."""
+    """Draws a matrix; folds a flat one to about the shape of its cell."""
     values = folded(values, aspect)
     far = max(REACH * float(np.abs(values).mean()), 1e-30)
     axes.imshow(values, cmap=BELOW_AND_ABOVE, vmin=-far, vmax=far, aspect="auto", interpolation="nearest")

@@ -1,6 +1,6 @@
-"""What a recorded program is: tensors and their layout in textures, passes, recording, the tape. Plain data, no GL.
+"""Recorded programs as plain data: tensors and their layout in textures, shader passes, recording and the tape.
 
-`spec` is the program itself and its check, `layout` where a matrix is in a texture, `formats` how numbers are packed in
-texels. `recorder` collects passes, `shader` writes the lines between a shader and its tensors, `tape` walks ops
-backwards. It never knows an op or a model.
+`spec` defines and checks a `Program`, `layout` places a matrix in a texture, and `formats` packs numbers into texels.
+`recorder` collects passes, `shader` generates the GLSL between a shader and its tensors, `tape` walks ops backwards.
+Does not depend on OpenGL, ops or models.
 """

@@ -1,9 +1,9 @@
-"""Horizontal fusion: passes of one shader that do not depend on each other become one pass.
+"""Horizontal fusion: combines passes that use the same shader and do not depend on each other into one pass.
 
-A small pass costs its start, not its work (docs/decisions.md), and a training step has dozens of passes that differ in
-their textures alone: AdamW of each vector, the last step of each bias's gradient, a transposed weight for each block. A
-fused shader runs the text once for each of them, and writes to the colour attachments of all. XLA fuses an optimizer's
-updates in the same way.
+The cost of a small pass is its start, not its work (docs/decisions.md), and a training step has dozens of passes that
+differ only in their textures: AdamW of each vector, the last step of each bias's gradient, a transposed weight for each
+block. A fused shader runs the text once for each of them and writes to the colour attachments of all. XLA fuses an
+optimizer's updates in the same way.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from glgpt.program.spec import Limits
 
-SMALL = 1 << 17  # texels: a larger pass has work enough, and no larger tensor is kept alive to fuse passes
-ROOM = 0.2  # of the scratch memory of the passes by themselves: what a fused entry may take beyond it,
-LEAST_ROOM = 4 * SMALL  # .. and what it may in any case, in texels
+SMALL = 1 << 17  # texels: larger passes have enough work already, and larger tensors are not kept alive for fusion
+# A fused entry may use this fraction more scratch memory than the unfused passes, or this many texels more.
+ROOM = 0.2
+LEAST_ROOM = 4 * SMALL
 
 _DEFINE = re.compile(r"^#define (\w+)", re.MULTILINE)
 _GLOBAL = re.compile(r"^(?:const )?\w+ (\w+)(?:\[.*\])?(?: =.*)?[;(]", re.MULTILINE)  # functions and variables
@@ -26,15 +27,15 @@ _INTERFACE = re.compile(r"^(?:uniform|layout\(location = \d+\) out) \w+ (\w+);",
 _LOCATION = re.compile(r"^layout\(location = (\d+)\) out (\w+) out_\d+;", re.MULTILINE)
 
 
-Shape = tuple[int, int, int, str]  # of a texture: width, height, layers, format
+Shape = tuple[int, int, int, str]  # width, height, layers and format of a texture
 
 
 @dataclass(frozen=True)
 class Movable:
-    """What decides where a pass may be played: its shader, the tensors that it reads and writes, with their shapes.
+    """A pass as the scheduler sees it: its shader, and the tensors that it reads and writes, with their shapes.
 
-    `samplers` and `targets` are what it takes of a device's limits. A tensor of no texels outlives the entry, so moving
-    the pass does not lengthen its life. `fixed`: the pass stays by itself.
+    `samplers` and `targets` are the numbers of texture units and draw buffers it needs. A tensor that outlives the
+    entry is given no texels, since moving the pass does not lengthen its life. A `fixed` pass is not fused.
     """
 
     shader: str
@@ -46,18 +47,19 @@ class Movable:
 
 
 def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
-    """Groups of passes, in an order that computes the same: each group can be one pass of these limits.
+    """Returns groups of passes, in an order that computes the same result; each group fits one pass within the limits.
 
-    Members have the same shader, and none reads or writes what another one writes. A group is played where its last
-    member stood if nothing in between needs what it writes, else where its first stood. Tensors that wait for a group
-    have at most `SMALL` texels, or fewer where all together would need more room than `ROOM` and `LEAST_ROOM` give.
+    Members of a group have the same shader, and none reads or writes what another one writes. A group takes the place
+    of its last member if no pass in between needs what it writes, otherwise that of its first. Tensors that are kept
+    alive for a group have at most `SMALL` texels, or fewer if that would need more memory than `ROOM` and `LEAST_ROOM`
+    allow.
     """
     alone = [[i] for i in range(len(passes))]
     taken, small = scratch_texels(passes, alone), SMALL
     while small:
         groups = [_Group.of(i, p) for i, p in enumerate(passes)]
         before = None
-        while before != len(groups):  # a merge may make another one possible
+        while before != len(groups):  # a merge can make another one possible
             before = len(groups)
             groups = _sweep(groups, limits, small)
         found = [g.members for g in groups]
@@ -68,7 +70,7 @@ def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
 
 
 def scratch_texels(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -> int:
-    """The texels of the textures that hold all tensors, each used again for a later tensor of its shape."""
+    """Returns the texels of the textures for all tensors, if a texture is reused for later tensors of its shape."""
     used = [
         [(t, s) for i in group for held in (passes[i].reads, passes[i].writes) for t, s in held.items()]
         for group in groups
@@ -88,7 +90,7 @@ def scratch_texels(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -
 
 
 def texels(shape: Shape) -> int:
-    """How many a texture of this shape has."""
+    """Returns the number of texels of a texture of this shape."""
     return math.prod(shape[:3])
 
 
@@ -103,12 +105,12 @@ class _Group:
 
     @classmethod
     def of(cls, i: int, p: Movable) -> _Group:
-        """A pass by itself."""
+        """Returns a group of one pass."""
         largest = (max(map(texels, held.values()), default=0) for held in (p.reads, p.writes))
         return cls([i], p, frozenset(p.reads), frozenset(p.writes), *largest)
 
     def conflicts(self, other: _Group) -> bool:
-        """Whether one writes what the other reads or writes."""
+        """True if one group writes what the other reads or writes."""
         return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
 
 
@@ -131,7 +133,7 @@ def _fit(a: _Group, b: _Group, limits: Limits) -> bool:
 
 
 def _merge(groups: list[_Group], earlier: _Group, small: int) -> bool:
-    """Makes an earlier group and the last one into one, whichever of the two can move; False if neither can."""
+    """Merges an earlier group with the last one by moving either of them; returns False if neither can move."""
     at, last = groups.index(earlier), groups[-1]
     between = groups[at + 1 : -1]
     if earlier.conflicts(last):
@@ -152,12 +154,12 @@ def _merge(groups: list[_Group], earlier: _Group, small: int) -> bool:
 
 
 def sampler_of(name: str, copy: int) -> str:
-    """The name of a sampler in a copy of a shader."""
+    """Returns the name of a sampler in a copy of a shader."""
     return f"{name}_{copy}" if copy else name
 
 
 def fused_text(shared: str, own: str, copies: int) -> str:
-    """The text of a shader that runs `copies` times what `own` runs once; `shared` declares what needs one copy."""
+    """Returns a shader that runs `own` once for each of the `copies`; the declarations in `shared` occur once."""
     macros = "\n".join(f"#undef {name}" for name in dict.fromkeys(_DEFINE.findall(own)))
     calls = " ".join(f"main_{k}();" for k in range(copies))
     return "\n".join([shared, *(f"{_copy(own, k)}\n{macros}" for k in range(copies)), f"void main() {{ {calls} }}"])

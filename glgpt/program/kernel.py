@@ -1,4 +1,4 @@
-"""The register blocks of products, among which a device is probed for the fastest."""
+"""The register blocks of matrix products; a probe finds the fastest one on a device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from glgpt.program.spec import Limits
 
 @dataclass(frozen=True)
 class Kernel:
-    """The register block of a product: each fragment computes `rows` x 4 `tile_cols` values, by row and column tiles.
+    """The register block of a product: each fragment computes `tile_rows` x 4 `tile_cols` values, a texel of each tile.
 
-    4x4 fits four draw buffers; 4x8 and 8x4 need eight. `contiguous`: in a one-row product, how many neighbouring texels
-    of columns a fragment takes, from f32 weights in panels (`ops.panels`); 0 = strided columns, two that are half the
-    row apart, from weights without panels.
+    4x4 fits four draw buffers; 4x8 and 8x4 need eight. `contiguous` is the number of neighbouring texels that a
+    fragment of a one-row product takes from f32 weights in panels (`ops.panels`). If it is 0, weights have no panels,
+    and a fragment takes two texels that are half a row apart.
     """
 
     tile_rows: int
@@ -23,23 +23,23 @@ class Kernel:
 
     @property
     def suits_software(self) -> bool:
-        """Whether it is meant for software GL, where alone contiguous columns pay."""
+        """True if the kernel is meant for software GL, the only place where contiguous columns are faster."""
         return self.contiguous > 0
 
     @property
     def name(self) -> str:
-        """As on the command line: rows x columns of one fragment."""
+        """Returns the name used on the command line: rows x columns of one fragment."""
         return f"{self.tile_rows}x{4 * self.tile_cols}"
 
     @property
     def label(self) -> str:
-        """The name, and whether one-row products take contiguous columns: `4x8`, or `8x4-contiguous`."""
+        """Returns the name and whether one-row products take contiguous columns: `4x8`, or `8x4-contiguous`."""
         return self.name + ("-contiguous" if self.contiguous else "")
 
     def for_format(self, fmt: Format, limits: Limits) -> Kernel:
-        """The kernel for products whose rows are stored in a format: of a packed one with the columns of a texel.
+        """Returns the kernel for products whose rows are stored in a format.
 
-        That has as many row tiles as there are draw buffers for.
+        For a packed format it has the column tiles of one texel, and as many row tiles as the draw buffers allow.
         """
         if not fmt.packed:
             return self

@@ -1,7 +1,7 @@
-"""Recording: ops append passes over symbolic tensors; `Recorder.program` gives scratch tensors their textures.
+"""Records programs: ops append passes on symbolic tensors; `Recorder.program` assigns textures to scratch tensors.
 
 Inside `with recorder.entry(name)` every op emits passes in order. A tensor is written once; its texture is reused after
-its last reader, so that the memory a program needs is known before anything runs.
+the last pass that reads it. The memory a program needs is therefore known before anything runs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from glgpt.program.tape import Gradients, Tape, Vjp
 from glgpt.program.tensor import Tensor
 from glgpt.system.files import data_path
 
-# The uniform block's fields, in the order in which a program's JSON lists them (by name), since players go by that.
-# pos: of the first token; row: of what is written or asked for; draw_seed, draw_step, inverse_temperature, margin,
-# nucleus_width, top_k, top_p: how a token is drawn (`ops.sample`); the others belong to training.
+# The fields of the uniform block, sorted by name as in a program's JSON, since players use that order.
+# pos: position of the first token; row: the row that is written or read; draw_seed, draw_step, inverse_temperature,
+# margin, nucleus_width, top_k, top_p: sampling of a token (`ops.sample`); the others are for training.
 SCALARS = {
     "draw_seed": "int",
     "draw_step": "int",
@@ -46,7 +46,7 @@ SCALARS = {
 
 @dataclass(frozen=True)
 class _Draft:
-    """A pass whose scratch tensors have no textures yet."""
+    """A pass whose scratch tensors do not have textures yet."""
 
     spec: Pass
     inputs: tuple[tuple[str, Tensor], ...]
@@ -55,7 +55,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a pass computes and reads: multiplications and additions, and bytes of weights."""
+    """The cost of a pass: multiplications and additions, and bytes of weights read."""
 
     flops: int = 0
     nbytes: int = 0
@@ -63,20 +63,20 @@ class Cost:
 
 @dataclass(frozen=True)
 class Window:
-    """Rows of a state that a pass writes: `size` is width and height in texels, `row` the scalar of the first."""
+    """The rows of a state that a pass writes: `size` is (width, height) in texels, `row` the scalar for the first."""
 
     size: tuple[int, int]
     row: str
 
 
 class Recorder:
-    """Collects entries into one Program for a device of the given limits."""
+    """Collects entries into one Program for a device with the given limits."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self._fixed: dict[str, Tensor] = {}
         self._shaders: dict[str, str] = {}
-        self._texts: dict[str, tuple[str, str]] = {}  # of a shader: what copies of it share, and the rest
+        self._texts: dict[str, tuple[str, str]] = {}  # shader -> (text that fused copies share, the rest)
         self._drafts: dict[str, list[_Draft]] = {}
         self._outputs: dict[str, dict[str, Tensor]] = {}
         self._ping_pong: dict[str, list[tuple[Tensor, Tensor]]] = {}
@@ -88,21 +88,21 @@ class Recorder:
     # -- tensors ------------------------------------------------------------------------------------------------
 
     def fixed(self, name: str, layout: Layout, role: str) -> Tensor:
-        """A weight, state or input: one texture under its own name, the same each time it is asked for."""
+        """Returns the weight, state or input of that name, which has its own texture; creates it at the first call."""
         tensor = self._fixed.setdefault(name, Tensor(layout, name, role))
         if tensor.layout != layout or tensor.role != role:
-            raise ValueError(f"{name} is recorded as {tensor} already")
+            raise ValueError(f"{name} is already recorded as {tensor}")
         return tensor
 
     def scratch(self, name: str, layout: Layout) -> Tensor:
-        """A tensor of this entry that the next emitted passes write."""
+        """Returns a new tensor of this entry, for the next emitted passes to write."""
         return Tensor(layout, name)
 
     # -- entries ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def entry(self, name: str, fused: bool = False) -> Iterator[None]:
-        """Passes emitted inside belong to this entry; where `fused`, small independent ones become one (`fusion`)."""
+        """Adds the passes emitted inside to this entry; if `fused`, combines small independent ones (`fusion`)."""
         self._current = name
         self._drafts[name], self._outputs[name], self._ping_pong[name] = [], {}, []
         yield
@@ -111,32 +111,32 @@ class Recorder:
         self._current = ""
 
     def output(self, tensor: Tensor, name: str | None = None) -> Tensor:
-        """Keeps a tensor until the entry's end and lists it under its name."""
+        """Makes a tensor an output of the entry, under its name; its texture is not reused within the entry."""
         self._outputs[self._current][name or tensor.name] = tensor
         return tensor
 
     def store(self, tensor: Tensor, name: str) -> Tensor:
-        """Makes a scratch tensor of this entry the state of that name, which outlives the call."""
+        """Turns a scratch tensor of this entry into the state of that name, which outlives the call."""
         self._stored[tensor] = self.fixed(name, tensor.layout, "state")
         return self._stored[tensor]
 
     def kept(self, name: str) -> Tensor:
-        """The weight, state or input of that name, recorded before."""
+        """Returns the weight, state or input of that name, which must already be recorded."""
         return self._fixed[name]
 
     def ping_pong(self, old: Tensor, new: Tensor) -> None:
-        """After this entry the two states change names: `new`, which it writes, has the name of `old` from then on."""
+        """Swaps the names of two states after each call of this entry, which reads `old` and writes `new`."""
         self._ping_pong[self._current].append((old, new))
 
     @contextlib.contextmanager
     def taping(self) -> Iterator[Tape]:
-        """Ops recorded inside are noted on the tape."""
+        """Yields a new tape and records the ops inside on it."""
         outer, self.tape = self.tape, Tape()
         yield self.tape
         self.tape = outer
 
     def recomputed(self, function: Callable[[Tensor], Tensor], x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        """function(x), of which a tape keeps only x: the backward pass records it anew (Chen et al. 2016)."""
+        """Records function(x) and stores only x for the backward pass, which records it again (Chen et al. 2016)."""
         tape, self.tape = self.tape, None
         y = function(x)
         self.tape = tape
@@ -152,15 +152,15 @@ class Recorder:
         return y
 
     def not_kept(self, x: Tensor, function: Callable[[], Tensor]) -> None:
-        """A backward pass that reads x through `again` records it anew with this function, so that nothing keeps it."""
+        """Marks x for recomputation: instead of storing x, the backward pass records this function again (`again`)."""
         self._again[x] = function
 
     def again(self, x: Tensor) -> Tensor:
-        """x, recorded anew where it is not kept."""
+        """Returns x, recorded again if it is marked by `not_kept`."""
         return self._again[x]() if x in self._again else x
 
     def differentiable(self, outputs: Tensor | tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], vjp: Vjp) -> None:
-        """Notes an op on the tape, if one is running."""
+        """Records an op on the tape, if there is one."""
         if self.tape is not None:
             self.tape.note((outputs,) if isinstance(outputs, Tensor) else outputs, inputs, vjp)
 
@@ -176,12 +176,12 @@ class Recorder:
         window: Window | None = None,
         cost: Cost | None = None,
     ) -> None:
-        """Appends a pass of `glsl/<shader>.frag`, or several where the outputs have more layers than it may write.
+        """Appends a pass of `glsl/<shader>.frag`, or several if the outputs have more layers than a pass can write.
 
-        `inputs` and `outputs` name the samplers and the STORE macros; a shader gives every tile of the outputs, of
-        which each pass writes a range of columns, and of rows where one column has too many. `columns` is the most
-        column tiles of a pass. `cost` is that of all passes, each of which has its share of the tiles. `window` is for
-        a pass that writes some rows of a state.
+        The keys of `inputs` and `outputs` name the samplers and the STORE macros. Each pass writes a range of column
+        tiles of the outputs, and a range of row tiles if a single column has too many. `columns` is the maximum number
+        of column tiles in a pass. `cost` is that of all passes; it is divided by their numbers of tiles. `window` is
+        for a pass that writes only some rows of a state.
         """
         cost = cost or Cost()
         first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
@@ -218,7 +218,7 @@ class Recorder:
     # -- the result ---------------------------------------------------------------------------------------------
 
     def program(self) -> Program:
-        """The recorded program, checked. Raises GlgptError where it does not fit the limits."""
+        """Returns the recorded program after checking it. Raises GlgptError if it does not fit the limits."""
         textures = {t.name: Texture(t.name, *_shape(t.layout), t.role) for t in self._fixed.values()}
         entries = {name: self._place(name, textures) for name in self._drafts}
         views = {name: View.of(t.layout, name) for name, t in self._fixed.items()}
@@ -262,7 +262,7 @@ class Recorder:
         return _Draft(spec, inputs, tuple(output for draft in drafts for output in draft.outputs))
 
     def _place(self, name: str, textures: dict[str, Texture]) -> Entry:
-        """Gives the scratch tensors of one entry textures from the pool that all entries share."""
+        """Assigns textures from the pool that all entries share to the scratch tensors of one entry."""
         drafts, outputs = self._drafts[name], self._outputs[name]
         last: dict[int, int] = {}
         for i, draft in enumerate(drafts):
@@ -304,7 +304,7 @@ class Recorder:
 
 
 def _shape(layout: Layout) -> Shape:
-    """Of a texture: width, height, layers and format."""
+    """Returns the width, height, layers and format of a texture of this layout."""
     return layout.texture_width, layout.texture_height, layout.layers, layout.format.texture
 
 

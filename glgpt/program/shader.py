@@ -1,21 +1,21 @@
-"""The lines between a shader and its tensors: for each sampler its accessors, for each output its STORE macro.
+"""Generates the GLSL between a shader and its tensors: accessors for each sampler, a STORE macro for each output.
 
 An input `x` becomes the sampler `u_x` and gets
 
-- `X_W`, `X_H` (texels and rows of a tile), `X_TR`, `X_TC` (tiles), `X_ROWS`, `X_COLS`, `X_ACROSS` (layers of a row of
-  tiles), `X_SHARED` (column tiles that share a texel), `X_TEXELS` (texels that hold a row, of one row of tiles);
-- `X(layer, y, texel)`, the fetch of a texel, of type `X_TEXEL` (vec4 or uvec4), and `X_DECODE(t, tile)`, the vec4 that
-  it holds of its first, second .. column tile; `X_EACH_SHARED(F)` repeats F(tile) for these;
-- `X_AT(t)`, where texel t of a row is, as ivec3(texel, first row, layer within a row of tiles), `X_PLACE(c4)`, the same
-  of the texel that holds columns 4 c4 .., and `x_at(row, c4)`, these columns as a vec4; `x_one(row, c)`, one column, if
-  the format is not quantised;
-- `X_Y(row)`, the row of texels, counted from the first one, that holds a row of a tile; of a quantised format also
-  `X_GROUP`, how many rows share a scale, and `x_scale(row tile, row, ivec3 of X_AT, tile)`, the scales of four columns,
-  which `x_at` applies and `X_DECODE` does not.
+- `X_W`, `X_H` (texels and rows of a tile), `X_TR`, `X_TC` (number of tiles), `X_ROWS`, `X_COLS`, `X_ACROSS` (layers of
+  a row of tiles), `X_SHARED` (column tiles that share a texel), `X_TEXELS` (texels that hold a row);
+- `X(layer, y, texel)`, which fetches a texel, of type `X_TEXEL` (vec4 or uvec4), and `X_DECODE(t, tile)`, which returns
+  its four values of the first, second .. column tile; `X_EACH_SHARED(F)` repeats F(tile) for these tiles;
+- `X_AT(t)`, the place of texel t of a row as ivec3(texel, first row, layer within a row of tiles); `X_PLACE(c4)`, the
+  place of the texel with columns 4 c4 ..; `x_at(row, c4)`, these columns as a vec4; and, if the format is not
+  quantised, `x_one(row, c)`, one column;
+- `X_Y(row)`, the row of texels, counted from the first one, that holds a row of a tile. A quantised format also has
+  `X_GROUP`, the number of rows that share a scale, and `x_scale(row tile, row, ivec3 of X_AT, tile)`, the scales of
+  four columns, which `x_at` applies and `X_DECODE` does not.
 
-An output `y` gets the same numbers, `Y_TILES(F)`, which repeats F(n, i, j) for each tile (i, j) that the pass writes,
-`Y_N` of them, and `STORE_Y(v)` for an array v of Y_N vec4. `Y_ROWTILES(F)` and `Y_COLTILES(F)` likewise repeat F(n, i)
-and F(n, j), for the `Y_NR` rows of tiles from `Y_I` on and the `Y_NC` columns from `Y_J` on.
+An output `y` gets the same numbers; `Y_TILES(F)`, which repeats F(n, i, j) for each of the `Y_N` tiles (i, j) that the
+pass writes; and `STORE_Y(v)` for an array v of Y_N vec4. `Y_ROWTILES(F)` and `Y_COLTILES(F)` repeat F(n, i) for the
+`Y_NR` rows of tiles from `Y_I` on, and F(n, j) for the `Y_NC` columns from `Y_J` on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _numbers(upper: str, layout: Layout) -> list[str]:
 
 
 def accessors(name: str, layout: Layout) -> str:
-    """GLSL text declaring sampler `name` and reading it."""
+    """Returns GLSL that declares sampler `name` and reads it."""
     upper, fmt, packed_bits = name.upper(), layout.format, layout.format.texture == "uint"
     shared, w = fmt.column_tiles_per_texel, layout.width
     step = f"vec2({1 / layout.texture_width:.10e}, {1 / layout.texture_height:.10e})"
@@ -51,7 +51,7 @@ def accessors(name: str, layout: Layout) -> str:
     layer = f"{row_tile} * {layout.across} + p.z" if layout.tiles[0] > 1 else "p.z"
     read, fetched = f"{upper}({layer}, {upper}_Y({y}) + p.y, p.x)", ""
     texel_of_row = read
-    if shared > 1:  # a macro that decodes may name its texel twice
+    if shared > 1:  # a decoding macro may use its argument twice, so the texel is fetched first
         read, fetched = "t", f"{upper}_TEXEL t = {read}; "
     read = f"{upper}_DECODE({read}, {tile})"
     if fmt.quantised:
@@ -77,7 +77,7 @@ def accessors(name: str, layout: Layout) -> str:
 
 
 def _one(name: str, layout: Layout, texel: str, tile: str) -> list[str]:
-    """GLSL: the value in a column of a row, without decoding its neighbours."""
+    """Returns GLSL for the value in a column of a row, which does not decode its neighbours."""
     if layout.format.quantised:
         return []
     value = f"{layout.format.name}_one({texel}, {tile}, c % 4)"
@@ -87,7 +87,7 @@ def _one(name: str, layout: Layout, texel: str, tile: str) -> list[str]:
 
 
 def _rows(name: str, layout: Layout) -> list[str]:
-    """GLSL: where rows of a tile are, and their scales."""
+    """Returns GLSL for the places of the rows of a tile, and for their scales."""
     upper, fmt = name.upper(), layout.format
     if not fmt.quantised:
         return [f"#define {upper}_Y(row) (row)"]
@@ -102,7 +102,7 @@ def _rows(name: str, layout: Layout) -> list[str]:
 
 
 def _place(layout: Layout) -> str:
-    """GLSL: where texel t of a row is, as ivec3(texel, first row, layer within a row of tiles)."""
+    """Returns GLSL for the place of texel t of a row, as ivec3(texel, first row, layer within a row of tiles)."""
     group = f"(t) / {layout.width}"
     if not layout.panel:
         return f"ivec3((t) % {layout.width}, 0, {group})" if layout.groups > 1 else "ivec3((t), 0, 0)"
@@ -116,33 +116,33 @@ def _place(layout: Layout) -> str:
 
 @dataclass(frozen=True)
 class TileRange:
-    """The tiles that a pass writes of each output: ranges of row and of column tiles; None: all."""
+    """The tiles of each output that a pass writes: ranges of row tiles and of column tiles (None: all)."""
 
     rows: range | None = None
     cols: range | None = None
 
     def of(self, layout: Layout) -> tuple[range, range]:
-        """The ranges in an output of this layout."""
+        """Returns the ranges for an output of this layout."""
         tr, tc = layout.tiles
         return self.rows or range(tr), self.cols or range(tc)
 
     def count(self, layout: Layout) -> int:
-        """How many tiles."""
+        """Returns the number of tiles."""
         rows, cols = self.of(layout)
         return len(rows) * len(cols)
 
     def layers(self, layout: Layout) -> list[int]:
-        """The layers that hold them, in the order of the colour attachments."""
+        """Returns the layers with these tiles, in the order of the colour attachments."""
         rows, cols = self.of(layout)
         shared = layout.format.column_tiles_per_texel
         return [i * layout.across + j // shared for i in rows for j in cols[::shared]]
 
 
 def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> list[TileRange]:
-    """The passes that write outputs of these layouts, none more than `most` layers and `columns` column tiles.
+    """Returns the tiles of each pass that is needed to write outputs of these layouts.
 
-    The row tiles of a column stay together where they fit, since what a fragment fetches serves all of them. Raises
-    ValueError for outputs that cannot be split alike.
+    A pass writes at most `most` layers and `columns` column tiles. The row tiles of a column stay together if they fit,
+    since all of them use what a fragment fetches. Raises ValueError for outputs that cannot be split in the same way.
     """
     first, (tr, tc) = layouts[0], layouts[0].tiles
     if (columns or tc) >= tc and sum(t.layers for t in layouts) <= most:
@@ -161,7 +161,7 @@ def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> l
 
 
 def interface(outputs: Mapping[str, Layout], tiles_of_pass: TileRange) -> str:
-    """GLSL text declaring the colour attachments of `outputs` and how they are stored.
+    """Returns GLSL that declares the colour attachments of `outputs` and stores to them.
 
     Raises ValueError for panels and quantised formats.
     """
@@ -169,7 +169,7 @@ def interface(outputs: Mapping[str, Layout], tiles_of_pass: TileRange) -> str:
     location = 0
     for name, layout in outputs.items():
         if layout.panel or layout.format.quantised:
-            raise ValueError(f"{name}: no shader writes panels or quantised formats")
+            raise ValueError(f"{name}: shaders cannot write panels or quantised formats")
         upper, fmt = name.upper(), layout.format
         rows, cols = tiles_of_pass.of(layout)
         tiles = [(i, j) for i in rows for j in cols]

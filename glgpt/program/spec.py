@@ -1,7 +1,7 @@
-"""A recorded model: plain data that any player can play, with no knowledge of GL or of models.
+"""A recorded program as plain data that any player can play.
 
-A `Program` lists textures, shaders and entries; an `Entry` is a sequence of fragment-shader passes. `check` refuses a
-program that would read garbage or that WebGL would refuse, so a player only has to play.
+A `Program` lists textures, shaders and entries; an `Entry` is a sequence of fragment-shader passes. `check` rejects
+programs that would read undefined texels or that WebGL would reject, so that players need not check anything.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TEXEL_BYTES = 16
 class Texture:
     """A 2D-array texture of 128-bit texels.
 
-    `format` float is RGBA32F (or its bits in RGBA32UI, as the player's device needs), uint is RGBA32UI.
-    `role`: weight = uploaded once; state = zero at first and kept between calls; input = uploaded before a call;
-    scratch = undefined between calls.
+    `format`: float is RGBA32F (or its bits in RGBA32UI, if the device cannot render to RGBA32F), uint is RGBA32UI.
+    `role`: a weight is uploaded once; a state is zero at first and persists between calls; an input is uploaded before
+    a call; scratch is undefined between calls.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Texture:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """Returns the size in bytes."""
         return self.width * self.height * self.layers * TEXEL_BYTES
 
 
@@ -46,9 +46,9 @@ class Texture:
 class Pass:
     """One draw of one triangle.
 
-    `inputs` are (sampler, texture), the sampler's place in the list is its texture unit. `outputs` are
-    (texture, layer), in the order of the colour attachments. `viewport` is (width, height) in texels; its y is the
-    runtime scalar `row` where one is named, else 0. `flops` and `nbytes` (bytes of weights read) are its cost.
+    `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are pairs (texture, layer), in
+    the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0, or the value of the
+    runtime scalar that `row` names. The cost of the pass is `flops` and `nbytes` (bytes of weights read).
     """
 
     label: str
@@ -63,10 +63,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a caller can play: upload `inputs`, set `scalars`, play `passes`, read `outputs` (name -> view).
+    """A callable part of a program: upload `inputs`, set the scalars, play `passes`, read `outputs` (name -> view).
 
-    `ping_pong` are pairs of textures (old, new): the passes read the old and write the new, and after the entry the two
-    change names, so that the next call finds the new value under the old one's name.
+    `ping_pong` are pairs of textures (old, new): the passes read the old one and write the new one. After the entry the
+    two swap names, so that the next call finds the new value under the name of the old one.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Entry:
 class Program:
     """Textures, shaders (name -> GLSL without a version line) and entries.
 
-    `views` says which matrix each texture that outlives a call holds; `scalars` are the uniform block's fields, in
+    `views` describes the matrix in each texture that outlives a call; `scalars` are the fields of the uniform block, in
     order.
     """
 
@@ -92,14 +92,14 @@ class Program:
     schema: int = SCHEMA
 
     def to_json(self) -> str:
-        """The program as JSON; equal programs give equal text."""
+        """Returns the program as JSON; equal programs give equal text."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Program:
-        """Reads `to_json`'s text. Raises GlgptError for another schema version or a malformed document."""
+        """Reads the output of `to_json`. Raises GlgptError for another schema version or a malformed document."""
 
-        from pydantic import TypeAdapter, ValidationError  # here, since players never read one
+        from pydantic import TypeAdapter, ValidationError  # imported here, since players do not need it
 
         try:
             data = json.loads(text)
@@ -115,18 +115,18 @@ class Program:
             raise GlgptError(f"program: not a glgpt program: {quoted(repr(error), 200)}") from error
 
     def digest(self) -> str:
-        """SHA-256 of the program's JSON, in hexadecimal."""
+        """Returns the SHA-256 of the program's JSON, in hexadecimal."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def nbytes(self, roles: Iterable[str] = ROLES) -> int:
-        """Texture memory of the given roles in bytes."""
+        """Returns the texture memory of the given roles in bytes."""
         wanted = set(roles)
         return sum(t.nbytes for t in self.textures.values() if t.role in wanted)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device allows; the defaults are what a program is built for unless a device says otherwise."""
+    """The limits of a device; programs are built for the defaults if no device is given."""
 
     max_texture_size: int = 4096
     max_layers: int = 256
@@ -136,10 +136,10 @@ class Limits:
 
 
 def check(program: Program, limits: Limits | None = None) -> None:
-    """Refuses a program that no device of these limits could play rightly.
+    """Raises GlgptError if a device with these limits cannot play the program correctly.
 
-    Raises GlgptError naming the entry and the pass: an unknown texture or shader, a texture sampled while attached, a
-    layer read before it was written, an output partly written, a limit exceeded.
+    The error names the entry, the pass and the fault: an unknown texture or shader, a texture that is sampled while
+    attached, a layer that is read before it is written, an output that is written only in part, or an exceeded limit.
     """
     limits = limits or Limits()
     for t in program.textures.values():
@@ -179,13 +179,13 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
         names = [t for _, t in p.inputs] + [t for t, _ in p.outputs]
         for name in names:
             if name not in textures:
-                fail(f"{here}: there is no texture {name}")
+                fail(f"{here}: unknown texture {name}")
         if p.shader not in program.shaders:
-            fail(f"{here}: there is no shader {p.shader}")
+            fail(f"{here}: unknown shader {p.shader}")
         if p.row is not None and p.row not in program.scalars:
-            fail(f"{here}: there is no scalar {p.row}")
+            fail(f"{here}: unknown scalar {p.row}")
         if len(p.inputs) > limits.max_texture_units or not 1 <= len(p.outputs) <= limits.max_draw_buffers:
-            fail(f"{here}: {len(p.inputs)} inputs and {len(p.outputs)} outputs are beyond the limits")
+            fail(f"{here}: {len(p.inputs)} inputs and {len(p.outputs)} outputs exceed the limits")
         for _, name in p.inputs:
             if any(name == out for out, _ in p.outputs):
                 fail(f"{here}: {name} is sampled while attached")
@@ -212,9 +212,9 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
         if a is None or b is None or (a.role, b.role) != ("state", "state") or replace(a, name=new) != b:
             fail(f"{old} and {new} are not two states of one shape, as a ping-pong pair must be")
         elif any((new, layer) not in whole or (old, layer) in drawn for layer in range(b.layers)):
-            fail(f"{new} takes the place of {old} without being written whole")
+            fail(f"{new} replaces {old} but is not written completely")
     for view in entry.outputs.values():
         if view.texture not in textures:
-            fail(f"output {view.texture} is no texture")
+            fail(f"output {view.texture} is not a texture")
         if any((view.texture, layer) not in written for layer in range(textures[view.texture].layers)):
             fail(f"output {view.texture} is never written")

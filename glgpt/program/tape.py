@@ -7,26 +7,26 @@ from collections.abc import Callable, Sequence
 from glgpt.program.tensor import Tensor
 
 Gradients = Sequence[Tensor | None]
-# Of (the outputs' gradients, the inputs' gradients so far): the inputs' gradients with this op's share.
+# Takes (gradients of the outputs, gradients of the inputs so far); returns the inputs' gradients including this op.
 Vjp = Callable[[Sequence[Tensor], Gradients], Gradients]
 
 
 class Tape:
-    """The differentiable ops in the order they were recorded, to be walked backwards (Griewank and Walther 2008).
+    """The differentiable ops in the order of recording, for reverse-mode differentiation (Griewank and Walther 2008).
 
-    An op's vjp gets the sums so far of its inputs' gradients and returns the new sums, so that an addition can be
-    fused into the pass that makes the last term.
+    An op's vjp receives the sums so far of its inputs' gradients and returns the new sums, so that an addition can be
+    fused into the pass that computes the last term.
     """
 
     def __init__(self) -> None:
         self._notes: list[tuple[tuple[Tensor, ...], tuple[Tensor | None, ...], Vjp]] = []
 
     def note(self, outputs: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], vjp: Vjp) -> None:
-        """Remembers one op."""
+        """Records one op."""
         self._notes.append((outputs, inputs, vjp))
 
     def backward(self, sums: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """Records the backward pass: `sums` are gradients to begin with, the result those of everything reached."""
+        """Records the backward pass from the gradients `sums`; returns the gradients of all tensors that it reaches."""
         sums = dict(sums)
         for outputs, inputs, vjp in reversed(self._notes):
             given = [sums.pop(y) for y in outputs if y in sums]

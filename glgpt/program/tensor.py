@@ -1,4 +1,4 @@
-"""Symbolic tensors: what ops are recorded on before any texture exists."""
+"""Symbolic tensors, on which ops are recorded before any texture exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glgpt.program.layout import Layout
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A symbolic tensor: its layout, and the texture's name where it has one already (all but scratch)."""
+    """A symbolic tensor: its layout, a name, and a role; a tensor that is not scratch has the texture of its name."""
 
     layout: Layout
     name: str
@@ -17,10 +17,10 @@ class Tensor:
 
     @property
     def rows(self) -> int:
-        """Rows of the matrix."""
+        """Returns the rows of the matrix."""
         return self.layout.rows
 
     @property
     def cols(self) -> int:
-        """Columns of the matrix."""
+        """Returns the columns of the matrix."""
         return self.layout.cols

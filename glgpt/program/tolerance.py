@@ -1,9 +1,9 @@
-"""Decides how far numbers may be from a reference: one rule, which the page's `engine/parity.ts` follows as well.
+"""Decides how far numbers may be from a reference. The page's `engine/parity.ts` follows the same rule.
 
-Errors are relative to the root mean square (RMS) of what a token has of a tensor: activations grow with depth, and an
-error relative to them hardly does. Measured on SmolLM2-135M, 30 blocks: sums in another order, other fused passes and
-another rounding to f16 are up to 8 roundings of f16 from each other (6 blocks: 3), while a weight's row that is
-zero, a head with the wrong rotation, swapped heads or a skipped block are 20 to 10,000 away, where they occur.
+Errors are relative to the root mean square (RMS) of a token's values in a tensor: activations grow with depth, but
+relative errors hardly do. Measured on SmolLM2-135M (30 blocks), sums in another order, other fused passes and another
+rounding to f16 differ by up to 8 roundings of f16 (6 blocks: 3). A weight with a row of zeros, a head with the wrong
+rotation, swapped heads or a skipped block differ by 20 to 10,000 at the tokens they affect.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 
 from glgpt.program.formats import FORMATS
 
-SINGLE = 8.0  # a single value may be off by this many times more than the RMS of all may, relative to RMS plus itself
-FLOOR = 2.0**-14  # added to an RMS, in squares: the smallest normal half, below which relative errors mean nothing
-OWN = 4  # blocks whose roundings count as much as those of the tensor itself
-KL_LIMIT = 0.05  # nats a token: generated text is then hard to tell from the reference's
+SINGLE = 8.0  # a single value may be off by this multiple of the tolerance, relative to the RMS plus the value itself
+FLOOR = 2.0**-14  # added to the RMS (in squares): the smallest normal f16, below which relative errors mean nothing
+OWN = 4  # the roundings of a tensor itself count as much as those of this many blocks
+KL_LIMIT = 0.05  # nats per token: generated text is then hard to tell from the reference's
 
 
 @dataclass(frozen=True)
 class Measured:
     """The distance of a tensor `[tokens, values]` from its reference.
 
-    `relative` is the RMS over tokens of each one's relative error, `excess` the multiple of the tolerance, `at` the
-    (token, value) that is furthest off.
+    `relative` is the RMS over all tokens of their relative errors, `excess` the error as a multiple of the tolerance,
+    and `at` the (token, value) with the largest error.
     """
 
     relative: float
@@ -40,8 +40,8 @@ class Measured:
 class Tolerance:
     """Limits on differences: the relative error of a tensor, the mean KL divergence of logits (nats), greedy tokens.
 
-    With `absolute` = (atol, rtol), each value may be off by `atol + rtol * |reference|` instead. Without `greedy`,
-    other greedy tokens are not a fault: weights rounded to few bits choose others now and then.
+    With `absolute` = (atol, rtol), each value may instead be off by `atol + rtol * |reference|`. Without `greedy`, a
+    different greedy token is not an error, since weights rounded to few bits sometimes choose another one.
     """
 
     relative: float
@@ -53,9 +53,8 @@ class Tolerance:
     def of(cls, dtype: str, blocks: int, same_weights: bool = False, **others: Any) -> Tolerance:
         """Returns the tolerance of a model of this many blocks.
 
-        With `same_weights`, the reference has the weights rounded to the format too.
-
-        Roundings of blocks add up as their squares do, so that the tolerance grows with the root of their number.
+        With `same_weights`, the weights of the reference are rounded to the format too. The squares of the blocks'
+        rounding errors add up, so that the tolerance grows with the square root of the number of blocks.
         """
         fmt = FORMATS[dtype]
         lossy = fmt.quantised and not same_weights
@@ -63,14 +62,14 @@ class Tolerance:
             fmt = FORMATS[fmt.activations]
         return cls(fmt.roundings * fmt.spacing * math.sqrt(OWN + blocks), greedy=not lossy, **others)
 
-    def measure(self, ours: NDArray[Any], theirs: NDArray[Any]) -> Measured:
+    def measure(self, ours: NDArray[Any], reference: NDArray[Any]) -> Measured:
         """Compares two arrays `[tokens, values]`. Values that are not finite must be the same."""
-        ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
-        same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-        finite = np.isfinite(theirs)
+        ours, reference = ours.astype(np.float64), reference.astype(np.float64)
+        same = (ours == reference) | (np.isnan(ours) & np.isnan(reference))
+        finite = np.isfinite(reference)
         with np.errstate(invalid="ignore"):
-            error = np.where(same, 0.0, np.where(finite & np.isfinite(ours), np.abs(ours - theirs), np.inf))
-        size = np.where(finite, np.abs(theirs), 0.0)
+            error = np.where(same, 0.0, np.where(finite & np.isfinite(ours), np.abs(ours - reference), np.inf))
+        size = np.where(finite, np.abs(reference), 0.0)
         counts = np.maximum(1, finite.sum(axis=1))
         rms = np.sqrt((size**2).sum(axis=1) / counts + FLOOR**2)
         tokens = np.sqrt((error**2).sum(axis=1) / counts) / rms
@@ -86,11 +85,11 @@ class Tolerance:
             excess = max(excess, relative / self.relative)
         return Measured(relative, excess, (int(token), int(value)))
 
-    def ties(self, logits: NDArray[Any], ours: int, theirs: int) -> bool:
-        """True if one token's logits `[vocab]` of these two are as near as the tolerance: either is the greedy one."""
+    def ties(self, logits: NDArray[Any], ours: int, reference: int) -> bool:
+        """True if the `logits` of two tokens are equal within the tolerance, so that either may be the greedy one."""
         logits = logits.astype(np.float64)
         rms = math.sqrt(float(np.mean(logits**2)))
-        return bool(abs(logits[ours] - logits[theirs]) <= self.relative * rms)
+        return bool(abs(logits[ours] - logits[reference]) <= self.relative * rms)
 
     def __str__(self) -> str:
         if self.absolute:
@@ -103,7 +102,7 @@ class Tolerance:
 
 
 def kl_divergence(reference: NDArray[Any], ours: NDArray[Any]) -> NDArray[np.float64]:
-    """Returns KL(reference || ours) of two `[T, vocab]` of logits, in nats a row."""
+    """Returns KL(reference || ours) of two arrays of logits `[T, vocab]`, in nats for each row."""
     p, q = (x.astype(np.float64) - x.max(axis=1, keepdims=True) for x in (reference, ours))
     p -= np.log(np.exp(p).sum(axis=1, keepdims=True))
     q -= np.log(np.exp(q).sum(axis=1, keepdims=True))
@@ -115,5 +114,5 @@ def kl_divergence(reference: NDArray[Any], ours: NDArray[Any]) -> NDArray[np.flo
 
 
 def tokens_first(array: NDArray[Any]) -> NDArray[Any]:
-    """An activation as `[T, values]`: of heads `[heads, T, n]`, those of a token follow each other."""
+    """Returns an activation as `[T, values]`; of `[heads, T, n]`, the heads of a token are concatenated."""
     return array if array.ndim == 2 else array.transpose(1, 0, 2).reshape(array.shape[1], -1)

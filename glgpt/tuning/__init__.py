@@ -1,4 +1,4 @@
-"""Which kernel and which texel fetch a device likes best: measured once a driver, and remembered.
+"""Chooses the fastest matrix kernel and texel fetch for a device, by a probe that is run once per driver and cached.
 
-It knows timings of probe passes; it never knows models.
+The entry points are `DeviceSettings` and `choose`. Depends on `glgpt.ops` and `glgpt.gl`, not on models.
 """

@@ -1,4 +1,4 @@
-"""Choosing how a device fetches texels and which kernel its products use, by measuring once per driver."""
+"""Chooses how a device fetches texels and which kernel its products use, by measuring once per driver."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
 COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # how a one-row product takes its columns (`Kernel.contiguous`)
-PANELS_PAY = 0.8  # of the time by strided columns: panels must save so much of a row, since they gain nothing elsewhere
-ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and how many weights in turn, to leave the caches
-LONG = 0.003  # seconds that a long run of the probe should take at least
-STEADY = 1.3  # at most between the two best runs of each; else the machine had other work
-VERSION = 11  # of what a remembered probe means
-MOST_CACHE = 1 << 20  # bytes: thousands of drivers
-_unsteady: dict[str, dict[str, float]] = {}  # probes of a busy machine, good for this process alone
+PANELS_PAY = 0.8  # panels are used if a one-row product takes less than this fraction of its time with strided columns
+ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and the number of weights, enough to exceed caches
+LONG = 0.003  # minimum seconds of a long run of the probe
+STEADY = 1.3  # maximum ratio of the two best runs of a product; above it, the machine was busy
+VERSION = 11  # of the cached probe results
+MOST_CACHE = 1 << 20  # maximum bytes of the cache file: thousands of drivers
+_unsteady: dict[str, dict[str, float]] = {}  # results of a busy machine, used in this process only
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel, how shaders are built, and why; `measured` is milliseconds of the probe by "kernel's label fetch"."""
+    """A kernel, the options of shaders, and the reason; `measured` has the probe's milliseconds by "label fetch"."""
 
     kernel: Kernel
     options: Options
@@ -48,9 +48,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """Which device to use, and what to fix on it in place of what the probe measures; "auto" leaves the choice open.
+    """The device to use, and optional fixed settings; the probe chooses those that are "auto".
 
-    `device` is "auto", "software", "gpu" or an EGL index; `kernel`, `fetch` and `storage` are names of `glgpt info`.
+    `device` is "auto", "software", "gpu" or an EGL index; `kernel`, `fetch` and `storage` are names that `glgpt info`
+    lists.
     """
 
     device: str | int = "auto"
@@ -64,15 +65,15 @@ class DeviceSettings:
         return cls(**{f.name: options.pop(f.name) for f in fields(cls) if f.name in options})
 
     def open(self) -> tuple[Device, Choice]:
-        """The device, and the kernel and fetch for it. Raises GlgptError as `open_device` and `choose` do."""
+        """Opens the device and chooses its kernel and fetch. Raises GlgptError like `open_device` and `choose`."""
         device = open_device(self.device)
         return device, choose(device, self.kernel, self.fetch, self.storage)
 
 
 def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: str = "auto") -> Choice:
-    """The fastest kernel and fetch on this device, or those asked for.
+    """Returns the fastest kernel and fetch on this device, or those given by name.
 
-    Raises GlgptError for a name that is not one, or a kernel the device has too few draw buffers for.
+    Raises GlgptError for an unknown name, or a kernel that needs more draw buffers than the device has.
     """
     for name, value, known in (
         ("kernel", kernel, (*KERNELS,)),
@@ -81,12 +82,15 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     ):
         if value != "auto" and value not in known:
             raise GlgptError(f"{name} {value!r} is not one of auto, {', '.join(known)}")
-    # Mesa's software drivers convert halves more slowly than shaders do in integer operations
+    # Mesa's software drivers convert float16 more slowly than integer operations in the shader do
     texels = "float" if storage == "auto" else storage
     options = Options(header=device.header, storage=texels, packing=device.packing and not device.software)
     fitting = {k: v for k, v in KERNELS.items() if v.tile_rows * v.tile_cols <= device.limits.max_draw_buffers}
     if kernel != "auto" and kernel not in fitting:
-        raise GlgptError(f"kernel {kernel} needs more draw buffers than the {device.limits.max_draw_buffers} here")
+        raise GlgptError(
+            f"kernel {kernel} needs more draw buffers than this device has ({device.limits.max_draw_buffers}); "
+            f"use {', '.join(fitting) or 'auto'}"
+        )
     if storage == "auto" and not renders_float(device):
         options = replace(options, storage="uint")
     fetches = list(FETCHES) if fetch == "auto" else [fetch]
@@ -98,19 +102,22 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     among = {(k, f): measured[f"{k.label} {f}"] for k in kernels for f in fetches}
     chosen, fetch = min(among, key=lambda pair: among[pair])
     fastest = (
-        f"fastest of {len(among)}{' over panels' if contiguous else ''} in the probe, {among[chosen, fetch]:.2f} ms"
+        f"fastest of {len(among)}{' with panels' if contiguous else ''} in the probe, {among[chosen, fetch]:.2f} ms"
     )
-    why = fastest if len(among) > 1 else "as asked for"
+    why = fastest if len(among) > 1 else "as requested"
     return Choice(chosen, replace(options, fetch=fetch), why, measured)
 
 
 def variants(kernels: Iterable[Kernel]) -> list[Kernel]:
-    """Each kernel with strided and with contiguous columns; over panels a second column tile would read other rows."""
+    """Returns each kernel with strided and, if it has one column tile, with contiguous columns.
+
+    With panels, a second column tile would read other rows of memory.
+    """
     return [replace(k, contiguous=n) for k in kernels for n in COLUMNS.values() if not n or k.tile_cols == 1]
 
 
 def renders_float(device: Device) -> bool:
-    """Whether the device renders to RGBA32F; without it, tensors live bit for bit in RGBA32UI."""
+    """True if the device renders to RGBA32F; otherwise the bits of tensors are stored in RGBA32UI."""
     device.use()
     texture = device.texture("probe", 1, 1, 1, "float")
     try:
@@ -123,7 +130,7 @@ def renders_float(device: Device) -> bool:
 
 
 def cache_file() -> Path:
-    """Where probes are remembered: `$XDG_CACHE_HOME/glgpt/probe.json`."""
+    """Returns the path of the cached probe results: `$XDG_CACHE_HOME/glgpt/probe.json`."""
     return cache_path() / "probe.json"
 
 
@@ -139,14 +146,14 @@ def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> 
         _unsteady[key] = measured
         return measured
     known |= {key: measured}
-    with contextlib.suppress(OSError):  # a home that cannot be written only means measuring again
+    with contextlib.suppress(OSError):  # if the folder is not writable, the next process measures again
         cache_file().parent.mkdir(parents=True, exist_ok=True)
         write_json(cache_file(), known)
     return measured
 
 
 def remembered_probes() -> dict[str, dict[str, float]]:
-    """What earlier probes measured, by driver and version; of a damaged file what is whole, or nothing."""
+    """Returns the results of earlier probes by driver and version; skips damaged entries of the file."""
     try:
         known = read_json(cache_file(), MOST_CACHE)
     except (GlgptError, OSError):
@@ -155,19 +162,20 @@ def remembered_probes() -> dict[str, dict[str, float]]:
 
 
 def _are_times(values: Iterable[object]) -> bool:
-    """Whether all are milliseconds that a probe may have measured."""
+    """True if all values are plausible milliseconds of a probe."""
     return all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < 1e9 for v in values)
 
 
 def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[dict[str, float], bool]:
-    """Milliseconds of one product for each "kernel fetch", and whether the machine was calm enough to remember them.
+    """Returns the milliseconds of one product for each "kernel fetch", and whether the results may be cached.
 
-    Other work only ever adds time: a product's is the difference between the least of several long runs and the least
-    of several short ones, which leaves out fixed costs. All are run by turns.
+    They may not if the machine was busy. Other work can only add time, so the time of a product is the difference
+    between the fastest of several long runs and the fastest of several short ones, which excludes fixed costs. The runs
+    of all products alternate.
     """
     players: dict[str, Player] = {}
-    runs: dict[str, tuple[int, list[float], list[float]]] = {}  # how many plays more a long run has, and seconds
-    weights: dict[int, Mapping[str, TextureArray]] = {}  # of the one-row products, by how columns are taken
+    runs: dict[str, tuple[int, list[float], list[float]]] = {}  # extra plays of a long run; seconds of short, long runs
+    weights: dict[int, Mapping[str, TextureArray]] = {}  # of the one-row products, by contiguous columns
     size = min(Limits().max_texture_size, device.limits.max_texture_size)
     limits = Limits(size, max_draw_buffers=device.limits.max_draw_buffers)
     try:
@@ -182,7 +190,7 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[
                 players[f"{name} {fetch}"] = player if contiguous in weights else _filled(player)
                 weights.setdefault(contiguous, player.shared("state"))
         for name, player in players.items():
-            _seconds(player, 1)  # compiles
+            _seconds(player, 1)  # the first play compiles
             runs[name] = max(2, min(64, int(LONG / _seconds(player, 1)))), [], []
         for _ in range(5):
             for name, player in players.items():
@@ -197,7 +205,7 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[
 
 
 def estimated_seconds(program: Program, entry: str, choice: Choice) -> float:
-    """Returns roughly how long an entry takes: its products, and its texels, at the speeds that the probe measured."""
+    """Estimates how long an entry takes, from its products and texels at the speeds that the probe measured."""
     (rows, inner, columns), (row_inner, row_columns, _) = PROBE, ROW_PROBE
     fetch = choice.options.fetch
     flops_per_s = 2e3 * rows * inner * columns / choice.measured[f"{choice.kernel.label} {fetch}"]
@@ -218,7 +226,7 @@ def _seconds(player: Player, times: int) -> float:
 
 
 def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: tuple[int, int, int] = PROBE) -> Program:
-    """An entry `probe` that multiplies the states x `[M, K]` and w `[K, N]`, as a model of this dtype does it."""
+    """Returns a program whose entry `probe` multiplies the states x `[M, K]` and w `[K, N]` like a model of `dtype`."""
     m, k, n = shape
     rec = Recorder(limits)
     rows = FORMATS[dtype].activations or dtype
@@ -231,7 +239,7 @@ def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: t
 
 
 def row_product_program(contiguous: int, dtype: str = "f32", limits: Limits | None = None) -> Program:
-    """An entry `probe` that multiplies a row by several weights in turn, so that they leave the caches."""
+    """Returns a program whose entry `probe` multiplies a row by several weights, which together exceed the caches."""
     k, n, count = ROW_PROBE
     rec = Recorder(limits)
     x = rec.fixed("x", Layout(1, k), "state")
@@ -244,7 +252,7 @@ def row_product_program(contiguous: int, dtype: str = "f32", limits: Limits | No
 
 
 def _weight(rec: Recorder, k: int, n: int, dtype: str, contiguous: int) -> Layout:
-    """A weight's layout, as a model of this dtype has it."""
+    """Returns the layout of a weight in a model of this dtype."""
     if contiguous:
         return ops.panels(rec, k, n, dtype)
     return fold(k, n, rec.limits.max_texture_size, dtype=dtype)
@@ -258,7 +266,7 @@ def _filled(player: Player) -> Player:
 
 
 def as_dict(choice: Choice) -> dict[str, object]:
-    """A choice as plain data, for `glgpt info`."""
+    """Returns a choice as plain data, for `glgpt info`."""
     return {
         "kernel": choice.kernel.name,
         "contiguous": choice.kernel.contiguous,

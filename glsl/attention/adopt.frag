@@ -1,4 +1,4 @@
-// Rows row .. of y, from rows pos .. of x: keys and values of a prompt go to the caches that several texts share.
+// Copies keys and values from rows pos .. of a text's caches to rows row .. of the caches that several texts share.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int from = min(pos + p.y - row, K_H - 1);

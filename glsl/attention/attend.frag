@@ -1,4 +1,4 @@
-// z[t, head] = SCALE * sum over s of pattern[t * n_head + head, s] v[s, head], s up to the position of the last t.
+// z[t, head] = SCALE * sum over s of pattern[t * n_head + head, s] v[s, head], for s up to the position of the last t.
 // With a BATCH, rows of z and v are t * BATCH + sequence.
 #include "pattern.glsl"
 
@@ -32,7 +32,7 @@ void main() {
     }
     Y_TILES(MIX)
   }
-  // The last keys one by one: rows of v beyond them may hold anything.
+  // The last keys one by one, since rows of v beyond them are undefined.
   for (int lane = 0; lane < keys - s; lane++) {
 #define REST(n, i, j) acc[n] += PATTERN(i, j)[lane] * VALUE(j, lane);
     Y_TILES(REST)

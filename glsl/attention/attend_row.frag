@@ -1,9 +1,9 @@
-// One row: z[head] = softmax(scores[head]) v over one range of keys, without writing the pattern: the sum is rescaled
-// whenever a greater score comes (Milakov and Gimelshein 2018). Beside it the logarithm of the range's summed
-// exponentials, by which `attended.glsl` weighs the ranges. Keys go by sixteens, so that many fetches are on their way
-// at once; the rest one by one, since rows of v beyond the position may hold anything.
-// With PLACES, the same for each of several texts, RANGES rows of y each: PLACES has their positions, TABLE for four keys
-// the rows of v that hold them.
+// One row: z[head] = softmax(scores[head]) v over a range of keys, without storing the pattern. The sum is rescaled
+// when a greater score is found (Milakov and Gimelshein 2018). The second output is the logarithm of the range's summed
+// exponentials, by which `attended.glsl` weighs the ranges. Sixteen keys are processed at once, so that many fetches run in
+// parallel; the rest one by one, since rows of v beyond the position are undefined.
+// With PLACES, the same for several texts, with RANGES rows of y for each. PLACES holds their positions, and TABLE the rows
+// of v with their keys, four in a texel.
 #ifdef PLACES_W
 #define TEXT (p.y / RANGES)
 #define RANGE (p.y % RANGES)
@@ -47,7 +47,7 @@ void main() {
     acc[0] = acc[0] * rescale + w * V(0, VALUES_OF(s / 4)[s % 4], c4);
     total = total * rescale + vec4(w, 0.0, 0.0, 0.0);
   }
-  float sum = max(total.x + total.y + total.z + total.w, 1.0e-30);  // nothing was summed in a range beyond the position
+  float sum = max(total.x + total.y + total.z + total.w, 1.0e-30);  // the sum of a range beyond the position is 0
   acc[0] /= sum;
   STORE_Y(acc)
 #ifdef LOGS_N

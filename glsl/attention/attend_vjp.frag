@@ -1,6 +1,6 @@
 // y[s, head] = SCALE * sum over t >= s of x[s, head, t] dz[t, head], for every sequence of the batch: the gradient of
-// keys or values, x being the transposed pattern. GROUP heads share one head of y, which gets the sum of theirs.
-// The row tiles are distant s, which share each fetched texel of dz.
+// keys or values, where x is the transposed pattern. GROUP heads share one head of y, which gets the sum of their gradients.
+// The row tiles hold distant s, which share each fetched texel of dz.
 #include "pattern.glsl"
 
 void main() {

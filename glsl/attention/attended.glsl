@@ -1,5 +1,5 @@
-// A texel of the row that `attend_row` left by ranges of keys: their mean, weighed by each range's summed exponentials.
-// Of several rows, that of the row whose ranges begin at FIRST_RANGE, at position AT.
+// Combines the ranges of keys that `attend_row` computed: the mean of a texel, weighted by each range's summed exponentials.
+// With several rows, FIRST_RANGE is the first range of the row and AT its position.
 #ifndef FIRST_RANGE
 #define FIRST_RANGE 0
 #define AT pos

@@ -1,4 +1,4 @@
-// y = (q, k, v) side by side.
+// y = (q, k, v), concatenated along the columns.
 vec4 part_at(int row, int c4) {
   if (4 * c4 < Q_COLS) return q_at(row, c4);
   c4 -= Q_COLS / 4;

@@ -1,5 +1,5 @@
-// X_OF(i, y, k): texel k of row y of row tile i of x, a pattern or a gradient of one: keys 4 k .. 4 k + 3, in f32 or as packed
-// halves of two column tiles.
+// X_OF(i, y, k): texel k (keys 4 k .. 4 k + 3) of row y of row tile i of x, which is a pattern or the gradient of one, stored
+// as f32 or as packed f16 of two column tiles.
 #if X_SHARED > 1
 vec4 x_of(int i, int y, int k) {
   X_TEXEL t = X(i, y, k % X_W);

@@ -1,6 +1,6 @@
 // y[t, head] = x[t, head], columns (i, i + D_HEAD / 2) rotated by the angle (pos + t / BATCH) * frequency[i].
-// With MOMENTS, x is the partial sums of one row before its norm, which is finished here. With PLACES, those of
-// several rows, BATCH_ROW of them: they go to texel rows row .., each rotated by its own position.
+// With MOMENTS, x is the partial sums of one row before its norm, which are finished here. With PLACES, it is those of
+// several rows: each row BATCH_ROW is written to texel row (row + BATCH_ROW) and rotated by its own position.
 #ifdef MOMENTS
 #include "folded_norm.glsl"
 #include "partial_sums.glsl"
@@ -9,7 +9,7 @@
 #ifdef FREQUENCIES
 const float FREQUENCY[D_HEAD / 2] = float[](FREQUENCIES);
 
-// (cosine, sine) of an angle of many turns: n * 6.28125 is exact, so that subtracting the turns loses nothing.
+// (cosine, sine) of a large angle: n * 6.28125 is exact, so that subtracting n full turns loses no precision.
 vec2 turn(float angle) {
   float n = floor(angle * 0.15915494309 + 0.5);
   float r = (angle - n * 6.28125) - n * 0.00193530717958648;

@@ -1,8 +1,8 @@
-// scores[t * n_head + head, s] = scale * q[pos + t, head] . k[s, head]; beyond the position, MASKED.
+// scores[t * n_head + head, s] = scale * q[pos + t, head] . k[s, head]; MASKED beyond the position.
 // With a BATCH, score rows are (t * BATCH + sequence) * n_head + head, rows of q and k are t * BATCH + sequence.
-// With fewer heads on one side, K_GROUP or Q_GROUP of the scores' heads share one (Ainslie et al. 2023).
-// With TO_POSITION, keys beyond the position of all row tiles are left as they were.
-// Texel column = four keys; the row tiles are distant t of the same head, which share every fetched key.
+// If k or q has fewer heads, K_GROUP or Q_GROUP of the scores' heads share one (Ainslie et al. 2023).
+// With TO_POSITION, texels beyond the position of all row tiles are not written.
+// A texel holds four keys; the row tiles hold distant t of the same head, which share every fetched key.
 #include "finite.glsl"
 
 void main() {

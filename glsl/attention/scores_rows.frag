@@ -1,6 +1,6 @@
-// One query of each of several texts, score rows text * n_head + head: y[s] = SCALE * q . k[s], beyond the text's
-// position MASKED. PLACES has the positions, TABLE for four keys the rows of k that hold them; q is in rows row .. .
-// With K_GROUP, heads share one of k. The sums are those of `scores.frag`, in the same order.
+// One query of each of several texts, in score rows text * n_head + head: y[s] = SCALE * q . k[s], MASKED beyond the text's
+// position. PLACES holds the positions, and TABLE the rows of k with the keys, four in a texel; the queries are in rows
+// row .. of q. K_GROUP heads share one head of k. The sums have the same order as in `scores.frag`.
 #include "finite.glsl"
 
 void main() {

@@ -1,5 +1,5 @@
-// The pattern of a head is what HOW says of it: 0 as it is; 1 uniform, all tokens so far alike; 2 the token before; 3 the
-// first token. HOW has a texel for each head.
+// Sets the pattern of each head by its texel of HOW: 0 unchanged; 1 uniform over all tokens so far; 2 the previous token;
+// 3 the first token.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

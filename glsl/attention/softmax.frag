@@ -1,5 +1,5 @@
 // pattern = exp(score - maximum) / sum, zero beyond the position. With TO_POSITION, texels beyond the position of all row
-// tiles are left as they were.
+// tiles are not written.
 #include "softmax.glsl"
 
 void main() {

@@ -1,5 +1,5 @@
-// (maximum, sum of exp(score - maximum)) of scores, merged online: Milakov and Gimelshein 2018.
-// The first maximum is a finite constant below every score, so that no infinity meets another.
+// (maximum, sum of exp(score - maximum)) of scores, merged online (Milakov and Gimelshein 2018).
+// The initial maximum is a finite constant below every score, which avoids differences of infinities.
 const vec2 NOTHING = vec2(-3.0e38, 0.0);
 
 vec2 merge_softmax(vec2 a, vec2 b) {
@@ -7,7 +7,7 @@ vec2 merge_softmax(vec2 a, vec2 b) {
   return vec2(m, a.y * exp(a.x - m) + b.y * exp(b.x - m));
 }
 
-// Of the first `lanes` values of a texel.
+// The same for the first `lanes` values of a texel.
 vec2 texel_softmax(vec4 v, int lanes) {
   bvec4 in_use = lessThan(ivec4(0, 1, 2, 3), ivec4(lanes));
   v = mix(vec4(NOTHING.x), v, in_use);

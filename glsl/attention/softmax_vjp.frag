@@ -1,4 +1,4 @@
-// dx = pattern (d(pattern) - sum over the row of pattern d(pattern)); zero beyond the position, as the pattern is.
+// dx = pattern (d(pattern) - sum over the row of pattern d(pattern)); zero beyond the position, like the pattern.
 #include "pattern.glsl"
 
 void main() {

@@ -1,4 +1,4 @@
-// Of every Y_W-th texel of each row: the sum of pattern d(pattern).
+// The sum of pattern d(pattern) over every Y_W-th texel of each row.
 #include "pattern.glsl"
 
 void main() {

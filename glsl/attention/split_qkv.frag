@@ -1,6 +1,6 @@
-// Rows of q, k and v from the product with c_attn, each at its position: texel row pos + t of three caches.
-// With MOMENTS, from the partial sums of one row before its norm, which is finished here. Several such
-// rows, BATCH_ROW of them, go to texel rows row ...
+// Writes rows of q, k and v from the product with c_attn to texel rows pos + t of three caches.
+// With MOMENTS, the product is the partial sums of one row before its norm, which are finished here. With several such rows,
+// row BATCH_ROW is written to texel row (row + BATCH_ROW).
 #ifdef MOMENTS
 #include "folded_norm.glsl"
 #include "partial_sums.glsl"

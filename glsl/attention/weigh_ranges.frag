@@ -1,4 +1,4 @@
-// Rows of attention from their ranges of keys, RANGES of each row, which is at a position of its own.
+// Combines the RANGES ranges of keys of each row of attention; each row has its own position.
 #define FIRST_RANGE (int(gl_FragCoord.y) * RANGES)
 #define AT int(PLACES(0, int(gl_FragCoord.y), 0).x)
 #include "attended.glsl"

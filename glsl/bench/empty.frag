@@ -1,4 +1,4 @@
-// The cheapest pass there is.
+// The cheapest possible pass.
 void main() {
   vec4 v[1];
   v[0] = vec4(1.0);

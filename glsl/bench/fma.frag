@@ -1,4 +1,4 @@
-// As many multiply-adds as the fragment path can do: eight independent chains, no fetches but one.
+// Only multiply-adds, to measure their peak rate: eight independent chains after a single fetch.
 void main() {
   vec4 x = X(0, 0, 0), a[8];
   for (int i = 0; i < 8; i++) a[i] = x + float(i);

@@ -1,5 +1,5 @@
-// One row from the partial sums of a product, or each row of several: y = act(their sum), with MOMENTS that of the
-// normed row.
+// Adds up the partial sums of a product for one row or each of several: y = act(sum). With MOMENTS, the sum is converted to
+// the product of the normed row first.
 #include "activation.glsl"
 #include "partial_sums.glsl"
 #ifdef MOMENTS

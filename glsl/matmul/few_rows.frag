@@ -1,7 +1,7 @@
-// A few rows times a matrix, K cut into SPLIT_K slices as `matvec.frag` does it for one row, with the same sums: each row
-// tile of y holds ROW_GROUPS rows, whose partial sums follow each other. So a fragment multiplies a texel of w, or some
-// texels of its row, with Y_NR rows of x.
-#define COLUMNS ((Y_NC + W_SHARED - 1) / W_SHARED)  // texels of a row of w; a pass may take a part of one
+// A few rows times a matrix, with K split into SPLIT_K slices like in `matvec.frag`, and with the same sums. Each row tile
+// of y holds the partial sums of ROW_GROUPS rows, one after the other. A fragment multiplies one or some texels of a row of
+// w with Y_NR rows of x.
+#define COLUMNS ((Y_NC + W_SHARED - 1) / W_SHARED)  // texels of a row of w; a pass may use only a part of one
 #define TILE(j) ((j) % W_SHARED)
 
 // sums += four columns of each row of x times four rows of w.
@@ -29,7 +29,7 @@ void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, slice = p.y / BY % SPLIT_K, group = p.y / (BY * SPLIT_K);
   vec4 acc[Y_N];
-  ivec3 at[COLUMNS];  // where in w
+  ivec3 at[COLUMNS];  // places in w
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
   for (int n = 0; n < COLUMNS; n++) {
@@ -42,7 +42,7 @@ void main() {
 #define SCALE(n, i, j) acc[n] *= w_scale(0, 4 * slice * SLICE, at[(j - Y_J) / W_SHARED], TILE(j));
   Y_TILES(SCALE)
 #elif defined W_GROUP
-  // The sums of a group of rows are multiplied with its scales.
+  // The sums of each group of rows are multiplied with the group's scales.
   for (int k4 = slice * SLICE; k4 < end;) {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
     int stop = min(end, k4 + (min(row / W_GROUP * W_GROUP + W_GROUP, W_H) - row + 3) / 4);

@@ -1,9 +1,9 @@
-// The product of a normed row with w, from the product of the row itself: for x' = (x - mean) / deviation * gain + bias,
-// x' w = ((x gain) w - mean (gain w)) / deviation + bias w. The samplers gain_w and bias_w hold
-// gain w and bias w (+ the layer's own).
-// MOMENTS holds (mean, squared deviations, count) of slices of the row; they are added in one loop without a division.
-// Where the mean square overflows, the factor is infinite: zero would turn the row into the bias.
-// Without these samplers the norm is an RMS norm: x' w = (x gain) w / root mean square.
+// Computes the product of a normed row with w from the product of the row itself: for
+// x' = (x - mean) / deviation * gain + bias, x' w = ((x gain) w - mean (gain w)) / deviation + bias w. The samplers gain_w
+// and bias_w hold gain w and bias w (+ the layer's bias). Without them the norm is an RMS norm:
+// x' w = (x gain) w / root mean square.
+// MOMENTS holds (mean, squared deviations, count) of slices of the row, which are added in one loop without a division.
+// If the mean square overflows, the factor is infinite, since zero would turn the row into the bias.
 #include "finite.glsl"
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
@@ -22,8 +22,8 @@ vec2 mean_and_scale() {
 vec4 normed(vec4 product, int c4, vec2 row) { return product * row.y; }
 #else
 vec2 mean_and_scale() {
-  float origin = MOMENTS(0, BATCH_ROW, 0).x;  // sums about it lose nothing to a mean that all slices share
-  vec3 sum = vec3(0.0);  // of deviations from it, of their squares, of squares within the slices
+  float origin = MOMENTS(0, BATCH_ROW, 0).x;  // sums are relative to it, so that a large common mean costs no precision
+  vec3 sum = vec3(0.0);  // deviations from it, their squares, squared deviations within the slices
   for (int i = 0; i < MOMENTS_W; i++) {
     vec4 m = MOMENTS(0, BATCH_ROW, i);
     float d = m.x - origin;

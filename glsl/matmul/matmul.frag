@@ -1,6 +1,6 @@
-// y[M, N] = act(x[M, K] w[K, N] + bias) (+ residual): one fragment computes a texel of every tile it writes, so each
-// fetched texel of x feeds all column tiles and each texel of w all row tiles. With SPLIT_K > 1, y holds the partial sums
-// over slices of K beside each other, tile by tile, for `matmul_sum.frag` to add up.
+// y[M, N] = act(x[M, K] w[K, N] + bias) (+ residual). A fragment computes a texel of every tile it writes, so each fetched
+// texel of x is used for all column tiles and each texel of w for all row tiles. With SPLIT_K > 1, each tile of y holds the
+// partial sums over slices of K next to each other, and `matmul_sum.frag` adds them up.
 #include "activation.glsl"
 
 #define ACROSS (Y_W / SPLIT_K)
@@ -13,8 +13,8 @@ ivec2 p;
 vec4 acc[Y_N];
 #include "weight_rows.glsl"
 
-// acc += x (four columns of each row tile) times four rows of w. In f32 the four products are added to each other first:
-// a sum that is rounded a quarter as often has half of the error. Packed factors have lost more than that before.
+// acc += x (four columns of each row tile) times four rows of w. In f32 the four products are added to each other first,
+// since a sum that is rounded a quarter as often has half the error. Packed factors have already lost more precision.
 #ifdef W_GROUP
 void multiply(vec4 x[Y_NR], int tile, int row, vec4 scale[X_SHARED * Y_NC], int first) {
 #else
@@ -26,7 +26,7 @@ void multiply(vec4 x[Y_NR], int tile, int row) {
 #define LANE_W(n, i, j) acc[n] += x[i - Y_I].w * ROW(3, j);
 #define FOUR(n, i, j) \
   acc[n] += x[i - Y_I].x * ROW(0, j) + x[i - Y_I].y * ROW(1, j) + x[i - Y_I].z * ROW(2, j) + x[i - Y_I].w * ROW(3, j);
-  vec4 w[4 * Y_NC];  // local: with a global array a page's prefill took a tenth longer
+  vec4 w[4 * Y_NC];  // local, since the page's prefill took 10% longer with a global array
   FETCH_ROWS
 #if X_SHARED == 1
   Y_TILES(FOUR)
@@ -35,8 +35,8 @@ void multiply(vec4 x[Y_NR], int tile, int row) {
 #endif
 }
 
-// `n` texels of x from `x0` on. at: for each column tile that they hold, the row tile of w and the row in it that the first
-// texel meets; none where the matrix has ended.
+// Multiplies `n` texels of x from `x0` on. `at` holds, for each column tile in these texels, the row tile of w and the row
+// in it for the first texel; the row tile is -1 beyond the end of the matrix.
 #define FETCH_X(n, i) t[n] = X(i * X_ACROSS + layer, p.y, x0 + k);
 #define MULTIPLY(tile) \
   if (at[tile].x >= 0) { \
@@ -52,7 +52,7 @@ void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
     X_EACH_SHARED(MULTIPLY) \
   }
 #ifdef W_GROUP
-  // Stretches within one group of rows of w for each column tile of x.
+  // Each stretch is inside one group of rows of w for each column tile of x.
   while (k < end) {
     int stop = end;
     vec4 scale[X_SHARED * Y_NC];
@@ -70,7 +70,7 @@ void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
   }
 #else
 #define SCALE_OF(tile)
-  int count = n % SPLIT_K == 0 ? n / SPLIT_K : end - k;  // mostly a constant: packed products are a tenth faster
+  int count = n % SPLIT_K == 0 ? n / SPLIT_K : end - k;  // usually a constant, which makes packed products 10% faster
   for (int m = 0; m < count; m++, k++) STEP
 #endif
 }
@@ -95,7 +95,7 @@ void main() {
 #endif
   Y_TILES(START)
 #if defined UNROLL_TILES && W_SHARED > 1 && W_TC > Y_TC
-  // The loop once for each tile of w that a tile of y may find here: shifts by constants save 5% of a product.
+  // One copy of the loop for each tile of w that a tile of y may use: shifts by constants save 5% of a product's time.
 #define WITH_TILE(t) \
   if (p.x / W_W == t) { \
     for (int n = 0; n < Y_NC; n++) tile_of[n] = ((Y_J + n) * (W_TC / Y_TC) + t) % W_SHARED; \

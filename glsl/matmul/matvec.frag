@@ -1,19 +1,19 @@
-// One row times a matrix, K cut into SPLIT_K slices: partial sums y = x[slice of K] w[slice of K, some texels of columns].
-// x is one row, or the ranges of keys that attention left of it.
-// A fragment takes CONTIGUOUS texels of a row of w, or Y_N / W_SHARED of them that are STRIDE apart. Pixels walk the
-// columns in blocks of 4 x BY, so that the pixels a driver runs together read one stretch of a row.
+// One row times a matrix, with K split into SPLIT_K slices: partial sums y = x[slice of K] w[slice of K, some columns].
+// x is one row, or the ranges of keys of a row of attention.
+// A fragment takes CONTIGUOUS texels of a row of w, or Y_N / W_SHARED texels at a distance of STRIDE. Pixels are arranged in
+// blocks of 4 x BY columns, so that the pixels that a driver runs together read one stretch of a row.
 #ifdef KEYS
 #include "attended.glsl"
 #define FACTOR(k4) attended(k4)
 #else
 #define FACTOR(k4) x_at(0, k4)
 #endif
-#define COLUMNS ((Y_N + W_SHARED - 1) / W_SHARED)  // texels of a row of w; a pass may take a part of one
+#define COLUMNS ((Y_N + W_SHARED - 1) / W_SHARED)  // texels of a row of w; a pass may use only a part of one
 #define TILE(n) ((Y_J + n) % W_SHARED)
 
-// sums += 4 * AT_ONCE columns of x times as many rows of w, up to the texel `last` of K. All fetches before the
-// multiplications, since on software GL each is a call that empties the registers, and a GPU waits for them together; row
-// by row, since the texels of one row are in the same page, those of one column are not (2x there).
+// sums += 4 * AT_ONCE columns of x times as many rows of w, up to texel `last` of K. All fetches precede the
+// multiplications: on software GL a fetch is a call that spills the registers, and a GPU waits for all of them together. They
+// go row by row, since the texels of a row are in the same memory page, and those of a column are not (2x faster there).
 #define MULTIPLY(sums, k4, last) { \
     vec4 xs[AT_ONCE]; \
     W_TEXEL w[4 * COLUMNS * AT_ONCE]; \
@@ -38,7 +38,7 @@
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
-#ifdef PAD  // rows that nobody reads; with `discard` Mesa's llvmpipe takes twenty times as long for all of them
+#ifdef PAD  // these rows are not read; `discard` would take Mesa's llvmpipe twenty times as long
   bool is_read = p.y >= PAD;
   p.y = max(p.y - PAD, 0);
 #else
@@ -46,7 +46,7 @@ void main() {
 #endif
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, slice = p.y / BY;
   vec4 acc[Y_N];
-  ivec3 at[COLUMNS];  // where in w
+  ivec3 at[COLUMNS];  // places in w
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
   for (int n = 0; n < COLUMNS; n++) {
@@ -55,12 +55,12 @@ void main() {
   }
   int end = is_read ? min((slice + 1) * SLICE, K4) : 0;
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
-  // One group of rows, whose sums are scaled at the end: half of the registers.
+  // The slice is inside one group of rows; scaling the sums at the end halves the registers.
   for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(ADD, k4, end - 1)
 #define SCALE(n, i, j) acc[n] *= w_scale(0, 4 * slice * SLICE, at[n / W_SHARED], TILE(n));
   Y_TILES(SCALE)
 #elif defined W_GROUP
-  // The sums of a group of rows are multiplied with its scales.
+  // The sums of each group of rows are multiplied with the group's scales.
   for (int k4 = slice * SLICE; k4 < end;) {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
     int stop = min(end, k4 + (min(row / W_GROUP * W_GROUP + W_GROUP, W_H) - row + 3) / 4);

@@ -1,4 +1,4 @@
-// What a norm's gain and bias come to behind a linear layer: gain w, and bias w + the layer's own bias.
+// Folds a norm's gain and bias into the linear layer after it: gain w, and bias w + the layer's bias.
 void main() {
   vec4 g[G_N], b[G_N];
 #ifdef SHIFT

@@ -1,5 +1,5 @@
-// Adds up the partial sums of a one-row product for one texel of columns; `matvec.frag` says where they are, and
-// `few_rows.frag` where those of row BATCH_ROW of several are.
+// Adds up the partial sums of a one-row product for one texel of columns. `matvec.frag` describes their places, and
+// `few_rows.frag` those of row BATCH_ROW of several.
 #ifndef ROW_GROUPS
 #define ROW_GROUPS 1
 #endif
@@ -9,7 +9,7 @@
 #ifndef PAD
 #define PAD 0
 #endif
-// A plain loop with a constant bound: drivers unroll it better than a hand does.
+// A plain loop with a constant bound: drivers unroll it better than by hand.
 vec4 sum_of_partial_sums(int c4) {
 #if SHARED > 1
   int texel = c4 / (SHARED * TILE) * TILE + c4 % TILE;

@@ -1,6 +1,5 @@
-// One row of the residual stream: row ROW of x, plus partial sums of a split product and its bias; beside it the row
-// times the next norm's gain, and the moments of what this fragment wrote. Without a gain, the row alone. Or each row of
-// several.
+// One row of the residual stream, or each of several: row ROW of x, plus the partial sums of a split product and its bias.
+// With a gain, also the row times the next norm's gain, and the moments of the values that this fragment wrote.
 #include "moments.glsl"
 #ifdef PARTIAL_SUMS_W
 #include "partial_sums.glsl"

@@ -1,18 +1,18 @@
-// Four rows of w from `row` on of row tile `tile`, in this fragment's column tiles, decoded into the array w. All fetches
-// come before all multiplications, since on software GL each is a call that empties the registers, and a column's rows
-// together, for the processor to fetch ahead.
-// Of a quantised w, `scale` holds those of the rows' group for each column tile, from `first` on.
+// Fetches four rows of w, from `row` on of row tile `tile`, for this fragment's column tiles, and decodes them into the array
+// w. All fetches precede all multiplications, since on software GL each is a call that spills the registers. The rows of a
+// column are fetched together, so that the processor prefetches.
+// For a quantised w, `scale` holds the scales of the rows' group for each column tile, from `first` on.
 #define ROW(o, j) w[4 * (j - Y_J) + o]
-// Column tiles of y that lie in the same texels of w, of which one tile of y may hold several.
+// Column tiles of y in the same texels of w; a tile of y may hold several tiles of w.
 #if W_SHARED > 1 && W_TC > Y_TC
 #define PER_TEXEL (W_SHARED * Y_TC / W_TC)
 #else
 #define PER_TEXEL W_SHARED
 #endif
 #define COLUMNS ((Y_NC + PER_TEXEL - 1) / PER_TEXEL)  // texels of a row of w
-ivec3 column[COLUMNS];  // where in w
+ivec3 column[COLUMNS];  // places in w
 #if W_SHARED > 1 && W_TC > Y_TC
-int tile_of[Y_NC];  // which column tile of its texel
+int tile_of[Y_NC];  // column tile within its texel
 #define TILE(n, j) tile_of[n]
 #else
 #define TILE(n, j) (j % W_SHARED)

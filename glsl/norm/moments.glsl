@@ -1,5 +1,5 @@
-// (mean, sum of squared deviations, count), merged pairwise: Chan, Golub and LeVeque 1979. Never the difference of
-// two large sums, so a residual stream with a large mean keeps its variance.
+// Moments (mean, sum of squared deviations, count), merged pairwise (Chan, Golub and LeVeque 1979). No difference of two
+// large sums is taken, so the variance of a residual stream with a large mean stays precise.
 #include "finite.glsl"
 
 vec3 merge_moments(vec3 a, vec3 b) {
@@ -7,7 +7,7 @@ vec3 merge_moments(vec3 a, vec3 b) {
   return vec3(a.x + d * (b.z / n), a.y + b.y + d * d * (a.z * b.z / n), a.z + b.z);
 }
 
-// Of the first `lanes` values of a texel.
+// The moments of the first `lanes` values of a texel.
 vec3 texel_moments(vec4 v, int lanes) {
   vec4 mask = vec4(lessThan(ivec4(0, 1, 2, 3), ivec4(lanes)));
   float mean = dot(v, mask) / float(lanes);
@@ -15,8 +15,8 @@ vec3 texel_moments(vec4 v, int lanes) {
   return vec3(mean, dot(d, d), float(lanes));
 }
 
-// What a norm subtracts from a row of these moments, and multiplies it with; an RMS norm (Zhang and Sennrich 2019)
-// subtracts nothing. Where the mean square overflows the factor is infinite: zero would turn the row into the bias.
+// (value that a norm subtracts from a row, factor) for these moments. An RMS norm (Zhang and Sennrich 2019) subtracts 0.
+// If the mean square overflows, the factor is infinite, since zero would turn the row into the bias.
 vec2 norm_of(vec3 moments, float count, float epsilon) {
   float variance = moments.y / count, square = variance + moments.x * moments.x;
 #ifdef RMS_NORM

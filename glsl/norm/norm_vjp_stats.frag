@@ -1,4 +1,4 @@
-// What a row of the norm's gradient needs of the whole row, by slices of it: texel (row, slice) =
+// The sums over a row that the norm's gradient needs, for each slice of the row: texel (row, slice) =
 // (sum of gain dy, sum of gain dy x', mean, 1 / deviation), x' = (x - mean) / deviation.
 #include "moments.glsl"
 
@@ -11,7 +11,7 @@ void main() {
   int end = min((p.x + 1) * SLICE, C4);
   for (int c4 = p.x * SLICE; c4 < end; c4++) {
     vec4 g = gain_at(0, c4) * dy_at(p.y, c4);
-#ifndef RMS_NORM  // whose mean is no function of x
+#ifndef RMS_NORM  // its mean does not depend on x
     a += g;
 #endif
     b += g * (x_at(p.y, c4) - row.x) * row.y;

@@ -1,4 +1,4 @@
-// Sums over `ROWS` rows: dy x', the gradient of the norm's gain, and dy, that of its bias where it has one.
+// Sums over `ROWS` rows: dy x' for the gradient of the norm's gain, and dy for that of its bias, if it has one.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 g[1], b[1];

@@ -1,4 +1,4 @@
-// y = act(x), any two layouts of the same matrix.
+// y = act(x). x and y may have different layouts.
 #include "activation.glsl"
 
 void main() {

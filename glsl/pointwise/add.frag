@@ -1,4 +1,4 @@
-// y = a + b, any two layouts of the same matrix.
+// y = a + b. The layouts may differ.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,4 +1,4 @@
-// y = x in another layout; y may be larger, zero beyond x.
+// y = x in another layout. y may be larger; it is zero beyond x.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

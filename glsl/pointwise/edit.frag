@@ -1,6 +1,6 @@
-// y = x gain + shift, by the row of both that WHICH names for a position and head; row 0 stands for y = x.
-// Row t * PER + head of y is of position pos + t; with ONLY_ROW, y is the one of position pos + ONLY_ROW.
-// With ALL_POSITIONS, x has a row for each position.
+// y = x gain + shift. WHICH holds the row of gain and shift for each position and head; row 0 means y = x.
+// Row t * PER + head of y has position pos + t. With ONLY_ROW, all rows of y have position pos + ONLY_ROW.
+// With ALL_POSITIONS, x has a row for each position, of which y has those from pos on.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

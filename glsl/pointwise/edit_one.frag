@@ -1,4 +1,4 @@
-// y = x gain + shift: by row 1 of both at position AT, by row 0 at all others.
+// y = x gain + shift, with row 1 of both at position AT and row 0 at all others.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int one = int(floor(at_at(0, 0).x + 0.5));

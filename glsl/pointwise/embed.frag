@@ -1,5 +1,5 @@
-// y[t, :] = tokens[:, id[t]] + positions[pos + t / BATCH, :], where positions have an embedding.
-// With PLACES, row t is at a position of its own. `tokens` is transposed, [n_embd, vocab], as the product with it wants.
+// y[t, :] = tokens[:, id[t]] + positions[pos + t / BATCH, :]; without position embeddings, only the first term.
+// With PLACES, each row t has its own position. `tokens` is transposed, [n_embd, vocab], for the product with it.
 vec4 token(int id, int c4) {
   int c = 4 * c4, texel = id >> 2, lane = id & 3;
   return vec4(tokens_at(c, texel)[lane], tokens_at(c + 1, texel)[lane], tokens_at(c + 2, texel)[lane],

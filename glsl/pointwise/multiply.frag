@@ -1,4 +1,4 @@
-// y = a b, value by value.
+// y = a b, elementwise.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,4 +1,4 @@
-// The row of x that the scalar `row` names; zero beyond it.
+// y = row `row` (a scalar) of x; zero beyond its columns.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,4 +1,4 @@
-// y = x transposed: texel (r, c4) of y holds column r of x at its rows 4 c4 .. 4 c4 + 3; zero beyond x.
+// y = x transposed: texel (r, c4) of y holds rows 4 c4 .. 4 c4 + 3 of column r of x; zero beyond x.
 float x_value(int row, int r) { return row < X_ROWS && r < X_COLS ? x_one(row, r) : 0.0; }
 
 void main() {

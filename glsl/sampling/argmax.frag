@@ -1,5 +1,5 @@
-// The greatest value of each block of a row, or of each row of several, and where: texel = (value, column, 1 if the block
-// holds any, 1 if it holds a NaN or an infinity); the first of equals wins. Eight texels are fetched at once.
+// Finds the greatest value of each block of a row, or of each of several rows: texel = (value, column, 1 if the block has
+// values, 1 if it has a NaN or an infinity). Of equal values the first one wins. Eight texels are fetched at once.
 #include "finite.glsl"
 
 void main() {

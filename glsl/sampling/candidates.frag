@@ -1,7 +1,7 @@
-// The likeliest 4 tokens of each block of a row of logits, best first; of equals the first wins. A block is every
-// BLOCKS-th texel. The first two targets hold pairs (logit, id), id -1 where the block has no more; the fourth has a half
-// added where the block has more. The last target has the block's sums of exp(logit - greatest), with
-// temperature and without. With M1_W only tokens below the bracket of `nucleus.glsl` count.
+// Finds the likeliest 4 tokens of each block of a row of logits, best first; of equal logits the first one wins. A block is
+// every BLOCKS-th texel. The first two targets hold pairs (logit, id); id is -1 if the block has no more tokens, and 0.5 is
+// added to the fourth id if it has more than four. The last target holds the block's sums of exp(logit - greatest), with
+// temperature and without. With M1_W, only tokens below the bracket of `nucleus.glsl` count.
 #include "nucleus.glsl"
 
 void main() {
@@ -25,7 +25,7 @@ void main() {
       if (!(value > LEAST && value < upper)) continue;
       more = more || id.w >= 0.0;
       if (value <= best.w) continue;
-      bvec4 after = lessThan(best, vec4(value));  // from the place on that it takes
+      bvec4 after = lessThan(best, vec4(value));  // the places from the one where it is inserted
       vec4 moved = vec4(value, best.xyz), moved_id = vec4(its, id.xyz);
       moved.yzw = mix(vec3(value), moved.yzw, after.xyz);
       moved_id.yzw = mix(vec3(its), moved_id.yzw, after.xyz);

@@ -1,5 +1,5 @@
-// The likeliest 7 candidates of X_H * X_W / BLOCKS blocks: pairs (logit, id) as in `candidates.frag`, in four targets. The
-// last one's second half has the sums of exp(logit - greatest), with temperature and without.
+// Finds the likeliest 7 candidates of X_H * X_W / BLOCKS blocks: pairs (logit, id) as in `candidates.frag`, in four targets.
+// z and w of the last target are the sums of exp(logit - greatest), with temperature and without.
 #define N_BEST 7
 
 void main() {

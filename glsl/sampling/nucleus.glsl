@@ -1,10 +1,11 @@
-// Top-p: the search for the logit at which the nucleus ends. Each level weighs the tokens at 15 edges below the last
-// level's, and all of them; M1 to M4 are the weights that the levels so far found, in rows to be added up.
+// Top-p: searches the logit at which the nucleus ends. Each level computes the weight of all tokens, and of those above each
+// of 15 edges within the bracket of the previous level. M1 to M4 are the weights of the levels so far, in rows whose sum
+// counts.
 const float LEAST = -3.0e38;
 
-// A bracket is (upper, top, width, weight): tokens of `upper` and above weigh less than top_p of all, `weight`, and the
-// next edges are `width` / 16 apart below `top`. A width is a power of two, so that an edge has the same bits wherever
-// it is computed.
+// A bracket is (upper, top, width, weight): the tokens with logits of at least `upper` have the weight `weight`, less than
+// top_p of all, and the next edges are at steps of `width` / 16 below `top`. The width is a power of two, so that an edge has
+// the same bits wherever it is computed.
 float edge(vec4 bracket, int i) { return bracket.y - bracket.z / 16.0 * float(i); }
 
 vec4 narrowed(vec4 bracket, vec4 m[4]) {

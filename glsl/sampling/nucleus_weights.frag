@@ -1,4 +1,4 @@
-// Of every BLOCKS-th texel of a row of logits: what the tokens at or above each of 15 edges weigh, and all of them.
+// For every BLOCKS-th texel of a row of logits: the weight of the tokens at or above each of 15 edges, and of all tokens.
 #include "nucleus.glsl"
 
 void main() {

@@ -1,5 +1,5 @@
-// Of each row: (-log softmax(x)[target], how many columns come before the target, the probability of the first column,
-// 1 where there is a target). Columns are ordered by value, equal ones by their number.
+// For each row: (-log softmax(x)[target], rank of the target, probability of the likeliest column, 1 if there is a target).
+// The rank counts the columns with a greater value, or with an equal value and a smaller index.
 #include "softmax.glsl"
 
 void main() {

@@ -1,11 +1,11 @@
-// The winner of each block among the tokens that the threshold leaves: texel = (score, id, logit, weight of all of them),
-// id -1 where there is none. A token's score is (logit - greatest) / temperature - log(E), E exponentially distributed: the
-// greatest score of all is a draw from their softmax (Gumbel-max). A block is every BLOCKS-th texel of a row of logits;
-// every BLOCK_ROWS rows of pixels are another step.
+// Finds the winner of each block among the tokens kept by the threshold: texel = (score, id, logit, weight of all kept tokens);
+// id is -1 if there is none. A token's score is (logit - greatest) / temperature - log(E) with E exponentially distributed, so
+// the token with the greatest score is a sample from the softmax (Gumbel-max). A block is every BLOCKS-th texel of a row of
+// logits; each BLOCK_ROWS rows of pixels are another step.
 #include "hash.glsl"
 #include "threshold.glsl"
 
-// -log of uniform numbers in (0, 1), exact near 0 too, where winners come from.
+// -log of uniform numbers in (0, 1). Precise near 0 too, where winners come from.
 vec4 exponential(uvec4 bits) {
   vec4 u = (vec4(bits) + 0.5) * 2.3283064365386963e-10;  // 2^-32
   return mix(-log(1.0 - min(u, 0.99999994)), u * (1.0 + 0.5 * u), lessThan(u, vec4(1e-3)));

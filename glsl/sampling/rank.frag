@@ -1,4 +1,4 @@
-// Of each candidate (pixel: block, place in its block): (logit, id, how many candidates come before it, their weight).
+// For each candidate (pixel: block, place in the block): (logit, id, number of candidates before it, their weight).
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 pair = X(p.y / 2, p.x / X_W, p.x % X_W);

@@ -1,7 +1,6 @@
-// Where the tokens end that top-k and top-p keep, as far as one part of the candidates tells: texel = (logit, id, rank of the
-// last one kept, or -1, how many candidates are certain to be the best of all tokens). These reach as far as the first one
-// whose block has more (a half in its id). `threshold.glsl` puts the parts together; the last texel is that of the best
-// token, for its sake.
+// Finds the last token that top-k and top-p keep, in one part of the candidates: texel = (logit, id, rank or -1, number of
+// candidates that are certain to be the best of all tokens). They are certain up to the first one whose block has more tokens
+// (0.5 is added to its id). `threshold.glsl` combines the parts; the last texel is a copy of BEST for it.
 #include "nucleus.glsl"
 
 float weight(float x) { return exp((x - BEST(0, 0, 0).y) * inverse_temperature); }
@@ -10,7 +9,7 @@ void main() {
   vec4 last = vec4(LEAST, -1.0, -1.0, 3.0e38), v[1];
   float k = 3.0e38, held = 0.0, wanted = 3.0e38;
 #ifdef M1_W
-  held = bracket().w;  // by tokens above all candidates
+  held = bracket().w;  // weight of the tokens above all candidates
   float all = 0.0;
   for (int y = 0; y < M1_H; y++) all += M1(0, y, 3).w;
   wanted = top_p * all - held;

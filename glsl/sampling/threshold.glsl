@@ -1,6 +1,6 @@
-// Where the tokens end that top-k, top-p and min-p keep, from the parts that `threshold.frag` left: (logit, id, greatest
-// logit, state). A token is kept if its logit is greater, or equal and its id not above this one. The state is 1 where a
-// logit is not finite, 2 where the candidates do not reach so far: then nothing is decided.
+// Combines the parts that `threshold.frag` computed into the threshold of top-k, top-p and min-p: (logit, id, greatest logit,
+// state). A token is kept if its logit is greater, or if it is equal and its id is not greater. The state is 1 if a logit is
+// not finite, and 2 if the candidates do not reach the threshold, so that the draw is undecided.
 vec4 found_threshold() {
   vec4 best = THRESHOLD(0, 0, THRESHOLD_W - 1), last = vec4(-3.0e38, 3.0e38, -1.0, 3.0e38);
   bool search = NUCLEUS || top_k > 0;

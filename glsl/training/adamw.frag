@@ -1,9 +1,9 @@
-// AdamW (Loshchilov and Hutter 2019): m and s are the averages exp_avg and exp_avg_sq of the clipped gradient, decay is added to the step. A gradient that is
-// not finite changes nothing, so that the parameters stay the last good ones.
+// AdamW (Loshchilov and Hutter 2019): m and s are the averages exp_avg and exp_avg_sq of the clipped gradient; weight decay
+// is added to the step. If the norm of the gradients is not finite, nothing changes and the last good parameters stay.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 w[Y_N], m[Y_N], s[Y_N];
-  vec4 norm = NORM(0, 0, 0);  // (norm, what to multiply gradients with, 1 if finite, 0)
+  vec4 norm = NORM(0, 0, 0);  // (norm, factor for gradients, 1 if finite, 0)
 #define UPDATE(n, i, j) { \
     int row = i * Y_H + p.y, c4 = j * Y_W + p.x; \
     w[n] = X(i * X_TC + j, p.y, p.x); \

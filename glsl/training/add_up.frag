@@ -1,4 +1,5 @@
-// The x of every texel of some tensors of TEXELS texels at most, added up into the target's texels in steps of its width.
+// Adds up the x component of every texel of several tensors, of at most TEXELS texels each. Each texel of the target sums
+// every Y_W-th texel.
 void main() {
   float sum = 0.0;
   for (int k = int(gl_FragCoord.x); k < TEXELS; k += Y_W) {

@@ -1,4 +1,4 @@
-// y[slice] = the sum of `ROWS` rows of x; with PLUS, and of a row of it.
+// y[slice] = the sum of `ROWS` rows of x; with PLUS, plus its row.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

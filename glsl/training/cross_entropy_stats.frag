@@ -1,4 +1,4 @@
-// (maximum, sum of exponentials) of a slice of each row of logits; the sum is NaN where one of them is not finite.
+// (maximum, sum of exponentials) of a slice of each row of logits; the sum is NaN if one of the logits is not finite.
 #include "finite.glsl"
 #include "softmax.glsl"
 

@@ -1,4 +1,4 @@
-// dx = (softmax(x) - one at the target) SCALE; zero for a row without a target. With a loss scale, that many times as much.
+// dx = (softmax(x) - one at the target) SCALE, times the loss scale if there is one; zero for a row without a target.
 #ifdef LOSS_SCALE_W
 #define TIMES SCALE * LOSS_SCALE(0, 0, 0).x
 #else

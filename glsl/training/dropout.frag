@@ -1,5 +1,5 @@
-// y = x / (1 - RATE) where a hash of (seed, step, micro-batch, site, row, texel) keeps it, else 0: the same values
-// are dropped in the forward and the backward pass, on every device, with no mask kept.
+// y = x / (1 - RATE) if a hash of (seed, step, micro-batch, site, row, texel) keeps the value, else 0. The forward and the
+// backward pass drop the same values, on every device, without a stored mask.
 #include "hash.glsl"
 
 void main() {

@@ -1,6 +1,6 @@
 // d(tokens)[c, id] = the sum of dy[row, c] over the rows whose token is id (+ plus). `order` lists (row, id % 4) of the rows
-// sorted by token, `starts` (first, end) in it of the four tokens of each texel: a gather, so nothing is blended and the
-// order of adding is fixed.
+// sorted by token; `starts` holds (first, end) in it for the four tokens of each texel. It is a gather, so no blending is
+// needed and the order of addition is fixed.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,8 +1,8 @@
-// (norm, what a gradient is multiplied with, 1 if the norm is finite else 0, 0) from the sum of squares of all gradients.
-// They are of (sum of losses) / ROWS; of the mean over the targets that count, whose numbers are in MICRO_BATCHES rows of LOSSES,
-// they are `mean` times that, exactly 1 where every row has one. Clipping multiplies with min(1, CLIP / norm).
-// With a loss scale the gradients are that many times as large. Once a norm was not finite, OVERFLOWED says so, and no
-// later step counts as finite.
+// (norm, factor for gradients, 1 if the norm is finite else 0, 0) from the sum of squares of all gradients.
+// The gradients are those of (sum of losses) / ROWS. Those of the mean over the targets that count are `mean` times as large;
+// the numbers of targets are in MICRO_BATCHES rows of LOSSES, and `mean` is exactly 1 if every row has a target. Clipping
+// multiplies by min(1, CLIP / norm). With a loss scale, the gradients given are multiplied by it. OVERFLOWED records that a
+// norm was not finite; after that, no step counts as finite.
 #include "finite.glsl"
 
 void main() {

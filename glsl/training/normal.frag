@@ -1,5 +1,5 @@
-// y = MEAN + SPREAD * normal numbers from a hash of (seed, site, row, texel), by Box and Muller 1958; zero where padding
-// lies: beyond LIVE rows or columns of each period. The moments m and s begin at zero.
+// y = MEAN + SPREAD * normally distributed numbers (Box and Muller 1958) from a hash of (seed, site, row, texel). Padding,
+// beyond the LIVE rows or columns of each period, is zero. The moments m and s are set to zero.
 #include "hash.glsl"
 
 vec2 normal_pair(uvec2 h) {

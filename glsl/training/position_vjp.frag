@@ -1,4 +1,4 @@
-// d(positions)[t] = the sum of dy over the batch at position t (+ plus); zero for positions the context does not reach.
+// d(positions)[t] = the sum of dy over the batch at position t (+ plus); zero for positions beyond the context.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

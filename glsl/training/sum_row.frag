@@ -1,4 +1,4 @@
-// Texel k of row y is the sum of row y of layer k.
+// Texel k of row y is the sum of row y of layer k of x.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[1];

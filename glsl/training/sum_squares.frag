@@ -1,5 +1,5 @@
-// Each texel: the sum of squares of a share of the texels of some tensors, walked in steps of the target's size.
-// One loop for all of them: Mesa's compiler takes twice as long for each further loop.
+// Each texel is the sum of squares of a share of the texels of several tensors, in steps of the target's size.
+// There is one loop for all tensors, since each further loop doubles the time of Mesa's compiler.
 void main() {
   int first = int(gl_FragCoord.y) * Y_W + int(gl_FragCoord.x);
   vec4 sum = vec4(0.0);

@@ -1,4 +1,4 @@
-"""`glgpt bench`: what it measures, within which time, and what it says meanwhile."""
+"""Tests `glgpt bench`: its results, its time limit, and its progress messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_bench_looks_for_its_model_first(monkeypatch: pytest.MonkeyPatch, capsys
 def test_bench_says_what_it_does_and_keeps_to_its_time(
     goldens: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """On a machine on which all takes long, rounds and shapes are left out; stderr is no terminal here."""
+    """Fails if a slow machine measures all rounds and shapes; stderr is not a terminal here."""
     asked: list[int] = []
 
     def products(_device: object, _kernel: object, _options: object, m: int, *_: object) -> list[dict[str, object]]:
@@ -57,13 +57,15 @@ def test_bench_says_what_it_does_and_keeps_to_its_time(
     assert [row for row in found["rows"] if row["name"].startswith("decode")]
     waits, usual = found["model"], next(row for row in found["rows"] if row["name"] == "+ top-p 0.9")
     assert waits["tokens_per_s"] == pytest.approx(1e3 / usual["ms"])
-    assert waits["first_token_s"] is None  # the model is too short for a prompt of 64
+    assert waits["first_token_s"] is None  # the model's context is too short for a prompt of 64
     assert waits["download_s"] == pytest.approx(waits["bytes_by_role"]["weight"] / 6.25e6)
     asked.clear()
     monkeypatch.setattr(bench, "model_bench", lambda *_: ([], {}))
     assert main(["bench", "--seconds", "2", "--json"]) == 0
     err = capsys.readouterr().err
-    assert asked == [64] and "measuring products of 64 rows" in err and "no products of 256 rows: they would" in err
+    assert (
+        asked == [64] and "measuring products of 64 rows" in err and "skipping products of 256 rows: they would" in err
+    )
     asked.clear()
     assert main(["bench", "--seconds", "100", "--json"]) == 0
     assert asked == [64, 256, 1024] and "no products" not in capsys.readouterr().err

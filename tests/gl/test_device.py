@@ -1,4 +1,4 @@
-"""Opening a device, and the GL objects it makes."""
+"""Tests that devices open, and the GL objects that they create."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT = "precision highp float;\nlayout(location = 0) out vec4 y;\nvoid main() { 
 
 
 def test_the_software_device_is_one_and_stays_open() -> None:
-    """Each model opens a context of its own."""
+    """Fails if each model opens its own context."""
     device = open_device("software")
     assert device.software and open_device("software") is device
     assert open_device(str(device.index)) is open_device(device.index or 0) is device
@@ -46,7 +46,7 @@ def test_an_index_beyond_the_devices_is_refused(device: Device) -> None:
 
 
 def test_what_was_tried_is_said(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A newcomer is not told what to install, or that only software GL was found."""
+    """Fails if a user is not told what to install, or that only software GL was found."""
     monkeypatch.setattr(gl_device, "_devices", lambda: iter(["EGL device 0 does not open: no libEGL"]))
     for select in ("auto", "software", "gpu"):
         with pytest.raises(GlgptError, match=f"no {select} device: EGL device 0 does not open: no libEGL; "):
@@ -56,13 +56,13 @@ def test_what_was_tried_is_said(device: Device, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(GlgptError, match=r"no gpu device: EGL device .* is .*install the GPU's OpenGL driver"):
         open_device("gpu")
     monkeypatch.setattr(gl_device, "_devices", lambda: iter([]))
-    with pytest.raises(GlgptError, match="no auto device: EGL offers none; install Mesa"):
+    with pytest.raises(GlgptError, match="no auto device: EGL lists no devices; install Mesa"):
         open_device("auto")
 
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_a_shader_error_shows_its_line(device: Device, header: str) -> None:
-    """The driver's line number counts lines that the reader does not see."""
+    """Fails if the error gives the driver's line number, which includes lines that the reader does not see."""
     for fetch in ("texelFetch", "textureLod"):
         with pytest.raises(GlgptError) as error:
             device.compile("broken", TEXT % "nothing", Options(header, fetch, "uint"))
@@ -80,25 +80,25 @@ def test_shaders_compile_with_either_header(device: Device, header: str) -> None
 
 @pytest.mark.parametrize(("kind", "dtype"), [("float", "f4"), ("uint", "u4")])
 def test_textures_are_fetched_as_they_are(device: Device, kind: str, dtype: str) -> None:
-    """A texture is filtered, wraps around, or is not counted."""
+    """Fails if a texture is filtered, wraps around, or is not counted."""
     before = device.texture_bytes
     texture = device.texture("t", 5, 3, 2, kind)
     assert device.texture_bytes - before == 5 * 3 * 2 * 16 and texture.dtype == dtype
     assert texture.filter == (moderngl.NEAREST, moderngl.NEAREST)
     assert not texture.repeat_x and not texture.repeat_y
     device.release(texture)
-    device.release(texture)  # twice is harmless
+    device.release(texture)  # releasing twice is harmless
     assert device.texture_bytes == before
 
 
 def framebuffers(device: Device) -> list[int]:
-    """Names of framebuffers that exist."""
+    """Returns the names of the framebuffers that exist."""
     exists = device.gl("glIsFramebuffer", ctypes.c_ubyte, ctypes.c_uint)
     return [name for name in range(1, 20_000) if exists(name)]
 
 
 def test_a_refused_framebuffer_leaves_nothing_behind(device: Device) -> None:
-    """A framebuffer that cannot be drawn to stays alive, or leaves an error for someone else to find."""
+    """Fails if a refused framebuffer stays alive or leaves a GL error set."""
     texture = device.texture("t", 4, 4, 1, "float")
     before = framebuffers(device)
     with pytest.raises(GlgptError):
@@ -122,7 +122,7 @@ def test_a_forked_process_is_refused_a_device(device: Device) -> None:
     if child == 0:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(20)  # without the check the child waits for threads of the driver that it does not have
+            signal.alarm(20)  # without the check, the child waits for driver threads that it does not have
             for use in (device.use, lambda: open_device("software")):
                 with pytest.raises(GlgptError) as caught:
                     use()
@@ -166,14 +166,14 @@ def test_an_interrupt_waits_for_the_compiler(device: Device, monkeypatch: pytest
 
 
 def test_a_texture_too_large_is_refused(device: Device) -> None:
-    """The driver's refusal comes as a texture that holds nothing."""
+    """Fails if a texture that the driver refuses is returned as if it existed."""
     with pytest.raises(GlgptError, match="the driver refused texture big"):
         device.texture("big", 10 * device.limits.max_texture_size, 1, 1, "float")
     assert device.ctx.error == "GL_NO_ERROR"
 
 
 def test_devices_are_counted_not_tried_until_one_fails(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a driver words its error otherwise, sixteen devices are listed that are not there."""
+    """Fails if sixteen nonexistent devices are listed because a driver words its error differently."""
     count = len(list_devices())
     assert count == gl_device._egl_devices() >= 1
 
@@ -188,7 +188,7 @@ def test_devices_are_counted_not_tried_until_one_fails(device: Device, monkeypat
 
 
 def test_a_driver_that_cannot_convert_halves_is_known(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS has OpenGL 4.1 without the extension: every shader that requires it fails."""
+    """Fails if shaders require the extension on macOS, whose OpenGL 4.1 lacks it."""
     monkeypatch.setattr(gl_device, "PACKING", "#extension GL_no_such_extension : require\n")
     assert device.packing and device._compiles("330") and not device._compiles("330", gl_device.PACKING)
     text = device.preamble(Options("330", packing=False))

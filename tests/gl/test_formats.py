@@ -1,4 +1,4 @@
-"""What shaders make of a format's texels, and texels of what they compute, against numpy, bit for bit."""
+"""Compares how shaders decode and encode each format with numpy, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 
 Array = NDArray[Any]
-SIDE = 512  # of the matrices: with it, all 65,536 halves twice
+SIDE = 512  # of the matrices, which hold all 65,536 float16 twice
 PACKING = pytest.mark.parametrize("packing", [True, False], ids=["packHalf2x16", "integers"])
 WAYS = [Options("300 es", "texelFetch", "uint"), Options("330", "textureLod", "float")]
 
 
 def copied(device: Device, options: Options, layouts: tuple[Layout, Layout], matrix: Array) -> Array:
-    """The texels of a copy of a matrix into another layout."""
+    """Returns the texels of a copy of a matrix in another layout."""
     rec = Recorder()
     with rec.entry("copy"):
         y = rec.output(ops.copy(rec, rec.fixed("x", layouts[0], "input"), layouts[1], "y"))
@@ -33,14 +33,14 @@ def copied(device: Device, options: Options, layouts: tuple[Layout, Layout], mat
 
 
 def bits(matrix: Array) -> Array:
-    """The bits of float32; those of every NaN are the same."""
+    """Returns the bits of float32 values, with the same bits for every NaN."""
     return np.where(np.isnan(matrix), np.uint32(0x7FC00000), matrix.astype(np.float32).view(np.uint32))
 
 
 @PACKING
 @pytest.mark.parametrize("options", WAYS, ids=["uint", "float"])
 def test_every_half_is_decoded_exactly(device: Device, options: Options, packing: bool) -> None:
-    """A subnormal is flushed to zero, an infinity becomes 65536, or a sign is lost."""
+    """Fails if a subnormal is flushed to zero, an infinity becomes 65536, or a sign is lost."""
     halves = np.arange(65536, dtype=np.uint32).astype(np.uint16).view(np.float16)
     matrix = np.concatenate([halves, np.roll(halves, 1)]).reshape(256, SIDE)  # each in both halves of a word
     layouts = Layout(256, SIDE, (1, 2), "f16"), Layout(256, SIDE)
@@ -50,7 +50,7 @@ def test_every_half_is_decoded_exactly(device: Device, options: Options, packing
 
 
 def floats() -> Array:
-    """Floats about every half and every middle of two, of all sizes, and some that no half can be near."""
+    """Returns floats near every float16 and near every midpoint of two, of all magnitudes, and some out of range."""
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
     middles = (halves[1:] + halves[:-1]) / 2
     about = np.concatenate([halves, middles, [65520.0, 65519.99, 65536.0, 2.0**-25, 2.0**-26]]).astype(np.float32)
@@ -64,9 +64,9 @@ def floats() -> Array:
 @PACKING
 @pytest.mark.parametrize("options", WAYS, ids=["uint", "float"])
 def test_floats_are_rounded_to_the_nearest_half(device: Device, options: Options, packing: bool) -> None:
-    """A tie is rounded away from even, a subnormal in steps too large, or 65520 to a finite number."""
+    """Fails if a tie is not rounded to even, a subnormal in too large steps, or 65520 to a finite number."""
     matrix = floats()
-    matrix[np.abs(matrix) < 2.0**-126] = 0  # software GL takes subnormal floats for zero
+    matrix[np.abs(matrix) < 2.0**-126] = 0  # software GL flushes subnormal floats to zero
     layouts = Layout(len(matrix), SIDE), Layout(len(matrix), SIDE, (1, 2), "f16")
     found = copied(device, Options(options.header, options.fetch, options.storage, packing), layouts, matrix)
     assert np.array_equal(bits(layouts[1].unpack(found)), bits(layouts[1].unpack(layouts[1].pack(matrix))))
@@ -74,7 +74,7 @@ def test_floats_are_rounded_to_the_nearest_half(device: Device, options: Options
 
 @pytest.mark.parametrize("header", ["300 es", "330"])
 def test_shaders_need_packing_only_where_it_is_asked_for(device: Device, header: str) -> None:
-    """Desktop OpenGL 4.1 lacks packHalf2x16, and could run nothing at all."""
+    """Fails if all shaders need packHalf2x16, which desktop OpenGL 4.1 lacks."""
     preamble = device.preamble(Options(header, packing=False))
     assert "packing" not in preamble and "#define NO_PACKING" in preamble
     rec = Recorder()
@@ -86,12 +86,12 @@ def test_shaders_need_packing_only_where_it_is_asked_for(device: Device, header:
 @pytest.mark.parametrize("options", WAYS, ids=["uint", "float"])
 @pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if fmt.quantised])
 def test_every_integer_is_decoded_exactly_in_every_column_tile(device: Device, options: Options, name: str) -> None:
-    """A sign is lost, a tile reads its neighbour's bits, or a scale comes from another group or column."""
+    """Fails if a sign is lost, a tile reads its neighbour's bits, or a scale of another group or column is used."""
     fmt, random = FORMATS[name], np.random.default_rng(0)
     most = 2 ** (fmt.bits - 1) - 1
     rows, cols = 2 * fmt.group + 12, 8 * fmt.column_tiles_per_texel
     matrix = random.integers(-most, most + 1, (rows, cols)).astype(np.float32)
-    matrix[:: fmt.group] = most  # the first row of each group, whose scale is then a power of two
+    matrix[:: fmt.group] = most  # the first row of each group, so that its scale is a power of two
     matrix *= 2.0 ** random.integers(-30, 30, (3, cols)).repeat([fmt.group, fmt.group, 12], axis=0)
     layouts = Layout(rows, cols, (1, fmt.column_tiles_per_texel), name), Layout(rows, cols)
     found = layouts[1].unpack(copied(device, options, layouts, matrix.astype(np.float32)).view(np.float32))
@@ -100,7 +100,7 @@ def test_every_integer_is_decoded_exactly_in_every_column_tile(device: Device, o
 
 @pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if not fmt.quantised])
 def test_a_format_is_rounded_within_its_spacing(name: str) -> None:
-    """A tolerance that is derived from a format's spacing says nothing of its numbers."""
+    """Fails if a format's spacing, from which tolerances are derived, does not bound its rounding."""
     fmt, random = FORMATS[name], np.random.default_rng(0)
     values = random.uniform(1, 2, (50, fmt.values_per_texel)).astype(np.float32)
     found = fmt.unpack(fmt.pack(values)).reshape(values.shape)

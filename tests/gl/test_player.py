@@ -1,4 +1,4 @@
-"""Playing programs: bands, rows, sharing, failures half way, and a token loop that makes nothing."""
+"""Tests playing programs: bands, rows, sharing, failures, and a token loop that allocates nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROWS = Program(
 
 
 def products(kernel: str = "4x8") -> tuple[Program, dict[str, Layout]]:
-    """Two products in a row: `mid` and `y`."""
+    """Returns a program with two products in a row: `mid` and `y`."""
     rec, k = Recorder(), KERNELS[kernel]
     x = rec.fixed("x", Layout(M, K, (k.tile_rows, k.tile_cols)), "input")
     w, v = rec.fixed("w", Layout(-(-K // 4) * 4, N), "weight"), rec.fixed("v", Layout(132, 50), "weight")
@@ -66,7 +66,7 @@ def results(player: Player) -> list[Array]:
 
 @pytest.mark.parametrize("draw_flops", [30_000, 7_001, 1])
 def test_bands_give_the_same_bits(device: Device, draw_flops: int) -> None:
-    """Cutting a long draw leaves a column out, or a scissor stays on for the next pass."""
+    """Fails if splitting a long draw omits a column, or a scissor stays set for the next pass."""
     program, layouts = products()
     found = []
     for options in ({}, {"draw_flops": draw_flops}):
@@ -81,7 +81,7 @@ def test_bands_give_the_same_bits(device: Device, draw_flops: int) -> None:
 
 
 def test_a_scissor_ends_with_its_draw(device: Device) -> None:
-    """A cheap pass after a costly one to the same target draws into the last band only."""
+    """Fails if a cheap pass after a costly one to the same target draws into the last band only."""
     costly = Pass("costly", "f", (), (("s", 0),), (2, 6), flops=1000)
     entry = Entry("e", (), (costly, Pass("cheap", "g", (), (("s", 0),), (2, 6))), {})
     shaders = {"f": WRITE, "g": WRITE.replace("gl_FragCoord.y", "-gl_FragCoord.y")}
@@ -91,10 +91,10 @@ def test_a_scissor_ends_with_its_draw(device: Device) -> None:
 
 
 def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
-    """Scalars do not reach a shader, or a pass at a row moves the next pass to the same target."""
+    """Fails if scalars do not reach a shader, or a pass at a row moves the next pass to the same target."""
     with Player(device, ROWS) as player:
         player.play("row", pos=4, seed=0.5)
-        player.play("row", pos=2)  # the seed stays
+        player.play("row", pos=2)  # the seed is unchanged
         rows = player.read("c")[0, :, 0]
         assert rows.tolist() == [[0] * 4, [0] * 4, [2.5, 2, 0.5, 1], [0] * 4, [4.5, 4, 0.5, 1], [0] * 4]
         player.play("first", pos=7)
@@ -108,7 +108,7 @@ def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
 
 
 def counting(entries: dict[str, tuple[str, str, bool]]) -> Program:
-    """A counter in two states: each entry (read, written, whether they change names) writes one more than it reads."""
+    """Returns a counter in two states; each entry (read, written, swap names) writes one more than it reads."""
     text = "precision highp float;\nprecision highp sampler2DArray;\nuniform sampler2DArray u_x;\n"
     text += "layout(location = 0) out vec4 y;\n"
     text += "void main() { y = texelFetch(u_x, ivec3(gl_FragCoord.xy, 0), 0) + 1.0; }\n"
@@ -123,7 +123,7 @@ def counting(entries: dict[str, tuple[str, str, bool]]) -> Program:
 
 
 def test_states_that_flip_are_found_under_their_names(device: Device) -> None:
-    """After an odd number of plays an entry, this one or another, reads or writes the state of before."""
+    """Fails if an entry reads or writes the wrong state after an odd number of plays of any entry."""
     program = counting({"step": ("c", "c.next", True), "look": ("c", "seen", False), "again": ("c", "c.next", True)})
     with Player(device, program) as player:
         value = 0
@@ -136,7 +136,7 @@ def test_states_that_flip_are_found_under_their_names(device: Device) -> None:
         made = dict(device.live)
         for entry in ("step", "look") * 10:
             player.play(entry)
-        assert device.live == made  # both ways of lying have their commands now
+        assert device.live == made  # the commands of both orders exist now
         player.write("c", 0, np.full((1, 2, 4), 40, np.float32))
         player.play("step")
         assert player.read("c")[0, 0, 0].tolist() == [41] * 4
@@ -158,7 +158,7 @@ def test_closing_twice_is_harmless(device: Device) -> None:
 
 
 def test_two_players_share_weights(device: Device) -> None:
-    """The second player uploads weights of its own, or takes the first one's away when it closes."""
+    """Fails if the second player uploads its own weights, or releases the first one's when it closes."""
     program, layouts = products()
     with Player(device, program) as first:
         fill(first, layouts)
@@ -175,7 +175,7 @@ def test_two_players_share_weights(device: Device) -> None:
 
 
 def test_players_of_different_options_agree(device: Device) -> None:
-    """One player's bindings or block serve another's draw."""
+    """Fails if one player's bindings or uniform block are used by another's draw."""
     program, layouts = products("8x4")
     options = [Options("300 es", "texelFetch"), Options("330", "textureLod"), Options(storage="uint")]
     players = [Player(device, program, o) for o in options]
@@ -192,7 +192,7 @@ def test_players_of_different_options_agree(device: Device) -> None:
 
 @pytest.mark.parametrize("made", [0, 1, 3])
 def test_a_constructor_that_fails_leaves_nothing(device: Device, made: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory runs out half way, and what was made before stays."""
+    """Fails if GL objects stay alive when memory runs out during construction."""
     program, _ = products()
     texture, left = device.texture, iter(range(made))
 
@@ -211,12 +211,12 @@ def test_a_constructor_that_fails_leaves_nothing(device: Device, made: int, monk
 def test_a_program_beyond_the_device_is_refused(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     program, _ = products()
     monkeypatch.setattr(device, "limits", Limits(max_draw_buffers=4))
-    with pytest.raises(GlgptError, match="beyond the limits"):
+    with pytest.raises(GlgptError, match="exceed the limits"):
         Player(device, program)
 
 
 def test_a_shader_that_does_not_compile_shows_its_line(device: Device) -> None:
-    """A broken shader leaves a half-built player that cannot be closed."""
+    """Fails if a broken shader leaves a player that cannot be closed."""
     program = Program(ROWS.textures, {"f": WRITE.replace("pos, seed", "pos, speed")}, ROWS.entries, {}, ROWS.scalars)
     with Player(device, program) as player, pytest.raises(GlgptError) as error:
         player.play("all")
@@ -240,7 +240,7 @@ def test_texels_of_another_shape_are_refused(device: Device, texels: Array) -> N
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[str]:
-    """Notes every call that compiles, allocates, or asks for an error."""
+    """Records every call that compiles, allocates, or queries an error."""
     called: list[str] = []
 
     def noting(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -263,12 +263,12 @@ def watch(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[str]:
 def test_the_token_loop_makes_nothing(
     device: Device, goldens: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token compiles, allocates or asks for an error: a millisecond each on some drivers, or memory that grows."""
+    """Fails if a token compiles, allocates or queries an error, which costs 1 ms on some drivers or leaks."""
     with LanguageModel.from_pretrained(
         goldens / "inverse-layer-f16", device=os.environ.get("GLGPT_TEST_DEVICE", "software")
     ) as model:
         tokens = model.generate_ids([1, 2, 3], 30, **settings)
-        next(tokens)  # the prompt's shaders are compiled here, those of `decode` when the model is loaded
+        next(tokens)  # compiles the prompt's shaders; those of `decode` compile at loading
         live, size = dict(device.live), device.texture_bytes
         called = watch(monkeypatch, device)
         for _ in range(20):
@@ -278,7 +278,7 @@ def test_the_token_loop_makes_nothing(
 
 
 def test_a_players_memory_is_the_programs(device: Device) -> None:
-    """Textures take more than `info` announces."""
+    """Fails if textures take more memory than `info` announces."""
     config = GPT2Config(vocab_size=50, n_positions=70, n_embd=16, n_layer=2, n_head=2)
     program = generation_program(config, device.limits, KERNELS["4x8"], "f16")
     before = device.texture_bytes
@@ -291,7 +291,7 @@ def test_a_players_memory_is_the_programs(device: Device) -> None:
 
 @pytest.mark.parametrize("wrong", [{"inverse_temperature": 1e300}, {"pos": 2**31}, {"no_scalar": 1}], ids=str)
 def test_a_scalar_that_does_not_fit_leaves_the_player_usable(device: Device, wrong: dict[str, float]) -> None:
-    """Scalars are kept before they are packed, and every later play fails on the one that does not fit."""
+    """Fails if scalars are stored before they are packed, so that every later play fails as well."""
     config = GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2)
     with Player(device, generation_program(config, device.limits, KERNELS["4x8"], "f32")) as player:
         player.play("prepare")

@@ -1,4 +1,4 @@
-"""Comparing with references: what they may hold, what is measured, where a difference is found."""
+"""Tests comparisons with references: their contents, what is measured, and where a difference is found."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_the_first_intermediate_that_is_off_is_named(tmp_path: Path, capsys: pyt
     np.savez(tmp_path / "off.npz", **arrays)
     code, out = run(capsys, WIDE, "--reference", tmp_path / "off.npz", "--activations")
     assert code == 1
-    line = next(line for line in out.splitlines() if "leaves tolerance first at" in line)
+    line = next(line for line in out.splitlines() if "first beyond the tolerance" in line)
     assert "h.1.mlp.act[5, 77]" in line and "differs by 0.25" in line
     assert f"reference {ours + 0.25:.4f}"[:-1] in line and f"glgpt {ours:.4f}"[:-1] in line
     code, out = run(capsys, WIDE, "--reference", tmp_path / "off.npz")
-    assert code == 0  # logits alone agree
+    assert code == 0  # the logits agree
 
 
 def test_logits_off_beyond_tolerance_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def test_another_greedy_continuation_exits_1(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_another_greedy_continuation_that_ties_is_within() -> None:
-    """Rounding decides between two tokens that are equally likely."""
+    """Fails if rounding, which decides between two equally likely tokens, counts as an error."""
     with LanguageModel.from_pretrained(WIDE) as model:
         ids = [1, 2, 3]
         logits = model.logits(ids)
@@ -95,7 +95,7 @@ def test_another_greedy_continuation_that_ties_is_within() -> None:
 
 
 def test_the_kl_divergence_has_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rounded weights are compared value by value alone, whatever text they give."""
+    """Fails if rounded weights are compared value by value only, regardless of the text they generate."""
     args = (WIDE, "--reference", WIDE / "reference.npz", "--dtype", "q8")
     code, out = run(capsys, *args)
     assert code == 0 and "mean KL 0.05): logits " in out.splitlines()[-1]
@@ -140,8 +140,8 @@ GOOD: dict[str, Array] = {"tokens": np.ones(2, int), "logits": np.zeros((2, 3))}
     [
         ({"logits": np.zeros((1, 2))}, "tokens is missing"),
         ({"tokens": np.zeros(1, int)}, "logits is missing"),
-        ({"tokens": np.zeros(1), "logits": np.zeros((1, 2))}, "whole numbers"),
-        ({"0.tokens": np.zeros(1, int), "0.logits": np.zeros((1, 2)), "greedy": np.ones(1, int)}, "does not begin"),
+        ({"tokens": np.zeros(1), "logits": np.zeros((1, 2))}, "a row of integers"),
+        ({"0.tokens": np.zeros(1, int), "0.logits": np.zeros((1, 2)), "greedy": np.ones(1, int)}, "does not start"),
         ({"0.tokens": np.zeros(1, int)}, "0.logits is missing"),
         ({}, "no arrays"),
         (GOOD | {"logits": np.array([["a"], ["b"]])}, "logits is <U1; it must hold real numbers"),
@@ -173,7 +173,7 @@ def test_a_reference_that_is_no_npz_is_refused(tmp_path: Path) -> None:
 
 
 def broken(kind: str, folder: Path) -> Path:
-    """A reference that is not what its name says."""
+    """Returns a file that is not the kind of reference its name says."""
     path = folder / f"{kind}.npz"
     shutil.copy(WIDE / "reference.npz", path)
     data = bytearray(path.read_bytes())
@@ -254,9 +254,9 @@ def test_json_has_null_where_a_figure_is_not_finite(tmp_path: Path, capsys: pyte
 def test_a_reference_of_another_model_is_refused() -> None:
     logits = np.zeros((2, 130), np.float32)
     with LanguageModel.from_pretrained(WIDE) as model:
-        with pytest.raises(GlgptError, match=r"reference is \[2, 7\], the model gives \[2, 130\]"):
+        with pytest.raises(GlgptError, match=r"reference is \[2, 7\], the model's is \[2, 130\]"):
             compare(model, Case("0", [1, 2], {"logits": logits[:, :7]}), Tolerance.of("f32", 2))
-        with pytest.raises(GlgptError, match=r"h\.2\.ln_1 is no activation"):
+        with pytest.raises(GlgptError, match=r"h\.2\.ln_1 is not an activation"):
             compare(model, Case("0", [1, 2], {"logits": logits, "h.2.ln_1": logits}), Tolerance.of("f32", 2))
 
 

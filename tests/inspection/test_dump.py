@@ -1,4 +1,4 @@
-"""Dumps: which files are written, what they say of themselves, and that they show what was computed."""
+"""Tests dumps: which files are written, their descriptions in the manifest, and that they show what was computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss on a text."""
+"""Tests the loss on a text."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_every_token_but_the_first_is_predicted_once_from_its_window() -> None:
 
 @pytest.mark.slow
 def test_validation_loss_is_the_published_one() -> None:
-    """On the first windows of the validation text: the loss of all 49,421 tokens, 3.3410, takes a minute and a half."""
+    """Checks the first windows of the validation text; the loss of all 49,421 tokens, 3.3410, takes 90 s."""
     with LanguageModel.from_pretrained() as model, Checkpoint.open() as checkpoint:
         assert model.tokenizer
         ids = model.tokenizer.encode(TEXT)
-        text = model.tokenizer.decode(ids[:600])  # two whole windows and a rest
+        text = model.tokenizer.decode(ids[:600])  # two whole windows and a part of one
         assert model.tokenizer.encode(text) == ids[:600] and len(ids) - 1 == 49421
         result = evaluate(model, text, 256)
         weights = {name: checkpoint.read(name) for name in checkpoint.names}

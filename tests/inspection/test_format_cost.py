@@ -1,4 +1,4 @@
-"""What a format costs: measured once, warned of, and never in the way."""
+"""Tests the cost of a format: it is measured once, reported, and never stops a command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANGES = "q4 changes what the model predicts: the KL divergence from f32 is "
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache in which nothing was measured but the device."""
+    """Creates a cache that contains only the device's probe."""
     probe = cache_file().with_name("probe.json")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if probe.is_file():
@@ -38,7 +38,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def outliers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose columns have one large weight each, next to which four bits round the others to zero."""
+    """Returns a model whose columns have one large weight each, so that four bits round the others to zero."""
     weights = random_weights(CONFIG, spread=0.1)
     for name, values in weights.items():
         if values.ndim == 2 and name.startswith("h."):
@@ -61,7 +61,7 @@ def loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lossy_format_is_warned_of_each_time_and_measured_once(
     outliers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """q4 gives other text than the model has, and no one is told."""
+    """Fails if q4 generates different text than the model, without a warning."""
     for measured in (False, True):
         if measured:
             loads_no_model(monkeypatch)
@@ -81,7 +81,7 @@ def test_a_close_format_is_not_warned_of(outliers: Path, dtype: str, capsys: pyt
 
 
 def test_a_short_context_and_several_samples_are_measured(outliers: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The text is longer than the context that was asked for."""
+    """Fails if the text is longer than the requested context."""
     assert generate(outliers, "q4", "--context", "20", "--samples", "2") == 0
     assert CHANGES in capsys.readouterr().err
     (cost,) = json.loads(cache_file().read_text()).values()
@@ -112,7 +112,7 @@ def test_an_export_measures_too(
 def test_a_large_model_is_compared_on_request(
     outliers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A first text waits minutes for a comparison that no one asked for."""
+    """Fails if the first text waits minutes for a comparison that was not requested."""
     monkeypatch.setattr(format_check, "LARGE", 1000)
     assert generate(outliers, "q4") == 0
     assert "q4 was not compared with f32, which takes minutes" in capsys.readouterr().err and not cache_file().exists()
@@ -123,11 +123,11 @@ def test_a_large_model_is_compared_on_request(
 def test_f32_that_does_not_fit_is_reported(
     outliers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The machine swaps, or the process ends, for a comparison."""
+    """Fails if a comparison makes the machine swap or ends the process."""
     monkeypatch.setattr(format_cost, "available_memory", lambda: 1000)
     loads_no_model(monkeypatch)
     assert generate(outliers, "q4") == 0
-    assert "warning: q4 was not compared with f32: f32 takes 0.0 GiB of memory, and 0.0 GiB are free" in (
+    assert "warning: q4 was not compared with f32: f32 needs 0.0 GiB of memory, and 0.0 GiB are free" in (
         capsys.readouterr().err
     )
     with Checkpoint.open(outliers) as checkpoint, pytest.raises(NotMeasuredError):
@@ -159,7 +159,7 @@ def test_other_weights_are_another_model(outliers: Path, tmp_path: Path) -> None
 
 
 class Letters:
-    """A tokenizer of some characters."""
+    """A tokenizer of a few characters."""
 
     eos = None
 
@@ -180,7 +180,7 @@ class Letters:
 def test_the_text_has_the_models_own_characters(
     outliers: Path, monkeypatch: pytest.MonkeyPatch, known: str, own: bool
 ) -> None:
-    """A vocabulary without a quotation mark, or without any letter, cannot be measured."""
+    """Fails if a vocabulary without a quotation mark, or without letters, cannot be measured."""
     asked: list[list[int]] = []
     plain: Callable[..., Any] = LanguageModel.logits
 

@@ -1,4 +1,4 @@
-"""Every op alone against float64: odd shapes, every layout, header, fetch and storage, inputs that are not finite."""
+"""Compares every op with float64: odd shapes, every layout, header, fetch and storage, inputs that are not finite."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ EPS = FORMATS["f32"].spacing
 
 @dataclass(frozen=True)
 class Style:
-    """How many-row tensors are tiled and stored, how shaders are built, what the device allows.
+    """How tensors with many rows are tiled and stored, how shaders are built, and the limits of the device.
 
-    `weights` is the format of weights where it is another than that of rows.
+    `weights` is the format of weights if it differs from that of rows.
     """
 
     tiles: tuple[int, int] = (4, 1)
@@ -79,31 +79,31 @@ STYLES |= QUANTISED
 
 
 class Bench(Recorder):
-    """Records one op between given arrays and plays it. `change` may spoil an array on its way to the texture."""
+    """Records one op on given arrays and plays it. `change` can modify an array before it is uploaded."""
 
     def __init__(self, style: Style, seed: int = 0, change: Change | None = None) -> None:
         super().__init__(style.limits)
         self.style, self.rng, self.pos, self.row = style, np.random.default_rng(seed), 0, 0
-        self.more: dict[str, float] = {}  # scalars beside pos and row
+        self.more: dict[str, float] = {}  # scalars other than pos and row
         self.change = change or (lambda _, array: array)
-        self.weights = 0  # how many
-        self.arrays: dict[str, Array] = {}  # as given
-        self.held: dict[str, Array] = {}  # what the textures hold, in float64
+        self.weights = 0  # number of weights
+        self.arrays: dict[str, Array] = {}  # the given arrays
+        self.held: dict[str, Array] = {}  # the values in the textures, as float64
         self.seen: dict[str, Tensor] = {}
 
     def given(self, name: str, array: Array, layout: Layout | None = None, role: str = "weight") -> Tensor:
-        """A tensor that holds this array, in one layer unless a layout is given."""
+        """Returns a tensor that holds this array, in one layer unless a layout is given."""
         layout = layout or Layout(*array.shape)
         array = self.change(name, np.asarray(array, np.float64).copy())
         self.arrays[name], self.held[name] = array, layout.unpack(layout.pack(array)).astype(np.float64)
         return self.fixed(name, layout, role)
 
     def normal(self, name: str, rows: int, cols: int, layout: Layout | None = None, role: str = "weight") -> Tensor:
-        """A given tensor of normal values."""
+        """Returns a tensor of normally distributed values."""
         return self.given(name, self.rng.standard_normal((rows, cols)), layout, role)
 
     def weight(self, name: str, rows: int, cols: int, panels: bool = False) -> Tensor:
-        """A weight as the model lays it out: rows padded to whole texels, folded where the limits ask, or in panels."""
+        """Returns a weight in a model's layout: rows padded to whole texels; folded to fit the limits, or in panels."""
         dtype = self.style.weights or self.style.dtype
         layout = fold(texels(rows), cols, self.limits.max_texture_size, dtype=dtype)
         layout = ops.panels(self, texels(rows), cols, dtype) if panels else layout
@@ -111,16 +111,16 @@ class Bench(Recorder):
         return self.given(name, np.pad(self.rng.standard_normal((rows, cols)), ((0, -rows % 4), (0, 0))), layout)
 
     def stream(self, rows: int, cols: int) -> Layout:
-        """The residual stream's layout."""
+        """Returns the layout of the residual stream."""
         tr, tc = self.style.tiles
         return Layout(rows, cols, (tr, 1 if self.style.format.packed else tc))
 
     def heads(self, rows: int, cols: int) -> Layout:
-        """The layout of queries, keys and values where they are trained."""
+        """Returns the layout of queries, keys and values in training."""
         return one_layer(rows, cols, self.style.dtype)
 
     def many(self, rows: int, cols: int) -> Layout:
-        """The layout of a product's left factor."""
+        """Returns the layout of a product's left factor."""
         return Layout(rows, cols, self.style.tiles, self.style.dtype)
 
     def fixed_layout(self, name: str) -> Layout:
@@ -132,7 +132,7 @@ class Bench(Recorder):
 
 
 def play(device: Device, bench: Bench, record: Callable[[Bench], list[Want]]) -> list[tuple[Want, Array, Array]]:
-    """Records and plays: (wanted, its matrix, all that its texture holds)."""
+    """Records and plays the op; returns (wanted, its matrix, all values of its texture)."""
     with bench.entry("test"):
         wants = record(bench)
         for i, want in enumerate(wants):
@@ -141,7 +141,7 @@ def play(device: Device, bench: Bench, record: Callable[[Bench], list[Want]]) ->
 
 
 def textures(device: Device, bench: Bench) -> list[tuple[Array, Array]]:
-    """Plays what was recorded, over scratch full of NaN: of each output, (its matrix, all that its texture holds)."""
+    """Plays the program with scratch full of NaN; returns (matrix, all values of the texture) for each output."""
     program = bench.program()
     with Player(device, program, bench.style.options) as player:
         for t in program.textures.values():
@@ -162,14 +162,14 @@ def unpacked(layout: Layout, texels: Array) -> tuple[Array, Array]:
 
 
 def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
-    """Compares with the reference, and the texels' lanes beyond the matrix with zero."""
+    """Compares a result with the reference, and checks that texels beyond the matrix are zero."""
     near: float | Array
     near, k = EVERY[case].near
     ours, fmt = want.read(matrix) if want.read else matrix, want.tensor.layout.format
-    if k and fmt.name == "f16":  # what is below 2^-14 lies 2^-24 apart, whatever its size
+    if k and fmt.name == "f16":  # numbers below 2^-14 have a spacing of 2^-24
         near += k * 2.0**-25
     if want.summed is not None:
-        near = near + FORMATS["f16"].spacing / 2 * want.summed  # each partial sum is rounded once
+        near = near + FORMATS["f16"].spacing / 2 * want.summed  # each partial sum was rounded once
     ref.within(ours, want.expected, near, k * fmt.spacing, f"{case}: {want.tensor.name}")
     assert want.bare or not whole[: len(ours), matrix.shape[1] :].any(), (
         f"{case}: {want.tensor.name} is not zero beyond its columns"
@@ -177,7 +177,7 @@ def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
 
 
 def has_weights(case: str) -> bool:
-    """Whether a case multiplies with a weight or looks one up: the others are those of f16 with q8 and q4."""
+    """True if a case multiplies with a weight or looks one up; for others, q8 and q4 are the same as f16."""
     bench = Bench(STYLES["f16 8x8"])
     with bench.entry("test"):
         EVERY[case].record(bench, SimpleNamespace(**SHAPE))
@@ -193,21 +193,21 @@ SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2
     **ROWS_SHAPE,
 }
 EVERY = CASES | TRAINING | LLAMA | ROWS
-# Slow to compile; the others cross all with all.
+# Slow to compile; the others are tested in all combinations.
 SLOW = {"8x4", "1x4", "split", "f16 4x8", "f16 folded", "f16 split", "q8 split", "q4 folded"}
 CROSSED = [
     pytest.param(case, style, marks=[pytest.mark.slow] * (style in SLOW))
     for case in EVERY
     for style in STYLES
-    if style not in QUANTISED or (case not in TRAINING and has_weights(case))  # nothing trained is quantised
+    if style not in QUANTISED or (case not in TRAINING and has_weights(case))  # training does not use quantised weights
 ]
 
 
 @pytest.mark.parametrize(("case", "style"), CROSSED)
 def test_ops_are_their_reference(device: Device, case: str, style: str) -> None:
-    """An op in one layout, header, fetch or storage gives something else, or leaves garbage in its padding.
+    """Fails if an op is wrong in one layout, header, fetch or storage, or leaves garbage in its padding.
 
-    Every style draws the smallest shape and one of its own; those quick to compile take SHAPE as well.
+    Every style draws the smallest shape and another one; styles that compile quickly also use SHAPE.
     """
 
     @seed(zlib.crc32(f"{case} {style}".encode()))
@@ -221,7 +221,7 @@ def test_ops_are_their_reference(device: Device, case: str, style: str) -> None:
 
 
 def test_every_shader_has_a_case() -> None:
-    """A shader was added that no case draws, forward or backward."""
+    """Fails if no case plays some shader, forward or backward."""
     drawn, shape = set(), SimpleNamespace(**SHAPE)
     records = [case.record for case in EVERY.values()] + [partial(backward, case=case) for case in VJPS]
     records += [partial(backward, case=case, cases=LLAMA_VJPS) for case in LLAMA_VJPS]
@@ -233,7 +233,7 @@ def test_every_shader_has_a_case() -> None:
     assert drawn == {path.stem for path in SHADERS.glob("*/*.frag") if path.parent.name != "bench"}
 
 
-SPOILED = {  # case: (the input, the rows of the output that one of its rows may touch)
+SPOILED = {  # case: (an input, the rows of the output that one of its rows may affect)
     "embed": ("wpe", lambda row, s: [row - s.pos]),
     "norm": ("x", lambda row, s: [row]),
     "matmul": ("x", lambda row, s: [row]),
@@ -252,7 +252,7 @@ SPOILED = {  # case: (the input, the rows of the output that one of its rows may
 @pytest.mark.parametrize("style", ["4x8", "8x4", "f16 8x8"])
 @pytest.mark.parametrize("case", SPOILED)
 def test_a_row_that_is_not_finite_stays_alone(device: Device, case: str, style: str, value: float) -> None:
-    """One row's NaN or infinity reaches another row, or vanishes."""
+    """Fails if a NaN or infinity of one row reaches another row, or vanishes."""
     name, touched = SPOILED[case]
     spoiled, shape = 6, SimpleNamespace(**SHAPE)
 
@@ -274,7 +274,7 @@ def test_a_row_that_is_not_finite_stays_alone(device: Device, case: str, style: 
 
 @pytest.mark.parametrize("style", ["4x4", "8x4", "f16 8x8"])
 def test_a_key_that_is_not_finite_is_hidden_by_the_mask(device: Device, style: str) -> None:
-    """A key's NaN reaches the scores of positions before it."""
+    """Fails if a NaN of a key reaches the scores of earlier positions."""
     shape, position = SimpleNamespace(**SHAPE), 9
 
     def spoil(name: str, array: Array) -> Array:
@@ -293,7 +293,7 @@ def test_a_key_that_is_not_finite_is_hidden_by_the_mask(device: Device, style: s
 
 @pytest.mark.parametrize("case", ["softmax", "attend_row"])
 def test_large_scores_do_not_overflow(device: Device, case: str) -> None:
-    """The exponential of a large score is taken without its maximum."""
+    """Fails if softmax does not subtract the maximum before the exponential."""
 
     def enlarge(name: str, array: Array) -> Array:
         return np.where(array > ref.MASKED, 1e4 * array, array) if name == "x" else array
@@ -306,7 +306,7 @@ def test_large_scores_do_not_overflow(device: Device, case: str) -> None:
 @pytest.mark.parametrize("kind", ["gelu_new", "gelu", "relu"])
 @pytest.mark.parametrize("style", ["4x4", "8x4"])
 def test_activations_hold_over_their_whole_range(device: Device, kind: str, style: str) -> None:
-    """An activation overflows for a large value, or loses a tail."""
+    """Fails if an activation overflows for a large value, or loses a tail."""
     size = np.concatenate([[0, 1e-30, 1e-6], np.geomspace(1e-3, 12, 60), np.geomspace(20, 1e30, 17)])
     values = np.concatenate([-size, size]).reshape(16, 10)
     shape = SimpleNamespace(rows=16, cols=10, act=kind)
@@ -320,7 +320,7 @@ def test_activations_hold_over_their_whole_range(device: Device, kind: str, styl
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [0, 5, 129])
 def test_the_best_token_is_one_even_of_values_that_are_not_finite(device: Device, value: float, at: int) -> None:
-    """A NaN among the logits gives a token that does not exist, or hides an infinity."""
+    """Fails if a NaN among the logits gives an invalid token, or hides an infinity."""
 
     def spoil(_: str, array: Array) -> Array:
         array[0, at] = value
@@ -328,13 +328,13 @@ def test_the_best_token_is_one_even_of_values_that_are_not_finite(device: Device
 
     shape = SimpleNamespace(vocab=130, tiles=1)
     want, token, _ = play(device, Bench(STYLES["4x4"], change=spoil), lambda b: CASES["argmax"].record(b, shape))[0]
-    assert 0 <= token[0, 0] < shape.vocab and token[0, 2] == 1  # the mark by which a caller knows
+    assert 0 <= token[0, 0] < shape.vocab and token[0, 2] == 1  # the flag that tells the caller
     if not np.isnan(value):
         assert np.array_equal(token[:, :2], want.expected[:, :2])
 
 
 def test_a_norm_folded_behind_its_product_keeps_a_row_with_a_large_mean(device: Device) -> None:
-    """A mean of fifty deviations costs the product of a norm more than the bits that such a mean must cost."""
+    """Fails if a mean of fifty deviations costs a folded norm more precision than it must."""
 
     def shift(name: str, array: Array) -> Array:
         return array + 50 if name == "x" else array
@@ -346,7 +346,7 @@ def test_a_norm_folded_behind_its_product_keeps_a_row_with_a_large_mean(device: 
 
 @pytest.mark.parametrize("case", ["norm", "head_row", "rms_norm", "rms_row"])
 def test_a_norm_of_a_row_whose_square_overflows_is_not_finite(device: Device, case: str) -> None:
-    """One over an infinite deviation is zero, which turns the row into the bias: an overflow becomes an answer."""
+    """Fails if an overflow gives a finite result: 1 / infinity is 0, which would turn the row into the bias."""
 
     def enlarge(name: str, array: Array) -> Array:
         return array * 1e20 if name == "x" else array
@@ -361,7 +361,7 @@ def test_a_norm_of_a_row_whose_square_overflows_is_not_finite(device: Device, ca
 @pytest.mark.parametrize("case", ["cross_entropy_rows", "prediction"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_loss_of_logits_that_are_not_finite_is_nan(device: Device, case: str, value: float) -> None:
-    """The exponential of -infinity is zero, so the loss of the other logits hides it."""
+    """Fails if -infinity, whose exponential is 0, is hidden by the loss of the other logits."""
 
     def spoil(name: str, array: Array) -> Array:
         if name in ("x", "coarse"):
@@ -376,7 +376,7 @@ def test_a_loss_of_logits_that_are_not_finite_is_nan(device: Device, case: str, 
 
 
 def test_a_score_that_overflows_is_not_masked(device: Device) -> None:
-    """A score of -infinity weighs nothing, as one beyond the position does."""
+    """Fails if a score of -infinity gets no weight, as if it were masked."""
 
     def enlarge(name: str, array: Array) -> Array:
         return np.full_like(array, {"q": -1e25, "k": 1e25}.get(name, 0))

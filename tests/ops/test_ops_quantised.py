@@ -1,4 +1,4 @@
-"""Products with quantised weights of several groups of rows: in tiles, in panels, with K split anywhere."""
+"""Tests products with quantised weights of several groups of rows: in tiles, in panels, with any slices of K."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 
-ROWS = 300  # of a weight: three groups, the last one short
+ROWS = 300  # of a weight: three groups, the last one incomplete
 NAMES = [name for name, fmt in FORMATS.items() if fmt.quantised]
 LIMITS = {"one tile": Limits(), "folded": Limits(212), "four targets": Limits(max_draw_buffers=4)}
 
@@ -31,7 +31,7 @@ def bench(name: str, limits: Limits) -> Bench:
 @pytest.mark.parametrize(("cols", "dtype"), [(64, "f16"), (70, "f16"), (70, "f32")])
 @pytest.mark.parametrize("split_k", [1, 3])
 def test_many_rows(device: Device, name: str, limits: str, cols: int, dtype: str, split_k: int) -> None:
-    """A stretch of K goes on with the scales of the group before, or a tile of y finds another tile of w."""
+    """Fails if a stretch of K uses the scales of the previous group, or a tile of y reads the wrong tile of w."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 13, ROWS - 2, b.many(13, ROWS - 2)), b.weight("w", ROWS - 2, cols)
@@ -44,7 +44,7 @@ def test_many_rows(device: Device, name: str, limits: str, cols: int, dtype: str
 
 
 def test_products_of_halves_fill_their_own_texels() -> None:
-    """A product with q4 has a quarter of the fragments of one with f16, and leaves threads idle."""
+    """Fails if a product with q4 has a quarter of the fragments of one with f16, which leaves threads idle."""
     for cols, tiles in ((768, 2), (50257, 8)):
         b = bench("q4", Limits())
         with b.entry("test"):
@@ -57,7 +57,7 @@ def test_products_of_halves_fill_their_own_texels() -> None:
 @pytest.mark.parametrize(("panels", "slice_texels"), [(True, None), (False, 13)])
 @pytest.mark.parametrize("cols", [150, 1536])
 def test_one_row(device: Device, name: str, limits: str, panels: bool, slice_texels: int | None, cols: int) -> None:
-    """A slice of K that begins within a group takes the scales of another, or sums of two groups share one."""
+    """Fails if a slice of K that starts inside a group uses another's scales, or sums of two groups share one."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 1, ROWS), b.weight("w", ROWS, cols, panels)
@@ -72,7 +72,7 @@ def test_one_row(device: Device, name: str, limits: str, panels: bool, slice_tex
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("panels", [True, False])
 def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, panels: bool) -> None:
-    """A text's logits depend on how many texts are decoded beside it."""
+    """Fails if the logits of a text depend on how many texts are decoded with it."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 5, ROWS), b.weight("w", ROWS, 150, panels)
@@ -91,14 +91,14 @@ def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, p
     [("q8", 768, 2304, 12, 72), ("q8", 768, 3072, 16, 96), ("q8", 3072, 768, 4, 96), ("q4", 768, 768, 2, 12)],
 )
 def test_two_threads_share_a_row_of_integers(name: str, inner: int, cols: int, by: int, rows: int) -> None:
-    """One thread of software GL draws two thirds of a product while the other waits, or slices cross groups."""
+    """Fails if one thread of software GL draws two thirds of a product, or slices cross groups."""
     b = bench(name, Limits())
     with b.entry("test"):
         sums = ops.matvec(b, b.normal("x", 1, inner), b.weight("w", inner, cols, panels=True), "sums", contiguous=4)
     place = sums.defines
     assert (place["BY"], place["SPLIT_K"]) == (by, inner // FORMATS[name].group)
     assert place["BY"] * place["SPLIT_K"] == rows
-    assert (place["PAD"] + rows // 2) % 64 in (0, 62)  # two bins of 64 pixels meet in the middle, or two rows beside it
+    assert (place["PAD"] + rows // 2) % 64 in (0, 62)  # two bins of 64 pixels meet in the middle, or two rows from it
     assert sums.tensor.layout.height == place["PAD"] + rows
 
 
@@ -114,7 +114,7 @@ def test_rows_that_do_not_fit_are_not_padded() -> None:
     ("inner", "cols", "least"), [(768, 768, 8), (768, 3072, 8), (1600, 6400, 16), (6400, 6400, 32)]
 )
 def test_slices_of_large_weights_stay_within_a_group(name: str, inner: int, cols: int, least: int) -> None:
-    """A fragment meets two groups of integers, or a large product leaves more partial sums than it saves."""
+    """Fails if a fragment spans two groups of integers, or a large product has too many partial sums."""
     layout = fold(inner, cols, Limits().max_texture_size, dtype=name)
     rec = Recorder(Limits())
     columns = layout.row_texels
@@ -126,7 +126,7 @@ def test_slices_of_large_weights_stay_within_a_group(name: str, inner: int, cols
 @pytest.mark.parametrize("limits", ["one tile", "folded"])
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_and_folded_norms(device: Device, name: str, limits: str) -> None:
-    """A token's embedding or a norm behind a product has the scale of another token, row or group."""
+    """Fails if an embedding, or a norm folded into a product, uses the scale of another token, row or group."""
 
     def record(b: Bench) -> list[Want]:
         ids = b.given("ids", b.rng.integers(0, 90, (7, 1)), role="input")
@@ -146,5 +146,5 @@ def test_tables_and_folded_norms(device: Device, name: str, limits: str) -> None
 
 def test_no_shader_writes_them() -> None:
     b = Bench(STYLES["4x4"])
-    with b.entry("test"), pytest.raises(ValueError, match="no shader writes"):
+    with b.entry("test"), pytest.raises(ValueError, match="shaders cannot write"):
         ops.copy(b, b.normal("x", 4, 16), Layout(4, 16, (1, 4), "q8"), "y")

@@ -1,4 +1,4 @@
-"""Drawing on the device against its definition in float64: kept sets, chi-square, what candidates do not reach."""
+"""Compares sampling on the device with its definition in float64: kept sets, chi-square, undecided draws."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 
 Array = NDArray[Any]
-ROWS = 500  # draws of one play
+ROWS = 500  # draws in one play
 RANDOM = np.random.default_rng(3)
 LOGITS = {
     "flat": np.zeros(50),
@@ -43,7 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def drawing(device: Device, logits: Array, options: Options | None = None, rows: int = 1) -> Iterator[Player]:
-    """A player of the sampling entries over these logits. The state `drawn` gets `rows` draws; several, alone."""
+    """Returns a player of the sampling entries for these logits; the state `drawn` gets `rows` draws."""
     rec = Recorder(Limits(max_draw_buffers=4))
     x = rec.fixed("logits", fold(1, len(logits), 4096), "state")
     best, drawn = (
@@ -62,7 +62,7 @@ def drawing(device: Device, logits: Array, options: Options | None = None, rows:
 
 
 def test_the_greatest_logit_is_found_wherever_it_is(device: Device) -> None:
-    """The argmax passes over a block of the vocabulary, or a texel of a block, or prefers a later one of equals."""
+    """Fails if argmax skips a block of the vocabulary or of a texel, or prefers a later one of equal values."""
     count, step = 5003, 41
     with drawing(device, np.zeros(count)) as player:
         layout = player.program.views["logits"]
@@ -75,7 +75,7 @@ def test_the_greatest_logit_is_found_wherever_it_is(device: Device) -> None:
 
 
 def draw(player: Player, sampler: Sampler, step: int = 0) -> Array:
-    """Texels `[rows, 1 + 8 + 1, 4]` of a draw, `[rows, 1, 4]` of several from `step` on."""
+    """Returns the texels `[rows, 1 + 8 + 1, 4]` of a draw, or `[rows, 1, 4]` of several from `step` on."""
     vocab = player.program.views["logits"].cols
     assert sampler.entry
     player.play(sampler.entry, **sampler.scalars(step, vocab))
@@ -85,7 +85,7 @@ def draw(player: Player, sampler: Sampler, step: int = 0) -> Array:
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("logits", LOGITS.values(), ids=LOGITS)
 def test_tokens_come_as_often_as_they_should(device: Device, logits: Array, settings: dict[str, Any]) -> None:
-    """A token is cut off or kept wrongly, a block or its tokens are weighed wrongly, random numbers depend."""
+    """Fails if a token is wrongly kept or dropped, weights are wrong, or random numbers are not independent."""
     sampler = Sampler(**settings, seed=3)
     p, draws = sampler.probabilities(np.float32(logits)), 100_000 if len(logits) <= 1000 else 3_000
     with drawing(device, logits, rows=ROWS) as player:
@@ -98,12 +98,12 @@ def test_tokens_come_as_often_as_they_should(device: Device, logits: Array, sett
     observed, expected = (c[classes[1] > 0] for c in classes)
     free = len(expected) - 1
     chi_square = ((observed - expected) ** 2 / expected).sum()
-    assert chi_square <= free + 4 * np.sqrt(2 * free) + 8  # beyond it lies less than one in 10^4
+    assert chi_square <= free + 4 * np.sqrt(2 * free) + 8  # exceeded in fewer than 1 of 10^4 samples
 
 
 @pytest.mark.parametrize("options", [Options(), Options("330", "texelFetch", "uint")], ids=["float", "uint"])
 def test_exactly_these_tokens_are_kept(device: Device, options: Options) -> None:
-    """Top-k or top-p ends a token too early or late, or keeps the wrong ones of equals."""
+    """Fails if top-k or top-p keeps one token too few or too many, or the wrong ones of equal logits."""
     logits = np.random.default_rng(5).integers(-8, 9, 400) / 2.0
     with drawing(device, logits, options) as player:
         for settings in (
@@ -123,7 +123,7 @@ def test_exactly_these_tokens_are_kept(device: Device, options: Options) -> None
 
 
 def test_the_likeliest_come_with_a_draw(device: Device) -> None:
-    """A probability of an alternative is wrong, one that is cut off counts as kept, or the order is another."""
+    """Fails if the probability of an alternative is wrong, a dropped one counts as kept, or the order is wrong."""
     logits = 3 * np.random.default_rng(6).standard_normal(5000)
     with drawing(device, logits) as player:
         for settings in ({"top_k": 3}, {"top_p": 0.8}, {"top_p": 0.1, "temperature": 3.0}):
@@ -144,14 +144,14 @@ def test_the_likeliest_come_with_a_draw(device: Device) -> None:
         (np.zeros(5000), {"top_k": 4000}),
         (np.zeros(5000), {"top_p": 0.5}),
         (np.repeat([5.0, 1.0], [1, 8000]), {"top_p": 0.7}),
-        (np.where(np.arange(20000) % 256 < 4, 5.0, 0.0), {"top_k": 12}),  # all of them in a few blocks
-        (np.where(np.arange(20000) % 2048 < 4, 5.0, 0.0), {"top_k": 5}),  # in one, which gives four of them
+        (np.where(np.arange(20000) % 256 < 4, 5.0, 0.0), {"top_k": 12}),  # all in a few blocks
+        (np.where(np.arange(20000) % 2048 < 4, 5.0, 0.0), {"top_k": 5}),  # all in one block, which returns four
     ],
 )
 def test_what_the_candidates_do_not_reach_is_not_decided(
     device: Device, logits: Array, settings: dict[str, Any]
 ) -> None:
-    """A set of tokens that reaches beyond the candidates is cut off at them."""
+    """Fails if a set of tokens that extends beyond the candidates is truncated to them."""
     with drawing(device, logits) as player:
         assert draw(player, Sampler(**settings, seed=4))[0, 0, 2:].tolist() == [0, 1]
 
@@ -159,7 +159,7 @@ def test_what_the_candidates_do_not_reach_is_not_decided(
 @pytest.mark.parametrize("top_p", [0.5, 0.9, 0.97])
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_a_nucleus_of_few_among_many_tokens_is_decided(device: Device, top_p: float, temperature: float) -> None:
-    """The search for its end stops at a wrong edge, and leaves to the host what the candidates hold."""
+    """Fails if the search for the end of the nucleus stops at a wrong edge, so that the host has to sample."""
     logits = np.float32(4 * np.random.default_rng(7).standard_normal(50257))
     sampler = Sampler(temperature, top_p=top_p, seed=2)
     p = sampler.probabilities(logits)

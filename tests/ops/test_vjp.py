@@ -1,4 +1,4 @@
-"""Every op's gradients against central differences of the float64 reference, in random directions, over odd shapes."""
+"""Compares every op's gradients with central differences of the float64 reference, in random directions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from glgpt.gl.device import Device
 
 Array = NDArray[np.float64]
 EVERY = VJPS | {f"llama {name}": case for name, case in LLAMA_VJPS.items()}
-# Slow to compile; the others cross both headers, fetches and storages, and folded tensors
+# Slow to compile; the others are tested with both headers, fetches and storages, and with folded tensors
 SLOW = {"8x4", "4x8", "split", "f16 4x8", "f16 split"}
 TRAINED = [s for s in STYLES if s != "1x4" and s not in QUANTISED]
 
 
 def directions(bench: Bench, shape: tuple[int, int], rows: int) -> list[Array]:
-    """Two random ones, and the one of the last value alone, where padding begins."""
+    """Returns two random directions, and that of the last value, next to the padding."""
     found = [bench.rng.standard_normal(shape) for _ in range(2)] + [np.zeros(shape)]
     found[2][rows - 1, -1] = 1
     for v in found:
@@ -33,7 +33,7 @@ def directions(bench: Bench, shape: tuple[int, int], rows: int) -> list[Array]:
 
 
 def held_to_slopes(case: str, bench: Bench, b: Backward, played: list[tuple[Array, Array]]) -> None:
-    """Compares <gradient, v> with the slope along v; what may add up is each value's own error."""
+    """Compares <gradient, v> with the slope along v; the tolerance is the sum of the values' errors."""
     atol, k = EVERY[case].near
     atol += EVERY[case].halves * bench.style.format.packed
     taped, values = b.taped, {name: bench.held[x.name] for name, x in b.taped.inputs.items()}
@@ -55,9 +55,9 @@ def held_to_slopes(case: str, bench: Bench, b: Backward, played: list[tuple[Arra
 @pytest.mark.parametrize("style", [pytest.param(s, marks=[pytest.mark.slow] * (s in SLOW)) for s in TRAINED])
 @pytest.mark.parametrize("case", EVERY)
 def test_gradients_are_the_slopes(device: Device, case: str, style: str) -> None:
-    """A vjp forgets a term or a sum so far, adds padding, or goes wrong in one layout, header, fetch or storage.
+    """Fails if a vjp omits a term or a sum so far, adds padding, or is wrong in one layout, header, fetch or storage.
 
-    Styles that take long to compile have SHAPE alone, the others also the smallest shape, and "folded" one of its own.
+    Styles that compile slowly use SHAPE only, the others also the smallest shape, and "folded" a separate one.
     """
     drawn = settings(phases=[Phase.explicit]) if style in SLOW else settings(max_examples=1 + (style == "folded"))
 
@@ -75,13 +75,13 @@ def test_gradients_are_the_slopes(device: Device, case: str, style: str) -> None
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_dropout_keeps_the_expectation_and_draws_anew(rate: float) -> None:
-    """The hash, to which the shader is held bit for bit, favours some values or places, or repeats itself."""
+    """Fails if the hash, which the shader must match bit for bit, favours values or places, or repeats."""
     size, place = (300, 400), {"site": 3, "seed": 1, "step": 2, "part": 0}
     mask = kept(*size, rate, **place)
-    spread = np.sqrt(rate / (1 - rate))  # of one value of the mask, whose mean is one
+    spread = np.sqrt(rate / (1 - rate))  # standard deviation of a value of the mask, whose mean is 1
 
     def chance(values: Array) -> float:
-        """How many deviations of chance the mean of so many independent values is off zero."""
+        """Returns how many standard deviations the mean of this many independent values is from zero."""
         return abs(values.mean()) * np.sqrt(values.size)
 
     around = (mask - 1) / spread

@@ -1,4 +1,4 @@
-"""Pictures: that they show their values, whatever the values and labels are."""
+"""Tests that pictures show their values, for any values and labels."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_contact_sheet_has_a_cell_a_head_in_whole_pixels(tmp_path: Path) -> No
     plots.contact_sheet(patterns, [0, 7], [1, 2, 3], "test", tmp_path / "s.png")
     image = pixels(tmp_path / "s.png")
     counts = [int((image == colour(v / 5, 4)).all(axis=2).sum()) for v in range(1, 5)]
-    assert len(set(counts)) <= 2 and min(counts) > 1000  # all columns alike, but for the colour bar's few pixels
+    assert len(set(counts)) <= 2 and min(counts) > 1000  # all columns are equal, except the colour bar's few pixels
 
 
 def test_large_sheets_keep_the_largest_values() -> None:
@@ -83,13 +83,13 @@ def test_odd_values_can_be_drawn(fill: float, tmp_path: Path) -> None:
 
 def test_a_loss_curve_draws_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = np.arange(1, 3001.0)
-    training = np.stack([steps, 3 + steps % 2], axis=1)  # a loss that goes up and down by the step
+    training = np.stack([steps, 3 + steps % 2], axis=1)  # a loss that alternates with each step
     drawn: list[Any] = []
     monkeypatch.setattr(loss, "save", lambda figure, _: drawn.extend(figure.axes[0].lines))
     loss.loss_curve(training, np.zeros((0, 2)), "run", tmp_path / "l.png")
     each, mean = (line.get_xydata() for line in drawn)
     assert np.array_equal(each, training)
-    assert np.array_equal(mean[:, 0], steps) and np.allclose(mean[:, 1], 3.5, atol=1 / 30)  # of 31 steps or more
+    assert np.array_equal(mean[:, 0], steps) and np.allclose(mean[:, 1], 3.5, atol=1 / 30)  # mean of at least 31 steps
 
 
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Passes that become one: in an order that computes the same, within the limits, with the same bits."""
+"""Tests that fused passes compute the same, bit for bit, and stay within the limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def flat(texels: int) -> Shape:
 
 @st.composite
 def graphs(draw: Any) -> list[Movable]:
-    """Passes over a few tensors, each of which may be written again, as states are not but a scheduler must bear."""
+    """Generates passes over a few tensors, which may be written again; recorded programs do so with states only."""
     names = [f"t{i}" for i in range(draw(st.integers(3, 8)))]
     found = []
     for _ in range(draw(st.integers(1, 20))):
@@ -49,7 +49,7 @@ def graphs(draw: Any) -> list[Movable]:
 
 
 def run(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """What each tensor holds in the end; all of a group read before any of them writes."""
+    """Returns the final contents of each tensor; a group reads all its inputs before it writes."""
     held: dict[Any, Any] = {}
     for group in groups:
         read = [(passes[i].shader, i, tuple((t, held.get(t)) for t in passes[i].reads)) for i in group]
@@ -63,7 +63,7 @@ def run(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -> dict[str,
 @settings(max_examples=400)
 @given(graphs(), st.integers(1, 8), st.integers(1, 16))
 def test_a_schedule_computes_what_the_order_recorded_does(passes: list[Movable], targets: int, units: int) -> None:
-    """A pass moves over one that it depends on, is lost or played twice, or a group is beyond the limits."""
+    """Fails if a pass moves past one it depends on, is lost or repeated, or if a group exceeds the limits."""
     groups = schedule(passes, Limits(max_draw_buffers=targets, max_texture_units=units))
     assert sorted(i for group in groups for i in group) == list(range(len(passes)))
     assert run(passes, groups) == run(passes, [[i] for i in range(len(passes))])
@@ -74,7 +74,7 @@ def test_a_schedule_computes_what_the_order_recorded_does(passes: list[Movable],
 
 
 def test_what_is_large_is_not_kept_alive_for_a_fusion() -> None:
-    """Two passes are brought together over a third one, and a large tensor has to wait for it."""
+    """Fails if two passes are fused across a third one, and a large tensor has to stay alive for it."""
     for texels, groups in ((SMALL, 2), (SMALL + 1, 3)):
         first = Movable("a", {"x": flat(texels)}, {"y": flat(texels)}, 1, 1)
         between = Movable("b", {}, {"z": flat(1)}, 0, 1)
@@ -83,7 +83,7 @@ def test_what_is_large_is_not_kept_alive_for_a_fusion() -> None:
 
 
 def test_every_member_counts_for_what_waits() -> None:
-    """The first of a group reads states, which wait for nothing, and the second a large tensor."""
+    """Fails if only the first member of a group is checked: it reads states, the second one a large tensor."""
     large = 4 * SMALL
     passes = [
         Movable("a", {"w": flat(0)}, {"o": flat(1)}, 1, 1),
@@ -100,7 +100,7 @@ def test_every_member_counts_for_what_waits() -> None:
 def test_fused_steps_take_little_more_memory(
     n_layer: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever recomputes to save memory loses it to tensors that wait for each other."""
+    """Fails if the memory saved by recomputation is lost to tensors that are kept alive for fusion."""
     config = GPT2Config(vocab_size=256, n_positions=128, n_embd=256, n_layer=n_layer, n_head=4)
 
     def scratch() -> int:
@@ -110,11 +110,11 @@ def test_fused_steps_take_little_more_memory(
     together = scratch()
     monkeypatch.setattr(recorder, "schedule", lambda passes, limits: [[i] for i in range(len(passes))])
     alone = scratch()
-    assert together - alone <= max(0.3 * alone, 12 << 20)  # of textures, which tensors of one shape share
+    assert together - alone <= max(0.3 * alone, 12 << 20)  # bytes of textures, which tensors of the same shape share
 
 
 def test_every_name_of_a_training_shader_is_known() -> None:
-    """A copy declares a function or variable again, since the pattern that finds names misses it."""
+    """Fails if a copy redeclares a function or variable because the pattern for names misses it."""
     rec = recorder.Recorder()
     for options in ({}, {"precision": "f16", "recompute": True, "dropout": 0.1}):
         record_training(rec := recorder.Recorder(), CONFIG, Recipe(2, 12, accumulate=2, **options), KERNELS["4x8"])
@@ -137,7 +137,7 @@ def test_copies_of_a_shader_share_no_name() -> None:
 def test_a_fused_step_has_the_bits_of_its_passes(
     more: dict[str, Any], device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sampler of one copy is read by another, or a gradient is read before it is complete."""
+    """Fails if a copy reads the sampler of another, or a gradient is read before it is complete."""
     ids = np.random.default_rng(0).integers(0, 96, (4, 12))
 
     def trained() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Programs as data: what `check` refuses, JSON there and back, what a capture lists."""
+"""Tests programs as data: what `check` rejects, the JSON round trip, the outputs of a capture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def texture(name: str, role: str, **other: Any) -> Texture:
 
 
 def whole() -> Program:
-    """Input and weight to scratch, scratch and a state to the output."""
+    """Returns a program: input and weight to scratch, scratch and a state to the output."""
     textures = [texture("w", "weight"), texture("x", "input"), texture("s", "scratch"), texture("y", "scratch")]
     both = (("s", 0), ("s", 1))
     passes = (
@@ -45,7 +45,7 @@ def whole() -> Program:
 
 
 def with_pass(number: int, **changes: Any) -> Program:
-    """`whole`, one pass of it changed."""
+    """Returns `whole` with one pass changed."""
     program = whole()
     entry = program.entries["e"]
     passes = [replace(p, **changes) if i == number else p for i, p in enumerate(entry.passes)]
@@ -63,7 +63,7 @@ def with_texture(name: str, **changes: Any) -> Program:
 
 
 def ping_pong(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 1), **changes: Any) -> Program:
-    """An entry that writes `outputs` of the layers of state d from x, and a pair; `changes` make d another."""
+    """Returns an entry that writes `outputs`, layers of state d, from x, with a pair; `changes` modify d."""
     states = [texture("c", "state"), replace(texture("d", "state"), **changes)]
     one = Pass("write", "f", (("u_x", "x"),), tuple(("d", layer) for layer in outputs), (3, 2))
     entry = Entry("e", ("x",), (one,), {}, (pair,))
@@ -72,7 +72,7 @@ def ping_pong(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0,
 
 
 def ping_pong_with(*more: Pass, **changes: Any) -> Program:
-    """`ping_pong`, its only pass changed, and more passes after it."""
+    """Returns `ping_pong` with its pass changed and more passes after it."""
     entry = ping_pong().entries["e"]
     passes = (replace(entry.passes[0], **changes), *more)
     return replace(ping_pong(), entries={"e": replace(entry, passes=passes)}, scalars={"pos": "int"})
@@ -80,10 +80,10 @@ def ping_pong_with(*more: Pass, **changes: Any) -> Program:
 
 LOST = View(2, 12, (1, 2), texture="lost")
 FAULTS: dict[str, tuple[Program, str]] = {
-    "an unknown input": (with_pass(0, inputs=(("u_x", "lost"),)), "entry e, pass 0 (first): there is no texture lost"),
-    "an unknown target": (with_pass(2, outputs=(("lost", 0),)), "entry e, pass 2 (last): there is no texture lost"),
-    "an unknown shader": (with_pass(1, shader="g"), "entry e, pass 1 (row): there is no shader g"),
-    "an unknown scalar": (with_pass(1, row="seed"), "entry e, pass 1 (row): there is no scalar seed"),
+    "an unknown input": (with_pass(0, inputs=(("u_x", "lost"),)), "entry e, pass 0 (first): unknown texture lost"),
+    "an unknown target": (with_pass(2, outputs=(("lost", 0),)), "entry e, pass 2 (last): unknown texture lost"),
+    "an unknown shader": (with_pass(1, shader="g"), "entry e, pass 1 (row): unknown shader g"),
+    "an unknown scalar": (with_pass(1, row="seed"), "entry e, pass 1 (row): unknown scalar seed"),
     "sampled while attached": (
         with_pass(2, inputs=(("u_y", "y"),)),
         "entry e, pass 2 (last): y is sampled while attached",
@@ -112,19 +112,19 @@ FAULTS: dict[str, tuple[Program, str]] = {
     "a written weight": (with_pass(2, outputs=(("w", 0),)), "entry e, pass 2 (last): w is a weight"),
     "an uploaded weight": (with_entry(inputs=("w",)), "entry e, w cannot be uploaded"),
     "an upload of nothing": (with_entry(inputs=("lost",)), "entry e, lost cannot be uploaded"),
-    "an output that is no texture": (with_entry(outputs={"y": LOST}), "entry e, output lost is no texture"),
+    "an output that is not a texture": (with_entry(outputs={"y": LOST}), "entry e, output lost is not a texture"),
     "an output never written": (
         with_entry(passes=whole().entries["e"].passes[:2]),
         "entry e, output y is never written",
     ),
-    "no outputs": (with_pass(0, outputs=()), "entry e, pass 0 (first): 2 inputs and 0 outputs are beyond the limits"),
+    "no outputs": (with_pass(0, outputs=()), "entry e, pass 0 (first): 2 inputs and 0 outputs exceed the limits"),
     "too many outputs": (
         with_pass(2, outputs=(("y", 0), ("y", 1), ("c", 0))),
-        "entry e, pass 2 (last): 2 inputs and 3 outputs are beyond the limits",
+        "entry e, pass 2 (last): 2 inputs and 3 outputs exceed the limits",
     ),
     "too many inputs": (
         with_pass(2, inputs=(("u_s", "s"), ("u_c", "c"), ("u_w", "w"))),
-        "entry e, pass 2 (last): 3 inputs and 2 outputs are beyond the limits",
+        "entry e, pass 2 (last): 3 inputs and 2 outputs exceed the limits",
     ),
     "a wide texture": (with_texture("w", width=9), "texture w is 9 x 2 x 2, beyond 8 squared x 4"),
     "a deep texture": (with_texture("w", layers=5), "texture w is 3 x 2 x 5, beyond 8 squared x 4"),
@@ -132,14 +132,14 @@ FAULTS: dict[str, tuple[Program, str]] = {
     "a format": (with_texture("w", format="half"), "texture w has format 'half'"),
     "a role": (with_texture("w", role="toy"), "role 'toy'"),
     "a pair of which one is lost": (ping_pong(("c", "lost")), "entry e, c and lost are not two states of one shape"),
-    "a pair that is no state": (ping_pong(("x", "d")), "entry e, x and d are not two states of one shape"),
+    "a pair that is not a state": (ping_pong(("x", "d")), "entry e, x and d are not two states of one shape"),
     "a pair of two sizes": (ping_pong(layers=3), "entry e, c and d are not two states of one shape"),
-    "a new state not written whole": (ping_pong(outputs=(1,)), "entry e, d takes the place of c without being written"),
-    "a row of a new state": (ping_pong_with(row="pos", viewport=(3, 1)), "entry e, d takes the place of c without"),
-    "a part of a new state": (ping_pong_with(viewport=(2, 2)), "entry e, d takes the place of c without being written"),
+    "a new state not written whole": (ping_pong(outputs=(1,)), "entry e, d replaces c but is not written"),
+    "a row of a new state": (ping_pong_with(row="pos", viewport=(3, 1)), "entry e, d replaces c but is not"),
+    "a part of a new state": (ping_pong_with(viewport=(2, 2)), "entry e, d replaces c but is not written"),
     "an old state that is written": (
         ping_pong_with(Pass("both", "f", (("u_x", "x"),), (("c", 1),), (3, 2))),
-        "entry e, d takes the place of c without being written whole",
+        "entry e, d replaces c but is not written completely",
     ),
     "too many scalars": (replace(whole(), scalars={str(i): "int" for i in range(9)}), "9 scalars do not fit"),
 }
@@ -148,7 +148,7 @@ SMALL = Limits(max_texture_size=8, max_layers=4, max_draw_buffers=2, max_texture
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_check_names_the_entry_and_the_pass(fault: str) -> None:
-    """A program that reads garbage, or that WebGL refuses, is let through."""
+    """Fails if a program that reads undefined texels, or that WebGL rejects, is accepted."""
     program, message = FAULTS[fault]
     with pytest.raises(GlgptError) as error:
         check(program, SMALL)
@@ -161,7 +161,7 @@ def test_check_lets_a_sound_program_through() -> None:
 
 
 def test_json_gives_back_the_same_program() -> None:
-    """An exported program differs from the recorded one."""
+    """Fails if an exported program differs from the recorded one."""
     for program in (whole(), ping_pong(), generation_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f16")):
         back = Program.from_json(program.to_json())
         assert back == program and back.to_json() == program.to_json() and back.digest() == program.digest()
@@ -169,7 +169,7 @@ def test_json_gives_back_the_same_program() -> None:
 
 
 def test_the_digest_is_that_of_every_process() -> None:
-    """Recording depends on the order of a set."""
+    """Fails if recording depends on the order of a set."""
     code = (
         "from glgpt.inference.programs import *; from glgpt.models.gpt2.config import GPT2Config\n"
         "from glgpt.program.kernel import KERNELS; from glgpt.program.spec import Limits\n"
@@ -205,7 +205,7 @@ def test_what_is_no_program_is_refused(change: str) -> None:
 
 
 def test_a_capture_lists_what_is_wanted() -> None:
-    """An intermediate cannot be read, or one that nobody asked for is kept."""
+    """Fails if an activation cannot be read, or if one is retained that was not requested."""
     names = list(SHAKESPEARE.activations)
     for wanted in (set(names), {"logits"}, {"logits", "h.3.mlp.pre", "h.0.attn.pattern"}):
         program = capture_program(SHAKESPEARE, Limits(), KERNELS["4x8"], "f32", wanted, (256, 64, 16, 1))

@@ -1,4 +1,4 @@
-"""Recording: scratch is reused, but never while something still reads it; the same calls give the same program."""
+"""Tests recording: scratch is reused only after its last reader, and the same calls give the same program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG = GPT2Config(vocab_size=50, n_positions=70, n_embd=16, n_layer=3, n_head=
 def holds_what_was_written(rec: Recorder) -> None:
     """Replays every entry over named textures: each read must find the tensor that the op meant.
 
-    Walks the recorder's own list of symbolic passes beside the program's, and shares nothing with how it places them.
+    Walks the recorder's list of symbolic passes along with the program's, independently of how textures are assigned.
     """
     program = rec.program()
     for name, entry in program.entries.items():
@@ -56,7 +56,7 @@ def holds_what_was_written(rec: Recorder) -> None:
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_live_tensor_of_a_model_is_overwritten(kernel: str, dtype: str, names: Container[str]) -> None:
-    """A pass writes over a texture that a later pass still reads."""
+    """Fails if a pass overwrites a texture that a later pass still reads."""
     rec = Recorder(Limits(max_texture_size=80))
     network = CONFIG.network(rec, KERNELS[kernel], dtype, names)
     for size in (64, 16):
@@ -74,7 +74,7 @@ def test_no_live_tensor_of_a_model_is_overwritten(kernel: str, dtype: str, names
 @pytest.mark.parametrize("recipe", [{"accumulate": 2}, {"recompute": True, "dropout": 0.1}], ids=["sum", "recompute"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_live_tensor_of_a_training_is_overwritten(kernel: str, recipe: dict[str, Any]) -> None:
-    """A gradient is overwritten before its last reader, in the backward pass or the optimizer's."""
+    """Fails if a gradient is overwritten before its last reader, in the backward pass or the optimizer."""
     rec = Recorder()
     record_training(rec, CONFIG, Recipe(3, 12, **recipe), KERNELS[kernel])
     holds_what_was_written(rec)
@@ -83,7 +83,7 @@ def test_no_live_tensor_of_a_training_is_overwritten(kernel: str, recipe: dict[s
 @settings(max_examples=60)
 @given(st.data())
 def test_no_live_tensor_of_any_program_is_overwritten(data: st.DataObject) -> None:
-    """A texture is given away while its tensor is an output, is read twice in one pass, or is written by several."""
+    """Fails if the texture of an output, or of a tensor read twice or written by several passes, is reused early."""
     rec = Recorder(Limits(max_draw_buffers=data.draw(st.integers(1, 3))))
     layouts = [Layout(6, 8), Layout(6, 8, (2, 1)), Layout(6, 8, (1, 2), "f16")]
     for name in ("one", "two"):
@@ -99,7 +99,7 @@ def test_no_live_tensor_of_any_program_is_overwritten(data: st.DataObject) -> No
 
 
 def test_a_chain_takes_two_textures_and_entries_share_them() -> None:
-    """Scratch is never given back: memory grows with the number of passes, or of entries."""
+    """Fails if scratch is never released, so that memory grows with the number of passes or entries."""
     rec = Recorder()
     for name in ("one", "two", "three"):
         with rec.entry(name):
@@ -120,7 +120,7 @@ def test_a_fixed_tensor_has_one_layout_and_role() -> None:
 
 
 def test_uploads_are_the_inputs_that_are_read() -> None:
-    """A caller is asked for ids of another chunk, or not asked at all."""
+    """Fails if an entry asks for the ids of another chunk, or does not ask for its own."""
     rec = Recorder()
     network = CONFIG.network(rec, KERNELS["4x4"])
     for size in (64, 16):
@@ -148,7 +148,7 @@ def test_a_shader_that_is_missing_is_named() -> None:
 
 
 def test_constants_reach_the_shader_unchanged() -> None:
-    """A float that looks whole, or is very small, becomes an int or another value in GLSL."""
+    """Fails if a float that is integral or very small becomes an int or another value in GLSL."""
     rec = Recorder()
     values = {"A": 1.0, "B": 1e-12, "C": -1.0e30, "D": 0.1, "E": 7}
     with rec.entry("e"):
@@ -162,7 +162,7 @@ def test_constants_reach_the_shader_unchanged() -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_product_costs_what_it_computes(kernel: str) -> None:
-    """The cost by which a long draw is cut misses the passes over column tiles."""
+    """Fails if the cost, by which long draws are split, omits the passes over column tiles."""
     for most in (4, 8):
         rec = Recorder(Limits(max_draw_buffers=most))
         x = rec.fixed("x", Layout(16, 12, (min(most, KERNELS[kernel].tile_rows), 1)), "input")
@@ -186,7 +186,7 @@ def test_a_product_costs_what_it_computes(kernel: str) -> None:
 def test_a_pass_with_too_many_targets_is_split(
     tiles: tuple[int, int], dtype: str, most: int, columns: int | None, names: str
 ) -> None:
-    """A tile is left out or written twice, a shader's tiles are not its targets, or a cost is lost or counted twice."""
+    """Fails if a tile is omitted or written twice, shader and targets disagree, or a cost is lost or counted twice."""
     shared = FORMATS[dtype].column_tiles_per_texel
     layout = Layout(40, 200, (tiles[0], shared * tiles[1]), dtype)
     rec, (flops, nbytes) = Recorder(Limits(max_draw_buffers=most)), (1_000_003, 77)
@@ -226,7 +226,7 @@ def test_outputs_that_cannot_be_split_alike_are_refused() -> None:
 def test_gpt2s_vocabulary_is_trained_on_small_textures(
     kernel: str, most: int, size: int, tiles: int, n_embd: int
 ) -> None:
-    """A tensor of 50257 columns or rows is in no texture that a device has, or in more layers than a pass may write."""
+    """Fails if a tensor of 50257 columns or rows needs a larger texture or more layers than a device allows."""
     config = GPT2Config(n_embd=n_embd, n_head=n_embd // 64, n_layer=1)
     rec = Recorder(Limits(size, max_draw_buffers=most))
     record_training(rec, config, Recipe(2, 1024, accumulate=2), KERNELS[kernel])
@@ -238,4 +238,4 @@ def test_gpt2s_vocabulary_is_trained_on_small_textures(
 def test_the_uniform_block_is_in_the_order_of_a_programs_json() -> None:
     from glgpt.program.recorder import SCALARS
 
-    assert list(SCALARS) == sorted(SCALARS)  # the page fills the block in the order that it reads
+    assert list(SCALARS) == sorted(SCALARS)  # the page fills the block in the order of the JSON

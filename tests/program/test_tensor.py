@@ -1,4 +1,4 @@
-"""Layouts: there and back, what lies beyond the matrix, folding, and the walk over a product's inner dimension."""
+"""Tests layouts: packing and unpacking, zeros beyond the matrix, folding, and segments of an inner dimension."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def layouts(draw: st.DrawFn, rows: int = 300, cols: int = 70, panels: bool = Tru
 
 
 def numbers(layout: Layout) -> Array:
-    """A matrix of whole numbers, none of them zero, which halves hold too; integers whose scale is 1."""
+    """Returns a matrix of nonzero integers that float16 holds exactly, or integers with scale 1."""
     fmt = layout.format
     most = 2 ** (fmt.bits - 1) - 1 if fmt.quantised else 2000
     found = (1 + np.arange(layout.rows * layout.cols) % most).reshape(layout.rows, layout.cols).astype(np.float32)
@@ -38,14 +38,14 @@ def numbers(layout: Layout) -> Array:
 
 
 def stored(layout: Layout, texels: Array) -> Array:
-    """What texels hold, without scales."""
+    """Returns the values in texels, without scales."""
     strips = texels.reshape(-1, layout.stored_height, layout.texture_width, 4)
     return layout.format.unpack(strips[:, [layout.stored_row(r) for r in range(layout.height)]])
 
 
 @given(layouts())
 def test_unpacking_gives_back_what_was_packed(layout: Layout) -> None:
-    """A value lies in another texel than it is looked for."""
+    """Fails if a value is in another texel than the one it is read from."""
     matrix = numbers(layout)
     packed = layout.pack(matrix)
     assert (
@@ -58,14 +58,14 @@ def test_unpacking_gives_back_what_was_packed(layout: Layout) -> None:
 
 @given(layouts())
 def test_everything_beyond_the_matrix_is_zero(layout: Layout) -> None:
-    """Padding adds to a sum."""
+    """Fails if padding adds to a sum."""
     packed = layout.pack(numbers(layout))
     assert np.count_nonzero(stored(layout, packed)) == layout.rows * layout.cols
 
 
 @given(layouts(), st.integers(1, 9))
 def test_bands_of_a_layer_are_the_layer(layout: Layout, band: int) -> None:
-    """Uploading in bands leaves a row out or writes it twice."""
+    """Fails if uploading in bands omits a row or writes it twice."""
     matrix = numbers(layout)
     for index in range(layout.layers):
         bands = [layout.layer(matrix, index, y, band) for y in range(0, layout.texture_height, band)]
@@ -73,7 +73,7 @@ def test_bands_of_a_layer_are_the_layer(layout: Layout, band: int) -> None:
 
 
 def test_texels_lie_where_the_design_says() -> None:
-    """A player that reads the texture by the documented layout finds other columns."""
+    """Fails if a player that follows the documented layout would read other columns."""
     matrix = np.arange(4 * 16, dtype=np.float32).reshape(4, 16)
     packed = Layout(4, 16, (2, 2)).pack(matrix)
     assert np.array_equal(packed[1, 0, 1], matrix[0, 12:16])  # tile (0, 1), its second texel
@@ -92,13 +92,13 @@ def test_texels_lie_where_the_design_says() -> None:
 
 @given(layouts(), st.integers(0, 10**6))
 def test_a_view_is_the_layout_of_a_texture(layout: Layout, number: int) -> None:
-    """A matrix that is read back is unpacked by another layout than it was packed with."""
+    """Fails if a matrix is unpacked with another layout than it was packed with."""
     view = View.of(layout, f"t{number}")
     assert view.texture == f"t{number}" and {k: v for k, v in vars(view).items() if k != "texture"} == vars(layout)
 
 
 def test_halves_are_rounded_to_nearest_and_keep_infinities() -> None:
-    """A weight beyond float16, or between two halves, is packed as something else."""
+    """Fails if a weight beyond float16, or between two float16, is packed as something else."""
     values = np.array([[1 + 2**-11, 1 + 3 * 2**-11, 1e6, -np.inf, np.nan, 2**-24, -0.0]])
     layout = Layout(1, 7, (1, 2), "f16")
     with np.errstate(over="ignore"):
@@ -107,7 +107,7 @@ def test_halves_are_rounded_to_nearest_and_keep_infinities() -> None:
 
 @given(layouts(), st.integers(0, 1000))
 def test_integers_are_the_nearest_and_scales_no_larger_than_they_must(layout: Layout, seed: int) -> None:
-    """A weight is rounded by more than half a step, a scale to a smaller one, or by another group's."""
+    """Fails if a weight is off by more than half a step, or a scale is too small or from another group."""
     fmt = layout.format
     if not fmt.quantised:
         return
@@ -122,7 +122,7 @@ def test_integers_are_the_nearest_and_scales_no_larger_than_they_must(layout: La
 
 
 def test_a_group_that_cannot_be_scaled_is_zero_or_no_number() -> None:
-    """A NaN or an infinity becomes a finite weight, reaches another group, or a scale too small for devices is used."""
+    """Fails if a NaN or infinity becomes finite or reaches another group, or a scale is too small for devices."""
     matrix = np.full((256, 8), 127, np.float32)
     matrix[3, 0], matrix[4, 1], matrix[:128, 2], matrix[:, 3] = np.nan, -np.inf, 1e-39, 0
     found = (layout := Layout(256, 8, (1, 4), "q8")).unpack(layout.pack(matrix))
@@ -160,7 +160,7 @@ def test_layouts_that_cannot_be_are_refused(
     st.sampled_from([*FORMATS]),
 )
 def test_panels_fit_in_as_few_layers_as_can_be(rows: int, cols: int, limit: int, width: int, dtype: str) -> None:
-    """A stack exceeds the limit, its panels the width asked for, or a layer more than needed is allocated."""
+    """Fails if a stack exceeds the limit, a panel the width requested, or a layer is wasted."""
     high = Layout(rows, 1, (1, FORMATS[dtype].column_tiles_per_texel), dtype).stored_height
     if high > limit:
         with pytest.raises(ValueError, match="stacked"):
@@ -169,18 +169,18 @@ def test_panels_fit_in_as_few_layers_as_can_be(rows: int, cols: int, limit: int,
     layout = in_panels(rows, cols, limit, width, dtype)
     count = layout.groups * layout.panels
     assert layout.panel <= width and layout.texture_height <= limit and layout.layers <= -(-count // (limit // high))
-    assert layout.stack * layout.layers < count + layout.layers  # less than a panel of each layer is unused
-    assert layout.tiles == fold(rows, cols, limit, dtype=dtype).tiles  # so that products are cut as without panels
+    assert layout.stack * layout.layers < count + layout.layers  # each layer wastes less than a panel
+    assert layout.tiles == fold(rows, cols, limit, dtype=dtype).tiles  # so that products are tiled as without panels
 
 
 @given(st.integers(1, 500), st.integers(1, 900), st.sampled_from([16, 32, 100]), st.sampled_from([*FORMATS]))
 def test_a_fold_fits_and_keeps_groups_of_four_rows(rows: int, cols: int, limit: int, dtype: str) -> None:
-    """A folded weight exceeds the limit, or a step over four rows crosses two tiles."""
+    """Fails if a folded weight exceeds the limit, or a step over four rows crosses two tiles."""
     shared = FORMATS[dtype].column_tiles_per_texel
     layout = fold(texels(rows), cols, limit, dtype=dtype)
     assert layout.width <= limit and layout.stored_height <= limit and layout.tiles[1] % shared == 0
     assert layout.height % 4 == 0
-    if texels(rows) + 4 * -(-rows // 128) <= limit and cols <= 4 * limit:  # room for scales
+    if texels(rows) + 4 * -(-rows // 128) <= limit and cols <= 4 * limit:  # leaves space for scales
         assert layout.tiles == (1, shared)
 
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_folded_is_refused() -> None:
 
 @given(layouts(rows=1, cols=300, panels=False), st.integers(1, 40), st.sampled_from([8, 32, 512]))
 def test_segments_cover_the_inner_dimension_once_and_in_order(x: Layout, cols: int, limit: int) -> None:
-    """A product leaves out a term, adds one twice, or multiplies it with another row."""
+    """Fails if a product omits a term, adds one twice, or multiplies it by another row."""
     shared = x.format.column_tiles_per_texel
     weight = fold(texels(x.cols), cols, limit, dtype=x.dtype)
     seen: list[list[int]] = [[] for _ in range(x.tiles[1])]

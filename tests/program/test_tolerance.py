@@ -1,4 +1,4 @@
-"""The tolerance of comparisons: it holds for other kernels on a deep model, and no fault passes."""
+"""Tests the tolerance of comparisons: other kernels are within it on a deep model, and faults are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = "layers.6."
 
 
 class Checkpoint:
-    """Weights in memory, as `LanguageModel` reads them."""
+    """Weights in memory, with the interface that `LanguageModel` reads."""
 
     def __init__(self, weights: Weights, config: LlamaConfig) -> None:
         self.config, self.weights, self.path, self.name = config, weights, Path("deep"), "deep"
@@ -35,7 +35,10 @@ class Checkpoint:
 
 
 def deep_weights() -> Weights:
-    """As in SmolLM2, block 2 writes massive activations into two columns, which later norms hold back."""
+    """Returns weights whose block 2 writes massive activations into two columns, which later norms scale down.
+
+    SmolLM2 has the same.
+    """
     rng = np.random.default_rng(1)
     found = {}
     for name, p in CONFIG.parameters.items():
@@ -48,7 +51,7 @@ def deep_weights() -> Weights:
 
 
 def run(weights: Weights, dtype: str, kernel: str = "auto", names: Any = None, **config: float) -> Found:
-    """What the last token has of every activation, and the logits."""
+    """Returns the last token's values of every activation, and the logits."""
     checkpoint: Any = Checkpoint(weights, replace(CONFIG, **config))
     with LanguageModel(checkpoint, None, dtype, settings=DeviceSettings(device="software", kernel=kernel)) as model:
         logits, found = model.run_with_cache(IDS, names)
@@ -61,14 +64,14 @@ def base(dtype: str) -> Found:
 
 
 def excess(found: Found, dtype: str) -> float:
-    """The greatest multiple of the tolerance."""
+    """Returns the greatest multiple of the tolerance."""
     tolerance = Tolerance.of(dtype, CONFIG.n_layer, same_weights=True)
     return max(tolerance.measure(values, base(dtype)[name]).excess for name, values in found.items())
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q4"])
 def test_other_kernels_and_other_fused_passes_are_within(dtype: str) -> None:
-    """Rounding alone fails a deep model."""
+    """Fails if rounding alone exceeds the tolerance of a deep model."""
     half = [a.name for a in CONFIG.activations.values() if a.layer is None or a.layer > 7]
     assert excess(run(deep_weights(), dtype, "4x8"), dtype) < 0.5
     assert excess(run(deep_weights(), dtype, names=half), dtype) < 0.5
@@ -107,7 +110,7 @@ FAULTS = (swap_keys_and_values, skip, turn_one_head, clear_row, scale_group, dou
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8"])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
 def test_a_fault_is_beyond(fault: Callable[[Weights], None], dtype: str) -> None:
-    """A fault of one block of fourteen passes for rounding."""
+    """Fails if a fault in one block of fourteen is taken for rounding."""
     weights = deep_weights()
     fault(weights)
     assert excess(run(weights, dtype), dtype) > 2
@@ -119,31 +122,31 @@ def test_a_wrong_config_is_beyond(config: dict[str, float]) -> None:
 
 
 def test_a_single_value_counts() -> None:
-    """One wrong logit of many hides in their root mean square."""
-    theirs = np.random.default_rng(0).standard_normal((3, 50_000))
-    ours = theirs.copy()
+    """Fails if one wrong logit is hidden by the root mean square of all."""
+    reference = np.random.default_rng(0).standard_normal((3, 50_000))
+    ours = reference.copy()
     ours[1, 77] += 1
-    measured = Tolerance.of("f16", 30).measure(ours, theirs)
+    measured = Tolerance.of("f16", 30).measure(ours, reference)
     assert measured.relative < 0.003 and measured.excess > 3 and measured.at == (1, 77)
 
 
 def test_values_that_are_not_finite_must_be_the_same() -> None:
     inf, nan = np.inf, np.nan
-    theirs = np.array([[1.1, -inf, 1.0, nan, 0.0, -inf]])
+    reference = np.array([[1.1, -inf, 1.0, nan, 0.0, -inf]])
     for i, value in enumerate([None, 0.0, inf, 1.0, nan, inf]):
-        ours = theirs.copy()
+        ours = reference.copy()
         if value is not None:
             ours[0, i] = value
-        measured = Tolerance(1e-3).measure(ours, theirs)
+        measured = Tolerance(1e-3).measure(ours, reference)
         assert (measured.excess, measured.at[1]) == ((0, 0) if value is None else (inf, i))
 
 
 def test_absolute_tolerances_hold_each_value() -> None:
     tolerance = Tolerance(1.0, absolute=(0.05, 0.1))
-    ours, theirs = np.array([[1.0, 2.0]]), np.array([[1.0, 1.0]])
-    assert tolerance.measure(ours, theirs).excess == pytest.approx(1 / 0.15)
-    assert Tolerance(1.0, absolute=(0.0, 0.0)).measure(ours, theirs).excess == np.inf
-    assert Tolerance(1.0, absolute=(0.0, 0.0)).measure(theirs, theirs).excess == 0
+    ours, reference = np.array([[1.0, 2.0]]), np.array([[1.0, 1.0]])
+    assert tolerance.measure(ours, reference).excess == pytest.approx(1 / 0.15)
+    assert Tolerance(1.0, absolute=(0.0, 0.0)).measure(ours, reference).excess == np.inf
+    assert Tolerance(1.0, absolute=(0.0, 0.0)).measure(reference, reference).excess == 0
 
 
 def test_a_tie_is_within_the_relative_error() -> None:
@@ -157,5 +160,5 @@ def test_kl_divergence_is_that_of_the_definition() -> None:
     a, b = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (p, q))
     assert kl_divergence(p, q) == pytest.approx((a * np.log(a / b)).sum(axis=1), rel=1e-9)
     assert kl_divergence(p, p + 7.0) == pytest.approx(np.zeros(5), abs=1e-12)
-    p[:, 3] = q[:, 3] = -np.inf  # forbidden in both
+    p[:, 3] = q[:, 3] = -np.inf  # masked in both
     assert np.isfinite(kl_divergence(p, q)).all()

@@ -1,4 +1,4 @@
-"""Choosing a kernel and a fetch: by the probe, once per driver, or as asked for."""
+"""Tests that the kernel and the fetch are chosen by the probe, once per driver, or as requested."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ALL_NAMES = NAMES + CONTIGUOUS_NAMES + ROW_NAMES
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(tune, "_unsteady", {})  # what a busy machine gave to an earlier test
+    monkeypatch.setattr(tune, "_unsteady", {})  # results that an earlier test measured on a busy machine
     return cache_file()
 
 
 def considered(contiguous: int) -> list[str]:
-    """What "auto" chooses from: over panels, no kernel of two column tiles."""
+    """Returns the kernels that "auto" chooses from: none of two column tiles with panels."""
     return CONTIGUOUS_NAMES if contiguous else NAMES
 
 
@@ -46,8 +46,8 @@ def fake_probe(monkeypatch: pytest.MonkeyPatch, *fastest: str) -> None:
 
 
 def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening a device measures each time, or forgets a kernel."""
-    monkeypatch.setattr(tune, "STEADY", float("inf"))  # however busy the machine is
+    """Fails if opening a device measures each time, or a kernel is missing."""
+    monkeypatch.setattr(tune, "STEADY", float("inf"))  # even if the machine is busy
     first = choose(device)
     assert sorted(first.measured) == sorted(ALL_NAMES) and all(value > 0 for value in first.measured.values())
     names = considered(first.kernel.contiguous)
@@ -64,11 +64,11 @@ def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeyp
 def test_other_work_decides_nothing(
     device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch, held_up: set[int], steady: bool
 ) -> None:
-    """A run that other work holds up makes its kernel look fast or slow, or what a busy machine gave is kept."""
+    """Fails if other work makes a kernel look fast or slow, or results of a busy machine are cached."""
     calls: dict[Player, int] = {}
 
     def seconds(player: Player, times: int) -> float:
-        """0.5 ms and 1 ms a play; some runs of each, counted from 1, take 50 ms longer. Each has 12."""
+        """Returns 0.5 ms and 1 ms for a play; some of each's 12 runs, counted from 1, take 50 ms longer."""
         calls[player] = calls.get(player, 0) + 1
         return 5e-4 + 1e-3 * times + 0.05 * (calls[player] in held_up)
 
@@ -103,7 +103,7 @@ def test_what_is_asked_for_is_chosen(device: Device, storage: str, monkeypatch: 
     fake_probe(monkeypatch, NAMES[0])
     for name in NAMES:
         chosen = choose(device, *name.split(), storage)
-        assert chosen.kernel.name == name.split()[0] and chosen.why == "as asked for"
+        assert chosen.kernel.name == name.split()[0] and chosen.why == "as requested"
         assert chosen.options == Options(fetch=name.split()[1], storage=storage, packing=not device.software)
         assert json.dumps(as_dict(chosen))
 
@@ -119,7 +119,7 @@ def test_panels_are_taken_where_they_pay(
     texels: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A device gets weights in panels for a few percent of a row, or for what another fetch would gain."""
+    """Fails if panels are chosen for a gain of a few percent, or for one that another fetch would bring."""
     found = dict.fromkeys(NAMES + CONTIGUOUS_NAMES, 1.0)
     for name, times in (("strided", strided), ("contiguous", contiguous)):
         found |= {f"{name} {fetch}": ms for fetch, ms in zip(FETCHES, times, strict=True)}
@@ -143,7 +143,7 @@ def test_names_that_are_none_are_refused(device: Device, asked: dict[str, str], 
 
 
 def test_four_draw_buffers_take_the_kernel_that_fits(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Raspberry Pi is given a kernel of eight targets."""
+    """Fails if a Raspberry Pi is given a kernel with eight targets."""
     monkeypatch.setattr(device, "limits", replace(device.limits, max_draw_buffers=4))
     measured: list[list[str]] = []
 
@@ -153,12 +153,12 @@ def test_four_draw_buffers_take_the_kernel_that_fits(device: Device, monkeypatch
 
     monkeypatch.setattr(tune, "probe", probe)
     assert choose(device).kernel.name == "4x4" and measured == [["4x4", "4x4-contiguous"]]
-    with pytest.raises(GlgptError, match="kernel 8x4 needs more draw buffers than the 4 here"):
+    with pytest.raises(GlgptError, match="kernel 8x4 needs more draw buffers than this device has"):
         choose(device, kernel="8x4")
 
 
 def test_without_float_targets_tensors_are_stored_as_bits(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that cannot render floats is given textures it cannot draw to."""
+    """Fails if a device that cannot render floats is given float textures."""
     fake_probe(monkeypatch, NAMES[0])
     assert tune.renders_float(device) and choose(device).options.storage == "float"
 
@@ -239,6 +239,6 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 def test_panels_are_rows_that_eight_fragments_read_whole(
     rows: int, cols: int, limits: tuple[int, int], shape: tuple[int, int, int]
 ) -> None:
-    """A weight of GPT-2 lies in one wide layer on software GL, or in more layers or rows than a device has."""
+    """Fails if a weight of GPT-2 is a single wide layer on software GL, or exceeds a device's layers or rows."""
     layout = ops.panels(Recorder(Limits(*limits)), rows, cols)
     assert (layout.texture_width, layout.texture_height, layout.layers) == shape
