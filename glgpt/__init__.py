@@ -1,4 +1,4 @@
-"""GPT-2 in fragment shaders: inference and training on any GPU, or none, that has OpenGL 3.3."""
+"""Runs and trains GPT-2 and Llama models as fragment shaders, on any GPU with OpenGL 3.3 or on the CPU."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ _PACKAGES = {
 
 
 def __dir__() -> list[str]:
-    """The public names, also those that were not imported yet, and none that this file itself imports."""
+    """Returns the public names, including those not imported yet, without this file's own imports."""
     return sorted({*(name for name in globals() if name.startswith("_")), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first asked for, so that the command starts, and stops, at once."""
+    """Imports a public name at its first use, so that the command starts, and stops, at once."""
     if name not in _PACKAGES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_PACKAGES[name]}"), name)

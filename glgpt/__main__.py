@@ -1,4 +1,4 @@
-"""The command `glgpt`, also as `python -m glgpt`: signals are in hand before anything else is imported."""
+"""The command `glgpt`, also as `python -m glgpt`; it handles signals before it imports anything else."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ _leaving = False
 
 
 def leave(number: int, _frame: object = None) -> None:
-    """Says in one line which signal came first, and ends the process with what a shell reports for it: 130 or 143.
+    """Prints which signal came first, and ends the process with the exit code of a shell: 130 or 143.
 
-    The handler while the command starts, when nothing is half done: an exception instead could be swallowed by what
-    is being imported, or come out of it as something else.
+    It is the signal handler while the command starts, when there is nothing to clean up. An exception could be
+    swallowed or replaced by a module that is being imported.
     """
     global _leaving
     if _leaving:
@@ -22,15 +22,15 @@ def leave(number: int, _frame: object = None) -> None:
     _leaving = True
     number = first(number, LINES)
     try:
-        clear = "\r\x1b[K" if os.isatty(2) else ""  # of the terminal's ^C
+        clear = "\r\x1b[K" if os.isatty(2) else ""  # erases the terminal's ^C
         os.write(2, f"{clear}glgpt: {LINES[number]}\n".encode())
-    except OSError:  # a closed stderr changes nothing of the exit code
+    except OSError:  # a closed stderr does not change the exit code
         pass
     os._exit(128 + number)
 
 
 def entry() -> int:
-    """Runs the command line of this process and returns its exit code; from here on, signals change nothing."""
+    """Runs the command line of this process and returns its exit code; afterwards, signals are ignored."""
     for number in LINES:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, leave)

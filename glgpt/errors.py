@@ -1,4 +1,4 @@
-"""What a user's mistake raises, by kind, and how other people's text is quoted in a message."""
+"""The exceptions for users' mistakes, and functions that quote untrusted text in a message."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import reprlib
 
 
 class GlgptError(ValueError):
-    """Bad input: a file, an option, an id or a device that cannot serve.
+    """Bad input: a file, an option, an id or a device that cannot be used.
 
-    The message is one line: what was wrong, where, and what to do. The command line prints it and exits with 2.
+    The message is one line: what is wrong, where, and what to do. The command line prints it and exits with 2.
     """
 
 
 class FileError(GlgptError):
-    """A file or folder that is wrong: it cannot be read, holds something else, or cannot be written where asked."""
+    """A file or folder that cannot be read, has the wrong content, or cannot be written."""
 
 
 class ArgumentError(GlgptError):
-    """An argument that is wrong: a value out of range, or two that exclude each other."""
+    """An invalid argument: a value out of range, or two that cannot be combined."""
 
 
 class DeviceError(GlgptError):
-    """A device that cannot: it does not open, or it refuses a texture, a framebuffer or a shader."""
+    """A device that cannot be opened, or that refuses a texture, a framebuffer or a shader."""
 
 
 def quoted(text: object, limit: int = 80) -> str:
-    """`text` as one printable line of at most `limit` characters: control characters escaped, a long middle left out.
+    """Returns `text` as one printable line of at most `limit` characters, with an ellipsis in the middle if it is long.
 
-    For names and values that come from files and arguments: what reaches a terminal raw could steer it.
+    Control characters are escaped: in names and values from files and arguments, they could control the terminal.
     """
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
     if len(line) <= limit:
@@ -37,12 +37,12 @@ def quoted(text: object, limit: int = 80) -> str:
 
 
 def written(value: object, limit: int = 80) -> str:
-    """`value` as Python writes it, in quotes where it is text; of any size and depth: see `quoted`."""
+    """Returns the `repr` of a value of any size and depth, shortened and escaped like `quoted`."""
     if isinstance(value, str):
-        half = limit // 2  # escaping takes time by the length
+        half = limit // 2  # shortened first: escaping takes time proportional to the length
         return quoted(repr(value if len(value) <= limit else f"{value[:half]}…{value[-half:]}"), limit + 4)
     if isinstance(value, int) and abs(value) >= 10**limit:
-        return f"a number of some {round(value.bit_length() * 0.30103)} digits"
+        return f"a number of about {round(value.bit_length() * 0.30103)} digits"
     return quoted(_REPR.repr(value), limit)
 
 

@@ -1,4 +1,5 @@
-"""Checkpoint files: folders, the Hub, safetensors and PyTorch's pickles, read without running them.
+"""Finds and reads checkpoints: local folders, the Hugging Face Hub, safetensors and PyTorch files.
 
-It knows files and tensors by name; it never knows devices or text.
+`Checkpoint.open` is the entry point; it reads tensors one at a time as NumPy arrays. Pickles are parsed and never
+executed. The package depends on `models` for names and shapes, on `text` and on `system`, and not on the GPU.
 """

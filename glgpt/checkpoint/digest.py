@@ -1,4 +1,4 @@
-"""A short name for a checkpoint's contents, by which two sides of a split model know that they hold the same."""
+"""A digest of a checkpoint, with which client and server of a split model check that they hold the same one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
 
-_SAMPLES = 1024  # numbers of each tensor
+_SAMPLES = 1024  # values of each tensor
 
 
 def model_digest(checkpoint: Checkpoint) -> str:
-    """32 hexadecimal digits of the configuration and of 1,024 numbers spread over each tensor.
+    """Returns 32 hexadecimal digits, from the configuration and 1,024 values spread over each tensor.
 
-    It tells models and checkpoints of one model apart, however large, in milliseconds; it is no seal against forgery.
+    It distinguishes models, and checkpoints of one model, in milliseconds at any size. It does not detect forgery.
     """
     digest = hashlib.sha256(json.dumps(checkpoint.whole.fields(), sort_keys=True).encode())
     for name in checkpoint.config.parameters:

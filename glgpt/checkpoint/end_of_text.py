@@ -1,4 +1,4 @@
-"""Which tokens end a text, by the files of a checkpoint."""
+"""Reads the end-of-text tokens from the files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glgpt.text.tokenizer import GPT2_VOCAB_SIZE, Tokenizer
 
 FILES = ("generation_config.json", "config.json")  # the first that has the field decides, as in transformers
 MOST_ENDS = 64
-_UNCHOSEN = GPT2_VOCAB_SIZE - 1  # what transformers writes into the config of a GPT-2 of any vocabulary
+_UNCHOSEN = GPT2_VOCAB_SIZE - 1  # transformers' default for GPT-2, written even if the vocabulary is smaller
 
 
 def end_of_text(folder: Path, vocab_size: int, tokenizer: Tokenizer | None) -> tuple[int, ...]:

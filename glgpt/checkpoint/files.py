@@ -1,4 +1,4 @@
-"""The files of a checkpoint's folder: which hold weights, and the index of shards."""
+"""The weight files of a checkpoint's folder, and the index of a sharded one."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ WEIGHT_FILES = tuple(name + suffix for name in _PLAIN for suffix in ("", ".index
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Tensor name -> shard, of a sharded checkpoint's index. Raises FileError for names outside the folder."""
+    """Returns the shard of each tensor name, from an index. Raises FileError for a shard outside the folder."""
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise FileError(f"{quoted(index, 300)} has no weight_map")
     for name, shard in shards.items():
-        # A shard outside the folder would be someone else's file.
         if not isinstance(shard, str) or not re.fullmatch(r"[\w.-]{1,100}\.(safetensors|bin)", shard):
-            where = f"{quoted(index, 300)} names no proper file for tensor"
+            where = f"{quoted(index, 300)} has an invalid file name for tensor"
             raise FileError(f"{where} {written(name)}: {written(shard)}")
     return shards
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its class where it has none; of an OSError without the file's name."""
+    """Returns the first line of an error's message, or its class; for an OSError, without the file's name."""
     if isinstance(error, OSError) and error.strerror:
         return quoted(error.strerror)
     return quoted((str(error).strip().splitlines() or [type(error).__name__])[0].strip(), 300)

@@ -1,7 +1,7 @@
-"""Models from the Hugging Face Hub, into its own cache.
+"""Downloads models from the Hugging Face Hub into its cache.
 
-huggingface_hub (2.4.0) joins the ETag and the commit that a server names to paths of its cache: a mirror could create
-files anywhere. `guard_cache` makes each of its sessions refuse such names.
+huggingface_hub (2.4.0) builds paths in its cache from the ETag and the commit that a server sends, so a mirror could
+create files anywhere. `guard_cache` makes its sessions refuse values that are not plain file names.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _NAMES = ("ETag", "X-Linked-Etag", "X-Repo-Commit")
 
 
 def not_found(name: str) -> str:
-    """Says that `name` is no folder, and of a form that no model on the Hub has."""
+    """Returns the message for a `name` that is neither a folder nor a possible name on the Hub."""
     return (
-        f"there is no folder {written(name, 200)} here, and no model on the Hub has such a name; "
+        f"{written(name, 200)} is neither a folder nor a valid model name on the Hugging Face Hub; "
         "give a folder with config.json and weights, or a Hub name like gpt2"
     )
 
 
 def download(name: str) -> Path:
-    """The folder in the Hub's cache that holds the model's config, tokenizer and weights, fetched where missing."""
-    # Imported here: a local folder needs none of it, and it is slow to import.
+    """Downloads the missing files of a model; returns the cache folder with its config, tokenizer and weights."""
+    # Imported here because it is slow to import, and a local folder does not need it.
     from huggingface_hub import constants, errors
 
     hub = constants.ENDPOINT
     here = f"there is no folder {name} here"
     offline = (
-        f"{here}, and no model {name} in the local cache of the Hub, which HF_HUB_OFFLINE keeps from being asked: "
-        "unset it to download, or give a local folder"
+        f"{here}, and no model {name} in the local Hub cache; HF_HUB_OFFLINE prevents the download: "
+        "unset it, or give a local folder"
     )
-    gated = f"{here}, and the Hub's is gated: accept its terms at {hub}/{name}, then run hf auth login"
+    gated = f"{here}, and the model on the Hub is gated: accept its terms at {hub}/{name}, then run hf auth login"
     reasons: tuple[tuple[type[Exception], str], ...] = (
         (errors.HFValidationError, not_found(name)),
         (errors.GatedRepoError, gated),
         (errors.RepositoryNotFoundError, f"{here}, and no model {name} on {hub}; if it is private, run hf auth login"),
         (errors.OfflineModeIsEnabled, offline),
         (errors.LocalEntryNotFoundError, offline if constants.HF_HUB_OFFLINE else ""),
-        (errors.EntryNotFoundError, f"model {name} on the Hub has no config.json, so it is no transformers checkpoint"),
+        (errors.EntryNotFoundError, f"model {name} on the Hub is not a transformers checkpoint: it has no config.json"),
     )
     guard_cache()
     try:
@@ -58,28 +58,28 @@ def download(name: str) -> Path:
     except Exception as error:  # the library's many transport errors, a full disk, a damaged cache
         reason = next((text for kind, text in reasons if isinstance(error, kind)), "")
         why = first_line(error.__cause__ or error)
-        other = f"{here}, and the Hub's model {name} cannot be fetched from {hub} ({why}): check the network"
+        other = f"{here}, and model {name} cannot be downloaded from {hub} ({why}): check the network"
         raise FileError(quoted(reason or other, 600)) from None
 
 
 @functools.cache
 def guard_cache() -> None:
-    """Makes huggingface_hub's sessions, in all of this process, check the names that a server gives to files."""
+    """Makes all huggingface_hub sessions of this process check the file names that a server sends."""
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils import _http
 
-    client = _http._GLOBAL_CLIENT_FACTORY  # the caller's own, which has no public name
+    client = _http._GLOBAL_CLIENT_FACTORY  # the current factory, which has no public name
 
     def guarded() -> Any:
         session = client()
         session.event_hooks = session.event_hooks | {"response": [*session.event_hooks["response"], check_names]}
         return session
 
-    set_client_factory(guarded)  # a hook of the present session would end with it, as after a refused connection
+    set_client_factory(guarded)  # a hook on the current session would be lost with it, after a refused connection
 
 
 def check_names(answer: Any) -> None:
-    """Raises FileError for an answer about a file that names its content or its commit by what is not a file name."""
+    """Raises FileError for an answer whose ETag or commit is not a plain file name."""
     for header in _NAMES if answer.request.method == "HEAD" else ():
         name = answer.headers.get(header)
         if name is not None and not _NAME.fullmatch(name):
@@ -97,10 +97,10 @@ def _fetch(name: str) -> Path:
     if not isinstance(cached(name, "config.json"), str):
         get_hf_file_metadata(hf_hub_url(name, "config.json"))  # fails at once; hf_hub_download would retry for 20 s
     folder = Path(hf_hub_download(name, "config.json")).parent
-    missed: list[Exception] = []  # files that are not cached while the Hub cannot be reached
+    missed: list[Exception] = []  # errors of files that are not cached, once the Hub cannot be reached
 
     def get(file: str) -> bool:
-        # The folder is named after the commit, so all files are of one revision, and cached ones need no request.
+        # The folder is named after the commit: all files are of one revision, and cached ones need no request.
         if cached(name, file, revision=folder.name) is _CACHED_NO_EXIST:
             return False
         try:
@@ -112,7 +112,7 @@ def _fetch(name: str) -> Path:
             return False
         return True
 
-    # Weights come last: where they are cached, the small files have been asked for before.
+    # Weights come last: if they are cached, the small files have been requested before.
     plain = () if get("tokenizer.json") else ("vocab.json", "merges.txt")
     for file in (*plain, *TOKENIZER_EXTRAS, "generation_config.json", TEMPLATE):
         get(file)
@@ -124,5 +124,5 @@ def _fetch(name: str) -> Path:
     if weights is None:
         raise FileError(f"model {name} on the Hub holds no weights; looked for {', '.join(WEIGHT_FILES)}")
     if absent:
-        raise FileError(f"model {name} on the Hub lacks {absent[0]}, which its {weights} names")
+        raise FileError(f"model {name} on the Hub lacks {absent[0]}, which its {weights} lists")
     return folder

@@ -1,4 +1,4 @@
-"""Checkpoints: a local folder, the embedded model, or a name on the Hugging Face Hub; tensors read one at a time."""
+"""Opens a checkpoint (a local folder, the embedded model or a Hub name) and reads its tensors one at a time."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from glgpt.system.files import data_path, read_json
 
 EMBEDDED = "shakespeare"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.:()+ -]{0,95}", re.ASCII)  # a GGUF's general.name, as transformers keeps it
-_CHUNK = 1 << 20  # elements looked at together: temporaries stay at a few MB
+_CHUNK = 1 << 20  # elements checked at once: temporaries stay at a few MB
 
 
 class Checkpoint:
-    """A checkpoint whose names and shapes have been checked; no file stays open or mapped between reads."""
+    """A checkpoint whose tensor names and shapes match its config. No file stays open or mapped between reads."""
 
     def __init__(
         self,
@@ -39,15 +39,16 @@ class Checkpoint:
     ) -> None:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, tensors
-        self.whole = whole or config  # as the files have it, where `config` is `shortened`
-        self.name = name or quoted(path.resolve().name)  # as a person knows it, see `model_name`
+        self.whole = whole or config  # the config of the files, where `config` is `shortened`
+        self.name = name or quoted(path.resolve().name)  # for people, see `model_name`
 
     @classmethod
     def open(cls, name_or_path: str | Path | None = None) -> Checkpoint:
-        """Opens a local folder, a kept step of a run ("RUN@400"), the embedded "shakespeare" (or None), or a Hub name.
+        """Opens a local folder, a saved step of a run ("RUN@400"), the embedded "shakespeare" (or None), or a Hub name.
 
-        Raises GlgptError, naming the file and the tensor, for a model that cannot be found or fetched, another
-        architecture, a missing, extra or misshaped tensor, a dtype other than f32, f16 and bf16, or a damaged file.
+        Raises GlgptError, naming the file and the tensor, for a model that cannot be found or downloaded, an
+        unsupported architecture, a missing or extra tensor, one with another shape or a dtype other than f32, f16 and
+        bf16, or a damaged file.
         """
         path = _folder(name_or_path)
         fields = read_json(path / "config.json")
@@ -58,22 +59,25 @@ class Checkpoint:
         return cls(path, config, _checked(path, config, _stored(path)), model_name(name_or_path, path, fields))
 
     def shortened(self, positions: int) -> Checkpoint:
-        """The same model with this many positions at most, and with smaller caches and position tables."""
-        config: Any = self.config  # a dataclass, as every family's is
+        """Returns the same model with at most this many positions: its caches and position tables are smaller."""
+        config: Any = self.config  # the config of every model family is a dataclass
         config = replace(config, n_positions=min(positions, config.n_positions))
         return Checkpoint(self.path, config, self._tensors, self.name, self.whole)
 
     @property
     def names(self) -> set[str]:
-        """The parameters' names, without the family's prefix: those of `ModelConfig.parameters`."""
+        """Names of the parameters as in `ModelConfig.parameters`, without the model family's prefix."""
         return set(self._tensors)
 
     def dtype(self, name: str) -> str:
-        """How the file stores the tensor: "F32", "F16" or "BF16"."""
+        """Returns the dtype of a tensor in the file: "F32", "F16" or "BF16"."""
         return self._tensors[name].dtype
 
     def sample(self, name: str, count: int) -> NDArray[np.float32]:
-        """Up to `count` numbers spread evenly over a tensor, without reading all of it. Raises GlgptError as `read`."""
+        """Returns up to `count` values spread evenly over a tensor, without reading all of it.
+
+        Raises GlgptError as `read` does.
+        """
         flat = self._mapped(name).reshape(-1)
         return _widened(flat[:: max(1, flat.size // count)][:count], self._tensors[name]).astype(np.float32)
 
@@ -85,17 +89,16 @@ class Checkpoint:
             raise FileError(f"{quoted(stored.path, 300)}: tensor {name} cannot be read: {first_line(error)}") from None
 
     def read(self, name: str) -> NDArray[np.float32] | NDArray[np.float16]:
-        """One tensor in its natural shape, read-only: float16 where the file has f16, else float32 (bf16 exactly).
+        """Reads one tensor in its natural shape, read-only: float16 if the file has f16, else float32 (bf16 exactly).
 
-        An f32 or f16 array is a view of the file: drop it when done, and its pages leave memory with it.
-        Raises GlgptError for NaN or infinity, another checksum than the file's own, or a file that has shrunk since it
-        was opened.
+        An f32 or f16 array is a memory-mapped view of the file; its pages are freed with the array. Raises GlgptError
+        for NaN or infinity, a wrong checksum, or a file that has shrunk since it was opened.
         """
         stored, parameter = self._tensors[name], self.config.parameters[name]
         mapped = self._mapped(name)
         if stored.sha256 and stored.sha256 != sha256(mapped):
             file = quoted(stored.path, 300)
-            raise FileError(f"{file} is damaged: tensor {name} has another checksum than when it was written")
+            raise FileError(f"{file} is damaged: tensor {name} does not match its checksum")
         values: NDArray[Any] = np.ascontiguousarray(_widened(mapped, stored))
         if parameter.table:
             values = values[: parameter.shape[0]]
@@ -113,23 +116,23 @@ class Checkpoint:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._tensors.clear()  # nothing is open between reads; after this, `read` finds no tensor
+        self._tensors.clear()  # no file is open between reads; from here on, `read` finds no tensor
 
 
 def _widened(values: NDArray[Any], stored: Stored) -> NDArray[Any]:
-    """bf16, which numpy does not have, as the float32 it is the upper half of; other values as they are."""
+    """Widens bf16, which NumPy does not have, to float32, of which it is the upper half; returns others unchanged."""
     return np.left_shift(values, 16, dtype=np.uint32).view(np.float32) if stored.dtype == "BF16" else values
 
 
 def embedded_weights() -> Path:
-    """The folder of the embedded default model, in a checkout or inside the installed wheel."""
+    """Returns the folder of the embedded default model, in a checkout or inside the installed wheel."""
     return data_path("weights/" + EMBEDDED)
 
 
 def model_name(name_or_path: str | Path | None, folder: Path, fields: Mapping[str, Any]) -> str:
-    """Returns what to call a checkpoint: its name on the Hub, else one in its `config.json`, else its folder's.
+    """Returns a checkpoint's name: the one on the Hub, else one in its `config.json`, else its folder's.
 
-    A `_name_or_path` that is a path says where somebody's copy was, and no name.
+    A `_name_or_path` that is a path is ignored: it is where someone's copy was, not a name.
     """
     given = "" if name_or_path is None else str(name_or_path)
     if given and folder.resolve() != Path(given).expanduser().resolve():
@@ -153,7 +156,7 @@ def _folder(name_or_path: str | Path | None) -> Path:
             return step
         if name and path.exists():
             raise FileError(f"{quoted(name, 300)} is a file; give the folder that holds config.json and the weights")
-    except (OSError, RuntimeError) as error:  # too long a name, a parent that may not be entered, ~nobody
+    except (OSError, RuntimeError) as error:  # a name that is too long, a parent without permission, an unknown ~user
         raise FileError(f"model {written(name)} cannot be looked up: {first_line(error)}") from None
     if isinstance(name_or_path, Path) or not HUB_NAME.fullmatch(name):
         raise FileError(not_found(name))
@@ -161,7 +164,7 @@ def _folder(name_or_path: str | Path | None) -> Path:
 
 
 def _stored(folder: Path) -> dict[str, Stored]:
-    """The place of every tensor of the folder's weights, under the name its file gives it."""
+    """Returns the place of every tensor in the folder's weight files, by its name in the file."""
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
     if file is None:
         raise FileError(f"{quoted(folder, 300)} holds no weights; looked for {', '.join(WEIGHT_FILES)}")
@@ -172,10 +175,10 @@ def _stored(folder: Path) -> dict[str, Stored]:
     for name, shard in weight_map(file).items():
         if shard not in shards:
             if not (folder / shard).exists():
-                raise FileError(f"{quoted(folder / shard, 300)} is missing; {file.name} says it holds {written(name)}")
+                raise FileError(f"{quoted(folder / shard, 300)} is missing; {file.name} lists {written(name)} in it")
             shards[shard] = _open_file(folder / shard)
         if name not in shards[shard]:
-            raise FileError(f"{quoted(folder / shard, 300)} has no tensor {written(name)}; {file.name} says it has")
+            raise FileError(f"{quoted(folder / shard, 300)} lacks tensor {written(name)}, which {file.name} lists")
         found[name] = shards[shard][name]
     return found
 
@@ -185,15 +188,15 @@ def _open_file(path: Path) -> dict[str, Stored]:
 
 
 def _checked(folder: Path, config: ModelConfig, stored: dict[str, Stored]) -> dict[str, Stored]:
-    """The tensors under their canonical names; GlgptError unless they are just those that the config calls for."""
+    """Returns the tensors by their canonical names. Raises GlgptError unless they are exactly those of the config."""
     tensors: dict[str, Stored] = {}
     for full, tensor in stored.items():
         name = full.removeprefix(config.prefix)
-        name = quoted(name, 120)  # which is the name itself, but where no model has it
+        name = quoted(name, 120)  # leaves every model's names unchanged; others become safe to print
         if config.buffers.fullmatch(name):
             continue
         if name in tensors:
-            raise GlgptError(f"{tensor.path}: tensor {name} is there twice, with and without {config.prefix}")
+            raise GlgptError(f"{tensor.path}: tensor {name} appears twice, with and without {config.prefix}")
         tensors[name] = tensor
     expected = config.parameters
     where = next(iter(stored.values())).path
@@ -202,9 +205,10 @@ def _checked(folder: Path, config: ModelConfig, stored: dict[str, Stored]) -> di
         if found is None:
             raise GlgptError(f"{where}: tensor {name} is missing ({len(expected)} expected, {len(tensors)} found)")
         if found.shape != shape:
-            raise GlgptError(f"{found.path}: tensor {name} is {list(found.shape)}; config.json makes it {list(shape)}")
+            shapes = f"has shape {list(found.shape)}; config.json requires {list(shape)}"
+            raise GlgptError(f"{found.path}: tensor {name} {shapes}")
         if found.dtype not in READABLE:
-            raise GlgptError(f"{found.path}: tensor {name} is {found.dtype}; glgpt reads {', '.join(READABLE)}")
+            raise GlgptError(f"{found.path}: tensor {name} has dtype {found.dtype}; glgpt reads {', '.join(READABLE)}")
     for name, original in config.tied.items():
         copy = tensors.pop(name, None)
         if copy is not None and not _same(copy, tensors[original]):
@@ -219,7 +223,7 @@ def _checked(folder: Path, config: ModelConfig, stored: dict[str, Stored]) -> di
 def _same(a: Stored, b: Stored) -> bool:
     if a == b or (a.dtype, a.shape) != (b.dtype, b.shape):
         return a == b
-    bits = f"u{READABLE[a.dtype][0]}"  # as integers: a NaN equals itself here, and is reported where it is read
+    bits = f"u{READABLE[a.dtype][0]}"  # compared as integers: NaN equals itself, and `read` reports it
     rows = max(1, _CHUNK // a.shape[1])
     left, right = a.map().view(bits), b.map().view(bits)
     return all(np.array_equal(left[i : i + rows], right[i : i + rows]) for i in range(0, a.shape[0], rows))

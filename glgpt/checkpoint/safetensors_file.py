@@ -1,4 +1,4 @@
-"""The places of the tensors in a safetensors file."""
+"""Locates the tensors in a safetensors file."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from glgpt.checkpoint.torch_file import MOST_DIMENSIONS, Stored
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_input, parsed_json
 
-CHECKSUMS = "glgpt.sha256"  # in a file's metadata: a JSON object of each tensor's SHA-256, where a run wrote the file
-MOST_HEADER = 16 << 20  # bytes: a model of 1000 layers takes two million
+CHECKSUMS = "glgpt.sha256"  # key in the metadata of a run's files: a JSON object with each tensor's SHA-256
+MOST_HEADER = 16 << 20  # bytes; the header of a model of 1000 layers takes two million
 
 
 def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
-    """Every tensor of a safetensors file by name, and the file's metadata.
+    """Returns the place of every tensor of a safetensors file by name, and the file's metadata.
 
-    The library checks the format; numpy maps, since the library has no bf16 for numpy. Raises FileError, naming the
-    file, for one that is missing, damaged, or of a header or tensor that no GPT-2 has.
+    The safetensors library checks the format; NumPy maps the tensors, since the library has no bf16 for NumPy. Raises
+    FileError, naming the file, if it is missing or damaged, or if its header or a tensor exceeds the limits.
     """
     name = quoted(path, 300)
     with open_input(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if length > MOST_HEADER:
-            raise FileError(f"{name} is no whole safetensors file: its header is of {length:,} bytes")
+            raise FileError(f"{name} is not a valid safetensors file: its header takes {length:,} bytes")
         text = file.read(length)
     try:
         with safe_open(path, framework="np"):
             pass
-    except Exception as error:  # SafetensorError is no subclass of anything narrower
-        raise FileError(f"{name} is no whole safetensors file: {first_line(error)}") from None
+    except Exception as error:  # SafetensorError has no narrower base class
+        raise FileError(f"{name} is not a valid safetensors file: {first_line(error)}") from None
     try:
         header = parsed_json(text.decode("utf-8"), f"{name}: its header")
         metadata = header.pop("__metadata__", {})
@@ -53,10 +53,10 @@ def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
     except GlgptError:
         raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise FileError(f"{name} is no whole safetensors file ({type(error).__name__})") from None
+        raise FileError(f"{name} is not a valid safetensors file ({type(error).__name__})") from None
     for tensor, place in places.items():
         if len(place.shape) > MOST_DIMENSIONS:
-            raise FileError(f"{name} holds a tensor of {len(place.shape)} dimensions, {written(tensor)}")
+            raise FileError(f"{name}: tensor {written(tensor)} has too many dimensions, {len(place.shape)}")
     return places, metadata or {}
 
 

@@ -1,4 +1,4 @@
-"""Steps of a run that are kept beside its last checkpoint: `RUN@400` names one of them."""
+"""Finds saved steps of a run, which are kept in addition to its last checkpoint: `RUN@400` names step 400."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NAMED = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)
 
 
 def kept_steps(run: Path) -> list[int]:
-    """The steps that a run keeps, in order."""
+    """Returns the saved steps of a run, in ascending order."""
     return sorted(int(p.name) for p in (run / STEPS).glob("*") if re.fullmatch(r"\d{1,18}", p.name) and p.is_dir())
 
 
 def run_of(name: str) -> Path | None:
-    """The run's folder in a name such as `runs/play@400`; None for any other name, an existing folder's too."""
+    """Returns the run's folder in a name such as `runs/play@400`; None for other names and for existing files."""
     found = _NAMED.fullmatch(name)
     if found is None or Path(name).exists() or not (Path(found[1]) / "config.json").is_file():
         return None
@@ -25,9 +25,9 @@ def run_of(name: str) -> Path | None:
 
 
 def step_folder(name: str) -> Path | None:
-    """The folder of the step that a name such as `runs/play@400` means; None for any other name.
+    """Returns the folder of the step in a name such as `runs/play@400`; None for other names.
 
-    Raises FileError for a step that the run does not keep.
+    Raises FileError for a step that the run has not saved.
     """
     run = run_of(name)
     if run is None:
@@ -36,7 +36,5 @@ def step_folder(name: str) -> Path | None:
     kept = kept_steps(run)
     if step in kept:
         return run / STEPS / str(step)
-    there = f"its kept steps are {', '.join(map(str, kept))}" if kept else "it keeps no steps beside its last one"
-    raise FileError(
-        f"{quoted(run, 300)} does not keep step {step}: {there} (glgpt train --keep N keeps those of the last N saves)"
-    )
+    there = f"its saved steps are {', '.join(map(str, kept))}" if kept else "only its last checkpoint is saved"
+    raise FileError(f"{quoted(run, 300)} has no step {step}: {there} (glgpt train --keep N keeps the last N saves)")

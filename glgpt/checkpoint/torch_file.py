@@ -1,9 +1,9 @@
-"""The places of a checkpoint's tensors in its files, and PyTorch's `pytorch_model.bin` read without PyTorch.
+"""Locates the tensors of PyTorch's `pytorch_model.bin` without PyTorch; `Stored` is the place of a tensor in a file.
 
-A `.bin` file holds a pickle. It is never executed: `_Pickle` walks its opcodes and knows only the few names that a
-dictionary of tensors needs; any other name is refused, by name. A pickle may also be made to take for ever or to fill
-the memory: the numbers of bytes, operations (a copied element counts as one), characters of a text and dimensions are
-bounded, and only text is ever hashed or shown.
+A `.bin` file holds a pickle, which is never executed: `_Pickle` interprets its opcodes and accepts only the few names
+that a dictionary of tensors needs. A hostile pickle could also run for ever or fill the memory. Therefore bytes,
+operations (each copied element counts as one), the length of a string and the number of dimensions are bounded, and
+only strings are hashed or printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_input
 
-# dtype name: (bytes an element, how the bytes are mapped). Other dtypes may sit in a file, but only as ignored buffers.
+# dtype name: (bytes per element, NumPy dtype of the map). Tensors of other dtypes may only be ignored buffers.
 READABLE: dict[str, tuple[int, str]] = {"F32": (4, "<f4"), "F16": (2, "<f2"), "BF16": (2, "<u2")}
 _STORAGES = {
     "FloatStorage": ("F32", 4),
@@ -42,12 +42,12 @@ _DICT = "collections OrderedDict"
 _TENSORS = ("torch._utils _rebuild_tensor", "torch._utils _rebuild_tensor_v2")
 _PARAMETER = "torch._utils _rebuild_parameter"
 _ALLOWED = {_DICT, *_TENSORS, _PARAMETER, *(f"torch {name}" for name in _STORAGES)}
-MOST_DIMENSIONS = 8  # of a tensor; GPT-2's have four at most
-MOST_OPERATIONS = 1 << 19  # in a file's pickles: a tensor takes 30, a model of 1000 layers 14,000 tensors
-_MOST_TEXT = 1 << 12  # characters of a text: two equal ones are compared in full each time one is used as a key
+MOST_DIMENSIONS = 8  # of a tensor; the supported models have at most four
+MOST_OPERATIONS = 1 << 19  # in a file's pickles; a tensor takes 30, and a model of 1000 layers has 14,000 tensors
+_MOST_TEXT = 1 << 12  # characters of a string: two equal keys are compared in full at each use
 MOST_PICKLED = 16 << 20  # bytes of a file's pickles
 _MOST_LISTED = 4 << 20  # bytes of a zip file's directory
-_MOST_NUMBER = 16  # bytes of a whole number
+_MOST_NUMBER = 16  # bytes of an integer
 _ENCRYPTED = 1  # in the flags of a zip file's member
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
@@ -55,9 +55,9 @@ _LEGACY_VERSION = 1001
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor in its file: `offset` in bytes into `path`, `strides` in elements (None: contiguous).
+    """The place of a tensor in its file: `offset` in bytes into `path`, `strides` in elements (None: contiguous).
 
-    `sha256` is that of its bytes when they were written, where the file holds it.
+    `sha256` is the checksum of its bytes, if the file has one.
     """
 
     path: Path
@@ -68,9 +68,9 @@ class Stored:
     sha256: str | None = None
 
     def map(self) -> NDArray[Any]:
-        """A read-only view of `shape` over a fresh memory map (BF16 as uint16); freeing it drops the pages.
+        """Returns a read-only view of `shape` over a new memory map (BF16 as uint16), which is freed with the view.
 
-        Raises GlgptError for a dtype that glgpt does not read, and OSError or ValueError when the file has shrunk.
+        Raises GlgptError for an unsupported dtype, and OSError or ValueError if the file has shrunk.
         """
         if self.dtype not in READABLE:
             raise GlgptError(f"has dtype {self.dtype}; glgpt reads F32, F16 and BF16")
@@ -104,7 +104,7 @@ class _Global:
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides of `shape`, in elements."""
+    """Returns the row-major strides of `shape`, in elements."""
     strides = [1]
     for n in reversed(shape[1:]):
         strides.append(strides[-1] * n)
@@ -112,11 +112,11 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def torch_tensors(path: Path) -> dict[str, Stored]:
-    """Every tensor of a state dict saved by `torch.save`, zip or the older plain format, by name.
+    """Returns the place of every tensor of a state dict that `torch.save` wrote, as a zip or in its older format.
 
-    Raises GlgptError, naming the file, for anything else: garbage, a truncated file, a pickle that asks for code.
+    Raises GlgptError, naming the file, for anything else: garbage, a truncated file, a pickle that would run code.
     """
-    opened = open_input(path)  # whose errors name the file
+    opened = open_input(path)  # its errors name the file
     name = quoted(path, 300)
     try:
         with opened as file:
@@ -129,12 +129,12 @@ def torch_tensors(path: Path) -> dict[str, Stored]:
         raise GlgptError("is not a PyTorch file")
     except GlgptError as error:
         raise FileError(f"{name} {error}") from None
-    except Exception as error:  # whatever zipfile, pickletools or a seek trip over, the file is what is wrong
-        raise FileError(f"{name} is not a whole PyTorch file ({type(error).__name__})") from None
+    except Exception as error:  # any error of zipfile, pickletools or a seek means that the file is damaged
+        raise FileError(f"{name} is not a valid PyTorch file ({type(error).__name__})") from None
 
 
 class _Bounded:
-    """A file of which no more than `most` bytes are read: what reads it keeps all that it reads."""
+    """A file that raises GlgptError after `most` bytes, for readers that retain all that they read."""
 
     def __init__(self, file: IO[bytes], most: int) -> None:
         self._file, self.left = file, most
@@ -150,7 +150,7 @@ class _Bounded:
     def _counted(self, data: bytes) -> bytes:
         self.left -= len(data)
         if self.left < 0:
-            raise GlgptError("is refused: what describes its tensors is too long")
+            raise GlgptError("is refused: the description of its tensors is too long")
         return data
 
 
@@ -159,7 +159,7 @@ def _from_zip(path: Path, file: IO[bytes]) -> dict[str, Stored]:
     with zipfile.ZipFile(_Bounded(file, _MOST_LISTED)) as archive:
         entries = {info.filename: info for info in archive.infolist()}
         if len(entries) < len(archive.infolist()):
-            raise GlgptError("is damaged: two of its entries have one name")
+            raise GlgptError("is damaged: two of its entries have the same name")
         pickled = [name for name in entries if name.endswith("/data.pkl")]
         if len(pickled) != 1:
             raise GlgptError("is a zip file, but not one that PyTorch wrote (no data.pkl)")
@@ -217,21 +217,21 @@ def _from_legacy(path: Path, file: IO[bytes]) -> dict[str, Stored]:
 
 
 def _locate(path: Path, state: Any, where: Callable[[str], tuple[int, int]]) -> dict[str, Stored]:
-    """Turns the unpickled dictionary into places in the file; `where` gives a storage's offset and length in bytes."""
+    """Converts the unpickled dictionary to places; `where` returns a storage's offset and length in bytes."""
     if not isinstance(state, dict):
         raise GlgptError("does not hold a dictionary of tensors")
     found: dict[str, Stored] = {}
     for name, tensor in state.items():
         if not isinstance(name, str) or not isinstance(tensor, _Tensor):
-            shown = written(name) if isinstance(name, str) else "a key that is no text"
-            raise GlgptError(f"does not hold a plain dictionary of tensors: {shown} is something else")
+            wrong = f"{written(name)} is not a tensor" if isinstance(name, str) else "a key is not a string"
+            raise GlgptError(f"does not hold a plain dictionary of tensors: {wrong}")
         storage = tensor.storage
         if len(tensor.shape) > MOST_DIMENSIONS:
-            raise GlgptError(f"holds a tensor of {len(tensor.shape)} dimensions, {written(name)}")
+            raise GlgptError(f"is refused: tensor {written(name)} has too many dimensions, {len(tensor.shape)}")
         numbers = (tensor.start, *tensor.shape, *tensor.strides)
         if len(tensor.shape) != len(tensor.strides) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in numbers):
             raise GlgptError(f"has a damaged description of tensor {written(name)}")
-        # A dimension of size 1 may have any stride, since it is never used.
+        # The stride of a dimension of size 1 is never used, so it may have any value.
         contiguous = contiguous_strides(tensor.shape)
         sized = zip(tensor.shape, tensor.strides, contiguous, strict=True)
         strides = contiguous if 0 in tensor.shape else tuple(plain if n == 1 else step for n, step, plain in sized)
@@ -239,7 +239,7 @@ def _locate(path: Path, state: Any, where: Callable[[str], tuple[int, int]]) -> 
         offset, length = where(storage.key)
         if 0 not in tensor.shape and (last + 1) * storage.itemsize > length:
             raise GlgptError(f"is truncated or damaged: tensor {written(name)} reaches beyond its storage")
-        if math.prod(tensor.shape) * storage.itemsize > length:  # a few bytes must not become a tensor of terabytes
+        if math.prod(tensor.shape) * storage.itemsize > length:  # else a small file could hold a tensor of terabytes
             raise GlgptError(f"holds tensor {written(name)}, which repeats its elements; save a contiguous copy")
         start = offset + tensor.start * storage.itemsize
         found[name] = Stored(path, storage.dtype, tensor.shape, start, None if strides == contiguous else strides)
@@ -247,7 +247,7 @@ def _locate(path: Path, state: Any, where: Callable[[str], tuple[int, int]]) -> 
 
 
 class _Pickle:
-    """Pickles, evaluated over inert values only: numbers, strings, tuples, lists, dictionaries by text, tensors."""
+    """Evaluates pickles over inert values: numbers, strings, tuples, lists, dictionaries with string keys, tensors."""
 
     def __init__(self, file: Any) -> None:
         self.storages: dict[str, _Storage] = {}
@@ -255,7 +255,7 @@ class _Pickle:
         self._left = MOST_OPERATIONS
 
     def value(self) -> Any:
-        """The value of the next pickle. Raises GlgptError for a name or an opcode that no state dict needs."""
+        """Returns the value of the next pickle. Raises GlgptError for a name or opcode that no state dict needs."""
         stack: list[Any] = []
         marked: list[list[Any]] = []
         memo: dict[int, Any] = {}
@@ -275,7 +275,7 @@ class _Pickle:
                 case "STACK_GLOBAL":
                     attribute, module = stack.pop(), stack.pop()
                     if not (isinstance(attribute, str) and isinstance(module, str)):
-                        raise GlgptError("is refused: its pickle asks for a name that is no text")
+                        raise GlgptError("is refused: its pickle imports a name that is not a string")
                     stack.append(_allowed(f"{module} {attribute}"))
                 case "BINPUT" | "LONG_BINPUT":
                     memo[arg] = stack[-1]
@@ -309,14 +309,14 @@ class _Pickle:
                 case "REDUCE":
                     args, function = stack.pop(), stack.pop()
                     stack.append(self._call(function, args))
-                case "BUILD":  # a state dict's _metadata; nothing here needs it
+                case "BUILD":  # a state dict's _metadata, which is ignored
                     stack.pop()
                 case name if name.startswith(("BININT", "LONG", "BINFLOAT", "BINUNICODE", "BINSTRING", "SHORT_BIN")):
                     if isinstance(arg, int) and arg.bit_length() > 8 * _MOST_NUMBER:
-                        raise GlgptError("is refused: its pickle holds a number that no dictionary of tensors needs")
+                        raise GlgptError("is refused: its pickle holds an integer that is too large")
                     if isinstance(arg, str) and len(arg) > _MOST_TEXT:
                         raise GlgptError(
-                            f"is refused: its pickle holds a text of {len(arg):,} characters; no name is that long"
+                            f"is refused: its pickle holds a string of {len(arg):,} characters, too long for a name"
                         )
                     stack.append(arg)
                 case name:
@@ -329,7 +329,7 @@ class _Pickle:
             raise GlgptError(f"is refused: its pickle takes more than {MOST_OPERATIONS:,} operations")
 
     def _call(self, function: Any, args: Any) -> Any:
-        """Calls one of the functions that a state dict needs; charges for copied elements, since calls repeat."""
+        """Calls one of the functions that a state dict needs; counts each copied element as an operation."""
         name = function.name if isinstance(function, _Global) and isinstance(args, tuple) else ""
         if name == _DICT and len(args) <= 1:
             made: dict[str, Any] = {}
@@ -339,39 +339,39 @@ class _Pickle:
             return made
         if name in _TENSORS and isinstance(args[0], _Storage):
             storage, start, shape, strides = args[:4]
-            if isinstance(shape, tuple) and isinstance(strides, tuple):  # tuple() of a list would copy it in each call
+            if isinstance(shape, tuple) and isinstance(strides, tuple):  # a list would be copied in each call
                 return _Tensor(storage, start, shape, strides)
         if name == _PARAMETER and isinstance(args[0], _Tensor):
             return args[0]
-        raise GlgptError("is refused: its pickle calls something that is no function")
+        raise GlgptError("is refused: its pickle calls something that is not a function of a state dict")
 
     def _storage(self, persistent: Any) -> _Storage:
         if not isinstance(persistent, tuple) or not 5 <= len(persistent) <= 6:
-            raise GlgptError("is refused: it refers to something that is no plain storage")
+            raise GlgptError("is refused: its pickle refers to something that is not a plain storage")
         kind, storage_type, key, _location, count = persistent[:5]
         texts = isinstance(kind, str) and isinstance(key, str) and isinstance(storage_type, _Global)
         # A sixth item would describe a view; torch stopped at 0.4.
         if not texts or kind != "storage" or not key.isalnum() or any(item is not None for item in persistent[5:]):
-            raise GlgptError("is refused: it refers to something that is no plain storage")
+            raise GlgptError("is refused: its pickle refers to something that is not a plain storage")
         dtype, itemsize = _STORAGES[storage_type.name.removeprefix("torch ")]
         found = self.storages.setdefault(key, _Storage(key, dtype, itemsize, count))
         if found.dtype != dtype:
-            raise GlgptError(f"is damaged: its storage {quoted(key)} is of two types")
+            raise GlgptError(f"is damaged: its storage {quoted(key)} has two dtypes")
         return found
 
 
 def _set(target: Any, pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Fills a dictionary. Keys are text: to hash a tuple of tuples of … may take longer than anyone's life."""
+    """Fills a dictionary. Only strings may be keys: hashing nested tuples can take exponential time."""
     if not isinstance(target, dict):
-        raise GlgptError("is damaged: its pickle puts items into what is no dictionary")
+        raise GlgptError("is damaged: its pickle sets items of something that is not a dictionary")
     for key, value in pairs:
         if not isinstance(key, str):
-            raise GlgptError("does not hold a plain dictionary of tensors: a key that is no text is something else")
+            raise GlgptError("does not hold a plain dictionary of tensors: a key is not a string")
         target[key] = value
 
 
 def _allowed(name: str) -> _Global:
     if name not in _ALLOWED:
         shown = written(name.replace(" ", "."))
-        raise GlgptError(f"is refused: its pickle asks for {shown}, which no dictionary of tensors needs")
+        raise GlgptError(f"is refused: its pickle imports {shown}, which no dictionary of tensors needs")
     return _Global(name)

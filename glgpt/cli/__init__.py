@@ -1,6 +1,7 @@
-"""The command `glgpt`: arguments in, exit code out. 0 is success, 1 a comparison that failed, 2 bad input.
+"""The command line `glgpt`: `main` parses arguments, runs a subcommand and returns the exit code.
 
-It knows arguments, progress and error text; nothing else knows them.
+0 is success, 1 a comparison beyond its tolerance or a run that diverged, 2 bad input. Only this package parses
+arguments, draws progress bars and prints errors; it depends on all other packages, and none of them on it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import named_errors
 from glgpt.system.signals import Terminated, unwinding
 
-# What a shell reports for a program ended by SIGINT, SIGPIPE, SIGTERM
+# Exit codes of a program that SIGINT, SIGPIPE or SIGTERM ended, as a shell reports them
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
 LONGEST = 1000  # characters of an error
 
@@ -24,12 +25,12 @@ LONGEST = 1000  # characters of an error
 def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | None = None) -> int:
     """Runs one command line and returns its exit code.
 
-    `leave` ends the process at once, with the exit code of a signal: for one that comes again while the first is
-    being heeded.
+    `leave` ends the process at once with the exit code of a signal; it is called if a second signal arrives during
+    the shutdown.
     """
     try:
         _ready_streams()
-        from glgpt.cli.operation.log import log_on_stderr  # here, since an interrupt may come while it loads
+        from glgpt.cli.operation.log import log_on_stderr  # imported here: an interrupt may arrive during the import
         from glgpt.cli.parser import build_parser
 
         args = build_parser().parse_args(argv)
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | Non
 
 
 def _stopped(code: int, how: str, leave: Callable[[int], object] | None) -> int:
-    """Says in one line which signal ended the command, where `leave` does not."""
+    """Calls `leave` if given; otherwise prints which signal ended the command and returns the exit code."""
     if leave:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
@@ -65,16 +66,16 @@ def _stopped(code: int, how: str, leave: Callable[[int], object] | None) -> int:
 
 
 def _ready_streams() -> None:
-    """Output in UTF-8; what the caller closed goes nowhere."""
+    """Sets stdout and stderr to UTF-8 and replaces closed streams with the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115, open to the end
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115, open until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
 
 
 def _fail(message: str) -> int:
-    with contextlib.suppress(OSError):  # a full or closed stderr changes nothing of the exit code
+    with contextlib.suppress(OSError):  # a full or closed stderr does not change the exit code
         print(f"glgpt: error: {quoted(message, LONGEST)}", file=sys.stderr, flush=True)
     return 2

@@ -1,4 +1,4 @@
-"""What each subcommand does with its arguments."""
+"""The functions that run the subcommands, and helpers that other modules of this package share."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from glgpt.system.files import named_errors, read_text
 from glgpt.text.tokenizer import GPT2_VOCAB_SIZE
 from glgpt.training.settings import PRECISIONS
 
-MARK = "\ufeff"  # the byte order mark, which is no text
-MOST_TEXT = 1 << 30  # bytes of a text that is read as one
-START = "\n\n"  # what text without a prompt continues; it is not shown
+MARK = "\ufeff"  # the byte order mark, which is not part of the text
+MOST_TEXT = 1 << 30  # bytes of a text that is read at once
+START = "\n\n"  # the prompt if none is given; it is not printed
 SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
 
 
 @contextmanager
 def open_model(args: argparse.Namespace) -> Iterator[LanguageModel]:
-    """The model that the arguments name, with a progress bar while it loads."""
+    """Opens the model that the arguments name, with a progress bar while it loads."""
     with progress("loading", "B") as show:
         model = LanguageModel.from_pretrained(args.model, progress=show, **device_options(args), **client_options(args))
     with model:
@@ -50,11 +50,11 @@ def open_model(args: argparse.Namespace) -> Iterator[LanguageModel]:
 
 
 def text_of(name: str) -> str:
-    """A UTF-8 text file, or stdin for `-`, without a byte order mark."""
+    """Returns the text of a UTF-8 file, or of stdin for `-`, without a byte order mark."""
     if name != "-":
         return read_text(Path(name), MOST_TEXT).removeprefix(MARK)
     if sys.stdin is None:
-        raise GlgptError("stdin is closed; give the text in another way")
+        raise GlgptError("stdin is closed; give the text as an argument or a file")
     try:
         return sys.stdin.buffer.read().decode("utf-8").removeprefix(MARK)
     except UnicodeDecodeError as error:
@@ -62,7 +62,7 @@ def text_of(name: str) -> str:
 
 
 def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | None:
-    """The prompt that the arguments give, `-` read from stdin; None when ids stand in its place."""
+    """Returns the prompt of the arguments, read from stdin for `-`; None if ids are given instead."""
     if args.ids is not None:
         if args.prompt is not None:
             raise GlgptError("both a prompt and --ids were given; give one of them")
@@ -70,30 +70,30 @@ def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | N
     text = default if args.prompt is None else text_of("-") if args.prompt == "-" else str(args.prompt)
     if not text:
         raise GlgptError("the prompt is empty; give some text, or token ids with --ids")
-    if any("\ud800" <= c <= "\udfff" for c in text):  # what Python makes of other bytes in an argument
+    if any("\ud800" <= c <= "\udfff" for c in text):  # Python's surrogates for bytes that are not UTF-8
         raise GlgptError("the prompt is not UTF-8 text")
     return text
 
 
 def encode(model: LanguageModel, text: str | None, ids: list[int] | None) -> list[int]:
-    """The ids of `text`, or else `ids`."""
+    """Returns the token ids of `text`, or `ids` if it is None."""
     if text is None:
         return ids or []
     if model.tokenizer is None:
         own = model.config.vocab_size == GPT2_VOCAB_SIZE
-        why = " files, and GPT-2's own is neither cached nor to be fetched" if own else ""
+        why = " files, and GPT-2's tokenizer is not cached and cannot be downloaded" if own else ""
         raise GlgptError(f"{model.name} has no tokenizer{why}; give token ids with --ids")
     return model.tokenizer.prompt(text)
 
 
 def report(args: argparse.Namespace, figures: Any, text: str) -> None:
-    """Prints the figures as JSON, or as text."""
+    """Prints the results as JSON with --json, else as text."""
     with named_errors(Path("stdout")):
         print(json.dumps(finite(figures), indent=1, ensure_ascii=False, allow_nan=False) if args.json else text)
 
 
 def finite(figures: Any) -> Any:
-    """The same, with null for each number that JSON does not have: infinities and NaN."""
+    """Returns a copy with infinities and NaN, which JSON does not have, replaced by None."""
     if isinstance(figures, dict):
         return {key: finite(value) for key, value in figures.items()}
     if isinstance(figures, (list, tuple)):
@@ -107,7 +107,7 @@ def run_generate(args: argparse.Namespace) -> int:
     sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "eos", "stop")}
     sampling |= {"repetition_penalty": args.repetition_penalty, "logit_bias": dict(args.logit_bias or ())}
     options = {name: value for name, value in sampling.items() if name not in ("eos", "stop")}
-    Sampler(**options, seed=args.seed)  # refuses what is out of range before the model loads
+    Sampler(**options, seed=args.seed)  # raises for values out of range before the model loads
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text
@@ -123,7 +123,7 @@ def run_generate(args: argparse.Namespace) -> int:
                     print(piece, end="", flush=True)
 
         try:
-            with progress(f"reading {len(ids)} tokens"):
+            with progress(f"processing {len(ids)} prompt tokens"):
                 first = next(run, "")
             show("" if args.prompt is None and args.ids is None else start)
             for piece in itertools.chain([first], run):
@@ -146,7 +146,7 @@ def run_generate(args: argparse.Namespace) -> int:
 def _samples(
     args: argparse.Namespace, model: LanguageModel, ids: list[int], start: str, sampling: dict[str, Any]
 ) -> int:
-    """Several continuations of one prompt, each of them printed under a heading when all before it are complete."""
+    """Generates several continuations of one prompt together; prints them in order, each when it is complete."""
     first = secrets.randbelow(2**32) if args.seed is None else args.seed
     seeds = range(first, first + args.samples)
     runs = model.generate_batch([ids] * args.samples, args.tokens, seeds=seeds, **sampling)
@@ -154,7 +154,7 @@ def _samples(
     begun = time.perf_counter()
     shown = "" if args.prompt is None and args.ids is None else start
     for i, run in enumerate(runs, 1):
-        with progress(f"continuing {args.samples} times", "token") as show:
+        with progress(f"generating {args.samples} samples", "token") as show:
             for _ in run:
                 if show:
                     show(len(run.ids), args.tokens)
@@ -174,9 +174,10 @@ def _samples(
 
 
 def _beyond(slides: int, context: int) -> str:
-    """What is said of a text longer than the context, as a line of its own."""
+    """Returns a line about a text longer than the context, or "" if it fitted."""
     times = {1: "once", 2: "twice"}.get(slides, f"{slides} times")
-    return f"longer than the context of {context} tokens: went on from its later half, {times}\n" if slides else ""
+    reached = f"the text reached the context length of {context} tokens {times}"
+    return f"{reached}: the older half was dropped\n" if slides else ""
 
 
 def _speed(args: argparse.Namespace, figures: dict[str, Any]) -> str:
@@ -193,20 +194,20 @@ def run_logits(args: argparse.Namespace) -> int:
     text, out = prompt_text(args), checked_file(args.out)
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
-        with progress(f"reading {len(ids)} tokens"):
+        with progress(f"processing {len(ids)} tokens"):
             shape = save_logits(model, ids, out)
     report(args, {"file": args.out, "shape": shape}, f"{quoted(args.out)}: tokens [{shape[0]}], logits {list(shape)}")
     return 0
 
 
 def run_compare(args: argparse.Namespace) -> int:
-    """`glgpt compare`: 1 when the model is beyond the tolerance."""
+    """`glgpt compare`; returns 1 if the model is beyond the tolerance."""
     live = args.reference == "transformers"
     if (args.prompt or args.ids) and not live:
-        raise GlgptError("--prompt and --ids go with --reference transformers; a stored reference has its own tokens")
+        raise GlgptError("--prompt and --ids need --reference transformers; a stored reference has its own tokens")
     cases = [] if live else load_reference(args.reference)
     if args.activations and not live and all(set(case.arrays) == {"logits"} for case in cases):
-        raise GlgptError(f"{args.reference} holds logits only; --activations needs intermediates too")
+        raise GlgptError(f"{args.reference} holds logits only; --activations needs a reference with activations")
     absolute = None if args.atol is args.rtol is None else (args.atol or 0.0, args.rtol or 0.0)
     kl = KL_LIMIT if args.kl is None else args.kl
     with open_model(args) as model:
@@ -248,7 +249,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
         return run_suite(args)
     if args.csv or args.training:
-        raise GlgptError("--csv and --training go with --suite")
+        raise GlgptError("--csv and --training need --suite")
     text = text_of(args.file)
     with open_model(args) as model, progress("evaluating", "token") as show:
         result = evaluate(model, text, args.window, show)
@@ -285,9 +286,9 @@ def run_bench(args: argparse.Namespace) -> int:
         options = device_options(args)
         options["precision"] = options.pop("dtype", None) or "f32"
         if options.pop("context") is not None:
-            raise GlgptError("--context is of a model that runs; with --train the preset names the shape")
+            raise GlgptError("--context cannot be combined with --train; the preset sets the context length")
         if options["precision"] not in PRECISIONS:
-            raise GlgptError(f"--dtype {options['precision']} is of inference; with --train take f32 or f16")
+            raise GlgptError(f"--dtype {options['precision']} is inference-only; use f32 or f16 with --train")
         result = bench_train.run_bench_train(args.train, **how, **options)
         report(args, result, "" if args.json else bench_train.render(result))
         return 0
@@ -303,11 +304,11 @@ def run_export(args: argparse.Namespace) -> int:
     from glgpt.page.training import OFFERED
 
     if args.preset and not args.train:
-        raise GlgptError("--preset names what the page can train; give --train with it")
+        raise GlgptError("--preset needs --train: it sets the sizes that the page can train")
     if args.precision and not args.train:
-        raise GlgptError("--precision is of what the page trains; give --train with it")
+        raise GlgptError("--precision needs --train: it sets the arithmetic of the page's training")
     if (args.books or args.fetch_from) and not args.train:
-        raise GlgptError("--books and --fetch-from are for the page's Train tab; give --train with them")
+        raise GlgptError("--books and --fetch-from need --train: they are for the page's Train tab")
     out = quoted(args.out)
     wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
     wanted |= {"name": args.name, "prompts": args.prompt or ()}
@@ -317,7 +318,7 @@ def run_export(args: argparse.Namespace) -> int:
     wanted["reading"] = Reading(args.books, args.fetch_from or ())
     wanted["split"] = split_page(args)
     options = wanted | device_options(args)  # the page's context among them
-    options["dtype"] = args.dtype or ("f32" if args.model or wanted["split"] else "f16")  # a server stores f32 too
+    options["dtype"] = args.dtype or ("f32" if args.model or wanted["split"] else "f16")  # servers store f32
     with Phases("B") as phases:
         phases.begin("exporting")
         manifest = export(args.model, args.out, progress=phases.show, phase=phases.begin, **options)
@@ -325,7 +326,7 @@ def run_export(args: argparse.Namespace) -> int:
     figures = {key: manifest[key] for key in ("model", "dtype")}
     cost = check_format(args, options["dtype"])
     figures |= {"kl": cost.kl} if cost else {}
-    hint = f"open {out}" if args.single_file else f"see it with: glgpt serve {out}"
+    hint = f"open {out}" if args.single_file else f"view it with: glgpt serve {out}"
     report(
         args,
         figures | {"out": args.out, "weights_bytes": weights, "shards": len(manifest["shards"])},
@@ -334,8 +335,8 @@ def run_export(args: argparse.Namespace) -> int:
     return 0
 
 
-SHARED = """Anyone on this network can open this address: it asks for no password, and http can be read on its way.
-Each browser runs the model by itself; what is typed there stays there. Ctrl-C ends it."""
+SHARED = """Anyone on this network can open this address: there is no password, and http is not encrypted.
+Each browser runs the model itself; what is typed into it stays in that browser. Ctrl-C stops the server."""
 
 
 def run_serve(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`glgpt data`: texts to learn from."""
+"""`glgpt data`: lists, fetches, inspects and cleans training texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from dataclasses import asdict
 
 from glgpt.cli.commands import report
-from glgpt.cli.options import Parser, above_zero, names, not_negative, size
+from glgpt.cli.options import Parser, above_zero, add_command, names, not_negative, size
 from glgpt.cli.progress import progress
 from glgpt.data.books import BOOKS
 from glgpt.data.bundled import SETS, bundled
@@ -19,39 +19,53 @@ from glgpt.system.files import written_whole
 from glgpt.system.outputs import output_file
 from glgpt.text.files import Text
 
+EXAMPLES = """glgpt data list
+glgpt data fetch book:1342 --out novel.txt
+glgpt data clean novel.txt --out clean.txt
+glgpt data inspect clean.txt
+glgpt train clean.txt"""
+
 
 def add_data_commands(p: Parser) -> None:
-    """The subcommands of `glgpt data`."""
-    sub = p.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    """Adds the subcommands of `glgpt data`."""
+    sub = p.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
 
-    def add(name: str, run: object, text: str, example: str) -> Parser:
-        command: Parser = sub.add_parser(
-            name, help=text, description=text, epilog=f"example:\n  {example}", allow_abbrev=False
-        )
+    def add(name: str, run: object, text: str, examples: str, more: str = "") -> Parser:
+        command = add_command(sub, name, text, examples, more)
         command.set_defaults(run=run)
-        command.add_argument("--json", action="store_true", help="print the figures as JSON")
+        command.add_argument("--json", action="store_true", help="print the results as JSON")
         return command
 
-    add("list", run_list, "the sets that come with glgpt, and some books", "glgpt data list")
-    example = "glgpt data fetch addition --out sums.txt\n  glgpt data fetch book:1342 --out novel.txt"
-    c = add("fetch", run_fetch, "write a set, a book or the text at an address to a file", example)
-    c.add_argument("name", metavar="NAME", help="a set of glgpt data list, book:N of Project Gutenberg, or an address")
-    c.add_argument("--out", required=True, metavar="FILE", help="the file to write")
-    c.add_argument("--encoding", default="utf-8", metavar="NAME", help="what the text is encoded in (default utf-8)")
-    c.add_argument("--mirror", default=MIRROR, metavar="URL", help=f"where books are fetched from (default {MIRROR})")
-    c.add_argument("--most", type=size, default=MOST, metavar="SIZE", help="refuse a larger text (default 1GiB)")
-    c.add_argument(
-        "--timeout", type=above_zero, default=TIME_LIMIT_S, metavar="SECONDS", help="give up after (default: one hour)"
+    add("list", run_list, "list the data sets that come with glgpt, and some books", "glgpt data list")
+    examples = """glgpt data fetch addition --out sums.txt
+glgpt data fetch book:1342 --out novel.txt
+glgpt data fetch https://example.org/play.txt --out play.txt --encoding latin-1"""
+    c = add("fetch", run_fetch, "write a data set, a book or the text at a URL to a file", examples)
+    c.add_argument("name", metavar="NAME", help="a set from glgpt data list, book:N of Project Gutenberg, or a URL")
+    c.add_argument("--out", required=True, metavar="FILE", help="file to write, as UTF-8")
+    c.add_argument("--encoding", default="utf-8", metavar="NAME", help="encoding of the source (default utf-8)")
+    c.add_argument("--mirror", default=MIRROR, metavar="URL", help=f"server to fetch books from (default {MIRROR})")
+    c.add_argument("--most", type=size, default=MOST, metavar="SIZE", help="maximum size of the text (default 1GiB)")
+    text = "maximum time for all tries together (default: one hour)"
+    c.add_argument("--timeout", type=above_zero, default=TIME_LIMIT_S, metavar="SECONDS", help=text)
+    c = add(
+        "inspect", run_inspect, "count the characters, lines and scripts of text files", "glgpt data inspect play.txt"
     )
-    c = add("inspect", run_inspect, "sizes and scripts of text files", "glgpt data inspect play.txt")
-    c.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 text, read one file after another as one text")
-    c.add_argument(
-        "--validation", type=not_negative, default=0.1, metavar="SHARE", help="the last share, held back (default 0.1)"
-    )
-    c = add("clean", run_clean, "clean text files up into one", "glgpt data clean a.txt b.txt --out play.txt")
+    c.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 text; several files are read as one text")
+    text = "share of the text, at its end, held out for validation (default 0.1)"
+    c.add_argument("--validation", type=not_negative, default=0.1, metavar="SHARE", help=text)
+    examples = """glgpt data clean a.txt b.txt --out play.txt
+glgpt data clean novel.txt --steps headers,lines --out clean.txt"""
+    more = """Steps:
+  headers     remove the licence before and after a Project Gutenberg book
+  lines       normalise line endings to LF
+  blanks      remove blanks at the ends of lines, and repeated blank lines
+  duplicates  remove documents that repeat an earlier one exactly"""
+    c = add("clean", run_clean, "clean text files and join them into one", examples, more)
     c.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 text; each file is one document")
-    c.add_argument("--out", required=True, metavar="FILE", help="the file to write")
-    c.add_argument("--steps", type=names, default=list(STEPS), metavar="STEP,…", help=f"default: {','.join(STEPS)}")
+    c.add_argument("--out", required=True, metavar="FILE", help="file to write")
+    text = f"steps to apply (default: {','.join(STEPS)})"
+    c.add_argument("--steps", type=names, default=list(STEPS), metavar="STEP,...", help=text)
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -69,7 +83,7 @@ def run_list(args: argparse.Namespace) -> int:
         "\n".join(
             [
                 *lines,
-                "any other book of Project Gutenberg has a number too",
+                "any other book of Project Gutenberg can be fetched by its number",
                 "write one to a file: glgpt data fetch NAME --out FILE",
             ]
         ),
@@ -102,15 +116,15 @@ def run_fetch(args: argparse.Namespace) -> int:
 def run_inspect(args: argparse.Namespace) -> int:
     """`glgpt data inspect`."""
     if not args.validation < 1:
-        raise GlgptError(f"--validation is {args.validation:g}; it must be a share below 1")
+        raise GlgptError(f"--validation is {args.validation:g}; it must be below 1, such as 0.1")
     found = inspect(Text.of_files(args.files), args.validation)
     scripts = ", ".join(f"{name} {share:.1%}" for name, share in found.scripts.items()) or "none"
     report(
         args,
         asdict(found),
-        f"{found.bytes:,} bytes, {found.characters:,} characters, {found.distinct:,} of them different, "
+        f"{found.bytes:,} bytes, {found.characters:,} characters ({found.distinct:,} distinct), "
         f"{found.lines:,} lines\n"
-        f"letters: {scripts}\nheld back to validate: the last {found.held_back:,} bytes",
+        f"letters: {scripts}\nheld out for validation: the last {found.held_back:,} bytes",
     )
     return 0
 
@@ -121,7 +135,7 @@ def run_clean(args: argparse.Namespace) -> int:
     documents = ["".join(piece for piece, _ in Text.of_files([file]).pieces()) for file in args.files]
     text, removed = clean(documents, args.steps)
     if not text:
-        raise GlgptError("nothing is left of the text after cleaning it up")
+        raise GlgptError("the text is empty after cleaning; leave out a step with --steps")
     with written_whole(out) as file:
         file.write(text.encode())
     lines = [f"{r.step:<11}{r.characters:>9,} characters at {r.places:,} places" for r in removed]

@@ -1,4 +1,4 @@
-"""`glgpt federate`: serve, join, status."""
+"""`glgpt federate`: serve, join, link and status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from urllib.parse import urlsplit
 
 from glgpt.cli.commands import report
 from glgpt.cli.operation.options import add_server_options, listening
-from glgpt.cli.options import Parser, above_zero, count, device, not_negative, positive
+from glgpt.cli.options import (
+    DEVICE,
+    Parser,
+    above_zero,
+    add_command,
+    count,
+    device,
+    not_negative,
+    positive,
+)
 from glgpt.cli.progress import progress
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM, STRATEGIES
@@ -27,135 +36,157 @@ from glgpt.system.outputs import output_folder
 from glgpt.training.settings import PRESETS
 
 LAST = 5  # rounds that `status` shows
-EVAL_TOKENS = 1 << 14  # a validation a round: fewer tokens than `glgpt train` takes
-SETTINGS = ("tokenizer", "context", "batch", "lr", "seed", "warmup")  # options that the model's training takes
-HOST_WARNING = "whoever opens it is the host; glgpt federate link RUN prints another"
+EVAL_TOKENS = 1 << 14  # per validation: fewer than `glgpt train` takes, since every round has one
+SETTINGS = ("tokenizer", "context", "batch", "lr", "seed", "warmup")  # options that are training settings
+HOST_WARNING = "keep it secret: it makes its holder the host; glgpt federate link RUN prints another"
 EXTRA = ("flwr", "websockets", "httpx")
 
 
 def add_federate_commands(p: Parser) -> None:
-    """The subcommands of `glgpt federate`."""
-    sub = p.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    """Adds the subcommands of `glgpt federate`."""
+    sub = p.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
 
-    def add(name: str, run: Any, text: str, example: str) -> Parser:
-        command = sub.add_parser(name, help=text, description=text, epilog=f"example:\n  {example}", allow_abbrev=False)
+    def add(name: str, run: Any, text: str, examples: str, more: str = "") -> Parser:
+        command = add_command(sub, name, text, examples, more)
         command.set_defaults(run=run)
         return command
 
     serve = add(
         "serve",
         run_serve,
-        "host a session: browsers and desktops train one model together",
+        "host a session in which browsers and desktops train one model together",
         "glgpt federate serve play.txt --preset nano --rounds 20 --quorum 2 --out runs/together\n"
-        "  glgpt federate serve --out runs/together    (continues the session there)",
+        "glgpt federate serve --out runs/together  # continues the session in this folder\n"
+        "glgpt federate serve play.txt --out runs/class --host 0.0.0.0 --url http://192.168.1.20:8043/\n"
+        "glgpt federate serve play.txt --out runs/private --strategy fedavg --dp-noise 1 --dp-clip 0.5",
+        "Prints a link for browsers, one for desktops, and one for the host's dashboard. In each round, every device\n"
+        "trains for --local-steps steps and sends its update; the host combines the updates into the shared model.",
     )
     _serve_options(serve)
     join = add(
         "join",
         run_join,
-        "train along in a session, on this machine's device",
-        "glgpt federate join 'http://127.0.0.1:8043/#eyJ…'",
+        "join a session and train on this machine's device",
+        "glgpt federate join 'http://127.0.0.1:8043/#eyJ…'\n"
+        "glgpt federate join 'http://127.0.0.1:8043/#eyJ…' diary.txt --name laptop",
+        "Trains until the session ends or Ctrl-C. Your text stays on this machine; only updates are sent.",
     )
-    join.add_argument("link", metavar="LINK", help="what glgpt federate serve prints")
-    join.add_argument("files", nargs="*", metavar="TEXT", help="text of your own; it stays here (default: the host's)")
-    join.add_argument("--name", default="", metavar="NAME", help="what the others see")
-    join.add_argument("--device", type=device, default="auto", help="auto, software, gpu, or an EGL device's number")
-    join.add_argument("--json", action="store_true", help="print one JSON object a line")
+    join.add_argument("link", metavar="LINK", help="link that glgpt federate serve printed")
+    join.add_argument("files", nargs="*", metavar="TEXT", help="your own text (default: a share of the host's)")
+    join.add_argument("--name", default="", metavar="NAME", help="name of this device, visible to the others")
+    join.add_argument("--device", type=device, default="auto", help=DEVICE)
+    join.add_argument("--json", action="store_true", help="print one JSON object per line")
     link = add(
         "link",
         run_link,
-        "print another link to a running session's dashboard: each works once",
-        "glgpt federate link runs/together",
+        "print a new link to a running session's dashboard",
+        "glgpt federate link runs/together\nglgpt federate link runs/together --rotate",
+        "Each link works once, and makes its holder a host.",
     )
-    link.add_argument("folder", metavar="RUN", help="the folder that glgpt federate serve was given")
-    link.add_argument("--rotate", action="store_true", help="end the links and the open dashboards of all other hosts")
+    link.add_argument("folder", metavar="RUN", help="run folder of glgpt federate serve --out")
+    link.add_argument("--rotate", action="store_true", help="revoke all other dashboard links and open dashboards")
     link.add_argument("--json", action="store_true", help="print JSON")
-    status = add("status", run_status, "what a session is at", "glgpt federate status runs/together --json")
-    status.add_argument("folder", metavar="RUN", help="the folder that glgpt federate serve was given")
-    status.add_argument("--json", action="store_true", help="print all of it as JSON")
+    status = add(
+        "status",
+        run_status,
+        "show a session's rounds and members",
+        "glgpt federate status runs/together\nglgpt federate status runs/together --json",
+    )
+    status.add_argument("folder", metavar="RUN", help="run folder of glgpt federate serve --out")
+    status.add_argument("--json", action="store_true", help="print JSON, with all rounds")
 
 
 def _serve_options(p: Parser) -> None:
-    p.add_argument("files", nargs="*", metavar="TEXT", help="UTF-8 text; left out to continue a session")
+    p.add_argument("files", nargs="*", metavar="TEXT", help="UTF-8 text to train on; omit it to continue a session")
     p.add_argument("--out", metavar="RUN", required=True, help="folder of the run")
     p.add_argument(
-        "--json", action="store_true", help="print one JSON object a line: ready, then each round, then done"
+        "--json", action="store_true", help="print one JSON object per line: ready, then each round, then done"
     )
-    p.add_argument("--device", type=device, metavar="N", help="where the shared model is evaluated (see glgpt info)")
+    p.add_argument("--device", type=device, help="device that evaluates the shared model: " + DEVICE)
 
-    g = p.add_argument_group("model (the default of each is the preset's)")
+    g = p.add_argument_group("model (defaults are the preset's)")
     g.add_argument("--preset", choices=tuple(PRESETS), help="size to train; default nano")
-    g.add_argument("--init", metavar="MODEL", help="train this checkpoint further, in place of fresh weights")
+    g.add_argument("--init", metavar="MODEL", help="fine-tune this checkpoint instead of random weights")
     for name, kind, text in (
-        ("--tokenizer", str, "gpt2, bytes, bpe:N trained on the text, or a folder"),
-        ("--context", positive, "tokens of a window; of --init the model's, 2048 at most"),
-        ("--batch", positive, "windows of the text a step"),
-        ("--lr", not_negative, "greatest learning rate"),
-        ("--seed", count, "same seed, same first weights and windows (default 0)"),
-        ("--warmup", count, "steps over which the learning rate rises"),
-        ("--eval-tokens", count, f"validate on so many tokens a round (default {EVAL_TOKENS})"),
+        ("--tokenizer", str, "gpt2, bytes, bpe:N (BPE with N tokens, trained on the text), or a folder"),
+        ("--context", positive, "context length, in tokens; with --init the model's, at most 2048"),
+        ("--batch", positive, "batch size of a device: windows of --context tokens"),
+        ("--lr", not_negative, "maximum learning rate of the devices"),
+        ("--seed", count, "random seed of weights and batches (default 0)"),
+        ("--warmup", count, "warmup steps of the learning rate"),
+        ("--eval-tokens", count, f"validation tokens per round (default {EVAL_TOKENS})"),
     ):
         g.add_argument(name, type=kind, metavar="KIND" if kind is str else "N", help=text)
 
     g = p.add_argument_group("rounds")
-    g.add_argument("--rounds", type=positive, default=100, metavar="R", help="how many (default 100)")
+    g.add_argument("--rounds", type=positive, default=100, metavar="R", help="number of rounds (default 100)")
     g.add_argument(
-        "--local-steps", type=positive, default=25, metavar="H", help="steps of a client a round (default 25)"
+        "--local-steps", type=positive, default=25, metavar="H", help="steps of each device per round (default 25)"
     )
-    g.add_argument("--quorum", type=positive, default=1, metavar="Q", help="updates that a round needs (default 1)")
-    g.add_argument("--round-seconds", type=positive, default=120, metavar="S", help="a round's deadline (default 120)")
     g.add_argument(
-        "--grace", type=not_negative, default=10.0, metavar="G", help="seconds after the quorum (default 10)"
+        "--quorum", type=positive, default=1, metavar="Q", help="minimum number of updates in a round (default 1)"
     )
+    g.add_argument(
+        "--round-seconds", type=positive, default=120, metavar="S",
+        help="maximum duration of a round, in seconds (default 120)",
+    )  # fmt: skip
+    g.add_argument(
+        "--grace", type=not_negative, default=10.0, metavar="G",
+        help="seconds to wait for more updates once the quorum is met (default 10)",
+    )  # fmt: skip
     g.add_argument("--strategy", choices=STRATEGIES, default="diloco", help="how updates are combined (default diloco)")
-    for option, default, metavar in (("--outer-lr", OUTER_LR, "R"), ("--outer-momentum", OUTER_MOMENTUM, "M")):
-        g.add_argument(
-            option, type=not_negative, default=default, metavar=metavar, help=f"of diloco (default {default:g})"
-        )
+    for option, default, metavar, what in (
+        ("--outer-lr", OUTER_LR, "R", "learning rate"),
+        ("--outer-momentum", OUTER_MOMENTUM, "M", "momentum"),
+    ):
+        text = f"{what} of diloco's outer optimizer (default {default:g})"
+        g.add_argument(option, type=not_negative, default=default, metavar=metavar, help=text)
     g.add_argument(
         "--rollback", type=positive, metavar="N",
-        help="undo the last N rounds of the session in --out before it continues: 1 or 2, whose checkpoints are kept",
+        help="undo the last N rounds (1 or 2) of the session in --out before continuing it",
     )  # fmt: skip
-    g.add_argument("--public", action="store_true", help="strangers may join: clip and trim what they send")
+    g.add_argument("--public", action="store_true", help="for sessions with strangers: clip updates and trim outliers")
     g.add_argument(
         "--dp-noise", type=not_negative, default=0.0, metavar="Z",
-        help="differential privacy: add noise of Z times what one device can move the mean; tells the epsilon "
-        "(default 0: none; with --strategy fedavg)",
+        help="differential privacy: noise multiplier, relative to the most that one device can change the mean; "
+        "reports epsilon; needs --strategy fedavg (default 0: no noise)",
     )  # fmt: skip
     g.add_argument(
         "--dp-clip", type=above_zero, default=1.0, metavar="C",
-        help="with --dp-noise, the greatest norm of a device's change; a round's line tells the norms (default 1)",
+        help="with --dp-noise, maximum norm of a device's update; each round prints the norms (default 1)",
     )  # fmt: skip
-    g.add_argument("--dtype", choices=DTYPES, default="f16", help="how changes travel (default f16)")
+    g.add_argument("--dtype", choices=DTYPES, default="f16", help="number format of sent updates (default f16)")
     g.add_argument(
-        "--shards", type=positive, default=256, metavar="N", help="members that may draw from TEXT (default 256)"
-    )
+        "--shards", type=positive, default=256, metavar="N",
+        help="shares of TEXT, one for each member without its own text (default 256)",
+    )  # fmt: skip
 
     g = p.add_argument_group("network")
-    g.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default 127.0.0.1)")
+    g.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
     g.add_argument("--port", type=count, default=8043, metavar="PORT", help="0 takes a free one (default 8043)")
     g.add_argument(
         "--url", metavar="URL", action="append", default=[],
-        help="how others reach this host behind a proxy, such as https://example.org/; one for each gateway",
+        help="public address of this host, for the links: behind a proxy, such as https://example.org/; "
+        "one for each gateway",
     )  # fmt: skip
     g.add_argument(
         "--gateways", type=positive, default=1, metavar="N",
-        help="processes that devices connect to, each with a port and links of its own; the quorum is divided among "
-        "them (default 1, enough for some hundred devices)",
+        help="processes that devices connect to, each with its own port and links; the quorum is divided among "
+        "them (default 1, enough for a few hundred devices)",
     )  # fmt: skip
     g.add_argument(
         "--fleet-port", type=count, default=0, metavar="PORT",
-        help="port of 127.0.0.1 on which Flower's own supernodes may take part beside the gateways; pass on /v1/fleet/ "
-        "of it and nothing else (default: a free one)",
+        help="port on 127.0.0.1 to which Flower's own supernodes can connect, in addition to the gateways; "
+        "a proxy should forward only its /v1/fleet/ (default: a free port)",
     )  # fmt: skip
-    g.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM")
-    g.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
-    g.add_argument("--no-page", action="store_true", help="no page for browsers: desktops only")
-    add_server_options(p, "info", file=False)  # each process has a file of its own
+    g.add_argument("--tls-cert", metavar="FILE", help="TLS certificate chain, PEM")
+    g.add_argument("--tls-key", metavar="FILE", help="its private key, PEM")
+    g.add_argument("--no-page", action="store_true", help="do not serve a page for browsers: desktops only")
+    add_server_options(p, "info", file=False)  # each process has its own log file
 
 
 def check_extra() -> None:
-    """Raises GlgptError where what `glgpt[federate]` brings is missing."""
+    """Raises GlgptError if the dependencies of `glgpt[federate]` are missing."""
     if sys.version_info < (3, 11):
         raise GlgptError("glgpt federate needs Python 3.11 or newer, as Flower does")
     if any(importlib.util.find_spec(name) is None for name in EXTRA):
@@ -173,7 +204,7 @@ def run_serve(args: argparse.Namespace) -> int:
     place = Place(args.host, args.port, args.tls_cert, args.tls_key)
     metrics_place = Place(*listening(args.metrics, "--metrics")) if args.metrics is not None else None
     if not Files(Path(args.out)).exists:
-        # before a run is made; the ports of a session are held by what a killed `serve` left
+        # Checked before a new run is made. An existing session's ports may be held by processes of a killed `serve`.
         fleet_place(args.fleet_port, places(place, args.url, args.gateways))
     files = _session(args)
     if args.rollback:
@@ -181,11 +212,11 @@ def run_serve(args: argparse.Namespace) -> int:
     session = files.session()
     if (files.folder / ENDED).exists():
         raise GlgptError(
-            f"{quoted(args.out)} was ended by its host after {files.round_of()} of {session.rounds} rounds; its model "
-            "is there, and --init takes it into another session"
+            f"{quoted(args.out)} was ended by its host after {files.round_of()} of {session.rounds} rounds; to train "
+            "its model further, begin a session with --init"
         )
     if files.round_of() >= session.rounds:
-        raise GlgptError(f"{quoted(args.out)} has done its {session.rounds} rounds; begin another with a new --out")
+        raise GlgptError(f"{quoted(args.out)} has completed its {session.rounds} rounds; use a new --out for another")
     why = ""
     if not args.no_page and not (files.page / "index.html").is_file():
         with progress("exporting the page", "B") as show:
@@ -226,26 +257,26 @@ def _roll_back(args: argparse.Namespace, files: Any) -> None:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Raises ArgumentError for options that cannot be, alone or together."""
+    """Raises ArgumentError for invalid options and combinations of options."""
     if (args.tls_cert is None) != (args.tls_key is None):
-        raise ArgumentError("--tls-cert and --tls-key go together")
+        raise ArgumentError("--tls-cert and --tls-key must be given together")
     for url in args.url:
         if not is_web_address(url) or not _has_port(url) or urlsplit(url).query or urlsplit(url).fragment:
-            raise ArgumentError(f"--url {quoted(url)} is no address, such as https://example.org/")
+            raise ArgumentError(f"--url {quoted(url)} is not a web address, such as https://example.org/")
     if args.tls_cert:
         _check_certificate(args.tls_cert, args.tls_key)
     if args.dp_noise and args.strategy != "fedavg":
-        raise ArgumentError(f"--dp-noise needs --strategy fedavg: how far a device moves {args.strategy} is not known")
+        raise ArgumentError(f"--dp-noise needs --strategy fedavg: a device's effect on {args.strategy} is not bounded")
     if args.gateways > args.shards:
-        raise ArgumentError(f"{args.gateways} gateways need as many --shards at least, not {args.shards}")
+        raise ArgumentError(f"{args.gateways} gateways need at least {args.gateways} --shards, not {args.shards}")
     if args.gateways > 1 and (args.public or args.strategy in ("median", "trimmed")):
-        raise ArgumentError("--public, median and trimmed need --gateways 1: they compare each update with all")
+        raise ArgumentError("--public, median and trimmed need --gateways 1: they compare all updates with each other")
     if args.dp_noise and args.gateways > 1:
-        raise ArgumentError("--dp-noise needs --gateways 1: a mean of gateways' means does not weigh all devices alike")
+        raise ArgumentError("--dp-noise needs --gateways 1: a mean of the gateways' means weighs devices unequally")
 
 
 def _has_port(url: str) -> bool:
-    """True if the port of an address, or its scheme's, can be one."""
+    """True if an address has a valid port or none."""
     try:
         return urlsplit(url).port != 0
     except ValueError:
@@ -259,8 +290,8 @@ def _check_certificate(cert: str, key: str) -> None:
     except OSError as error:  # ssl.SSLError too
         for option, path in (("--tls-cert", cert), ("--tls-key", key)):
             if not Path(path).is_file():
-                raise ArgumentError(f"{option} {quoted(path)}: there is no such file") from None
-        raise ArgumentError(f"--tls-cert and --tls-key are no certificate and its key: {error.strerror}") from None
+                raise ArgumentError(f"{option} {quoted(path)}: no such file") from None
+        raise ArgumentError(f"--tls-cert and --tls-key are not a certificate and its key: {error.strerror}") from None
 
 
 def _unchanged(args: argparse.Namespace, session: Any) -> None:
@@ -272,14 +303,15 @@ def _unchanged(args: argparse.Namespace, session: Any) -> None:
     options |= {name: (None, getattr(session.settings, name)) for name in SETTINGS}
     options["preset"] = (None, read_json(Path(args.out) / RECORD)["preset"])
     for name, (default, agreed) in options.items():
-        asked = getattr(args, name, default)  # not all terms are options
+        asked = getattr(args, name, default)  # some terms are not options
         if asked not in (default, agreed) and not (name == "shards" and asked > agreed):
             option = "--" + name.replace("_", "-")
-            raise ArgumentError(f"{quoted(args.out)} holds a session with {option} {agreed}; {asked} needs a new --out")
+            where = f"{quoted(args.out)} holds a session with {option} {agreed}"
+            raise ArgumentError(f"{where}; use a new --out for {asked}")
 
 
 def _session(args: argparse.Namespace) -> Any:
-    """The session in `--out`, or a new one."""
+    """Returns the session in `--out`, or begins a new one."""
     from glgpt.federation.serve import Terms, begin
     from glgpt.federation.session import Files
     from glgpt.training.events import Hooks
@@ -288,13 +320,13 @@ def _session(args: argparse.Namespace) -> Any:
     files = Files(Path(args.out))
     if files.exists:
         if args.files and [str(Path(file).absolute()) for file in args.files] != read_json(files.run / RECORD)["files"]:
-            raise GlgptError(f"{quoted(args.out)} holds a session on another text: leave TEXT out to continue it")
+            raise GlgptError(f"{quoted(args.out)} holds a session on another text: omit TEXT to continue it")
         _unchanged(args, files.session())
         return files
     if args.rollback:
         raise ArgumentError(f"--rollback: {quoted(args.out)} holds no session")
     if not args.files:
-        raise GlgptError("no text was given; name at least one file, or the --out of a session to continue")
+        raise GlgptError("no text was given; give at least one file, or the --out of a session to continue")
     output_folder(args.out)
     asked = {name: getattr(args, name) for name in asdict(Terms()) if hasattr(args, name)}
     terms = Terms(**asked | {"round_seconds": float(args.round_seconds)})
@@ -330,11 +362,11 @@ def _ready(args: argparse.Namespace, session: Any, gateways: list[dict[str, str]
     more = {"gateways": gateways} if len(gateways) > 1 else {}
     _say(args, {"event": "ready", **links, "session": session.id, **more}, "\n".join(lines))
     if "browser" in links and not args.json and (args.url or not is_loopback(args.host)):
-        print_qr(links["browser"])  # of an address that a phone can reach
+        print_qr(links["browser"])  # only of an address that a phone can reach
 
 
 def _dashboard_lines(link: str) -> list[str]:
-    """Returns the dashboard's link, or why there is no dashboard."""
+    """Returns lines with the dashboard's link, or with the reason why there is no dashboard."""
     from glgpt.page.built import built_dashboard
 
     try:
@@ -346,7 +378,7 @@ def _dashboard_lines(link: str) -> list[str]:
 
 def _tell(args: argparse.Namespace, event: dict[str, Any]) -> None:
     if event["event"] == "restarted":
-        _say(args, event, f"round {event['round']} is done once more: its ServerApp ended")
+        _say(args, event, f"round {event['round']} is repeated: its ServerApp ended")
         return
     judged = f", validation {event['validation_loss']:.4f}" if "validation_loss" in event else ""
     spent = f", epsilon {event['epsilon']:.3g} at delta {event['delta']:g}" if "epsilon" in event else ""
@@ -390,7 +422,7 @@ def _watch(stop: list[int], event: threading.Event) -> None:
 
 def _answer(said: dict[str, Any]) -> str:
     if said["type"] == "accepted":
-        return f"round {said['round']}: accepted, the change's norm is {said['norm']:.3g}"
+        return f"round {said['round']}: accepted, the update's norm is {said['norm']:.3g}"
     return f"round {said['round']}: rejected: {quoted(said['why'], 200)}"
 
 
@@ -418,13 +450,13 @@ def run_status(args: argparse.Namespace) -> int:
 
 
 def _asked(host: dict[str, str]) -> list[dict[str, Any]]:
-    """What a gateway says of itself; nothing where it does not answer."""
+    """Returns a list with a gateway's status, empty if it does not answer."""
     answer = _call(host, "GET", "v1/status")
     return [] if answer is None else [answer]
 
 
 def _call(host: dict[str, str], method: str, path: str, body: Any = None) -> dict[str, Any] | None:
-    """Calls a gateway of this machine's; None where it does not answer."""
+    """Calls a gateway on this machine. Returns its answer, or None if there is none."""
     import httpx
 
     headers, trusted = {"Authorization": f"Bearer {host['token']}"}, ssl.create_default_context()
@@ -453,7 +485,7 @@ def run_link(args: argparse.Namespace) -> int:
         made = _call(host, "POST", "v1/host/link", {"rotate": args.rotate})
         if made is None:
             raise GlgptError(
-                f"the gateway at {quoted(host['address'])} does not answer; is {quoted(args.folder)} served?"
+                f"the gateway at {quoted(host['address'])} does not answer; is {quoted(args.folder)} being served?"
             )
         links.append(f"{host['address']}#host={made['token']}")
     if not links:
@@ -472,7 +504,7 @@ def _status_text(found: dict[str, Any]) -> str:
             continue
         lines.append(f"round {r['number']}: {r['answers']} of {r['asked']} answered, {r['seconds_left']:.0f} s left")
     for m in found["members"]:
-        there = "connected" if m["connections"] else "away"
+        there = "connected" if m["connections"] else "offline"
         loss = "" if m["loss"] is None else f", loss {m['loss']:.4f}"
         lines.append(
             f"  {quoted(m['name'], 40)} ({m['kind']}, {there}): {m['accepted']} accepted{loss} {quoted(m['said'])}"

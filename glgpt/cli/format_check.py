@@ -1,4 +1,4 @@
-"""Warns of a format that changes a model's predictions."""
+"""Warns if a weight format changes a model's predictions noticeably."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from glgpt.program.formats import FORMATS
 from glgpt.program.tolerance import KL_LIMIT
 from glgpt.tuning.kernel_selection import DeviceSettings
 
-LARGE = 400_000_000  # parameters; more take minutes on software GL
+LARGE = 400_000_000  # parameters; comparing a larger model takes minutes on software OpenGL
 
 
 def add_check_option(parser: Parser) -> None:
     """Adds `--check` and `--no-check`."""
-    text = "measure what --dtype f16, q8 or q4 costs, once (default: of models up to 400 M parameters, and to export)"
+    text = "compare the predictions of --dtype f16, q8 or q4 with f32, once for each model, and warn if they differ "
+    text += "(default: for models up to 400 M parameters and for exports)"
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, help=text)
 
 
 def check_format(args: argparse.Namespace, dtype: str, model: LanguageModel | None = None) -> FormatCost | None:
-    """Warns on stderr if the KL divergence of a format from f32 exceeds 0.05; returns what was measured or remembered.
+    """Warns on stderr if the KL divergence of a format from f32 exceeds 0.05 nats per token; returns the measurement.
 
-    It is measured once, and without `--check` only of models whose loading in f32 takes seconds, or without a `model`,
-    to export it. `model` is the one that the arguments name, where it is loaded.
+    The measurement is made once and remembered. Without `--check`, models above `LARGE` parameters are measured only
+    for an export, when `model` is None. `model` is the loaded model that the arguments name.
     """
     if dtype == "f32" or args.check is False or getattr(args, "split", None) or getattr(args, "plan", None):
         return None
@@ -43,8 +44,8 @@ def check_format(args: argparse.Namespace, dtype: str, model: LanguageModel | No
         closer = sorted((f for f in FORMATS.values() if f.spacing < FORMATS[dtype].spacing), key=lambda f: -f.spacing)
         better = ", ".join(f.name for f in closer)
         _warn(
-            f"{dtype} changes what the model predicts: the KL divergence from f32 is {cost.kl:.2g} nats a token over "
-            f"{cost.tokens} tokens, where up to {KL_LIMIT} is hard to notice; closer: --dtype {better}"
+            f"{dtype} changes the model's predictions: the KL divergence from f32 is {cost.kl:.2g} nats per token over "
+            f"{cost.tokens} tokens (up to {KL_LIMIT} is hard to notice); closer: --dtype {better}"
         )
     return cost
 
@@ -56,7 +57,7 @@ def _cost(
         return cost
     if model and not args.check and checkpoint.config.parameter_count > LARGE:
         size = checkpoint.config.parameter_count / 1e9
-        _warn(f"{dtype} was not compared with f32, which takes minutes at {size:.1f} B parameters; --check does, once")
+        _warn(f"{dtype} was not compared with f32: it takes minutes at {size:.1f} B parameters; --check does it, once")
         return None
     options: dict[str, Any] = device_options(args)
     settings = DeviceSettings.taken_from(options)

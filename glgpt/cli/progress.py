@@ -1,4 +1,4 @@
-"""A progress bar on stderr: only where a person watches, and only for what takes more than a second."""
+"""Progress bars on stderr, only on a terminal and only for tasks that take more than a second."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress(label: str, unit: str = "it", delay: float = 1.0) -> Iterator[Callable[[int, int], None] | None]:
-    """Gives a function to call with (done, total), or None where stderr is no terminal. Unit "B" counts in MB.
+    """Yields a function to call with (done, total), or None if stderr is not a terminal. Unit "B" counts in MB.
 
-    The bar appears after `delay` seconds, until the first call the label alone; it goes when the block ends.
+    After `delay` seconds the label appears, with the bar from the first call on; both vanish when the block ends.
     """
     if not sys.stderr.isatty():
         yield None
@@ -27,7 +27,7 @@ def progress(label: str, unit: str = "it", delay: float = 1.0) -> Iterator[Calla
 
     def unsay() -> None:
         clock.cancel()
-        clock.join()  # it may just be saying it
+        clock.join()  # it may be printing the label right now
         if said.is_set():
             said.clear()
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
@@ -49,7 +49,7 @@ def progress(label: str, unit: str = "it", delay: float = 1.0) -> Iterator[Calla
 
 
 class Phases:
-    """A progress bar for each part of a long task, one after another; used as a context manager."""
+    """A context manager that shows one progress bar for each part of a long task, one after another."""
 
     def __init__(self, unit: str = "it") -> None:
         self._unit = unit
@@ -63,11 +63,11 @@ class Phases:
         self._stack.close()
 
     def begin(self, label: str) -> None:
-        """Ends the bar before and begins one with this label."""
+        """Ends the previous bar and begins one with this label."""
         self._stack.close()
         self._show = self._stack.enter_context(progress(label, self._unit))
 
     def show(self, done: int, total: int) -> None:
-        """Advances the present bar."""
+        """Advances the current bar."""
         if self._show:
             self._show(done, total)

@@ -1,4 +1,4 @@
-"""An address as a QR code on a terminal, for a phone to read."""
+"""Prints an address on a terminal as a QR code for a phone."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TextIO
 
 import segno
 
-QUIET = 2  # light modules around a code; on a dark terminal, fewer than its standard's four are read as well
-HALVES = " ▀▄█"  # by which of two modules below each other are dark: none, the upper, the lower, both
-COLOURS, PLAIN = "\x1b[38;5;16;48;5;231m", "\x1b[0m"  # black on white, whatever the terminal's own colours are
+QUIET = 2  # light modules around the code; phones read it on a dark terminal with less than the standard's four
+HALVES = " ▀▄█"  # a character for two stacked modules; dark: none, the upper, the lower, both
+COLOURS, PLAIN = "\x1b[38;5;16;48;5;231m", "\x1b[0m"  # black on white, regardless of the terminal's colours
 
 
 def qr_lines(text: str) -> list[str]:
-    """A QR code of a text, two rows of modules a line, black on white by the terminal's escape sequences."""
+    """Returns the lines of a QR code, two rows of modules to a line, black on white by escape sequences."""
     rows = [list(row) for row in segno.make_qr(text, error="l").matrix_iter(border=QUIET)]
     if len(rows) % 2:
         rows.append([0] * len(rows[0]))
@@ -26,15 +26,15 @@ def qr_lines(text: str) -> list[str]:
 
 
 def print_qr(text: str, stream: TextIO | None = None) -> None:
-    """Prints a QR code of a text where a person sees it: on a terminal that has the characters and the room for it."""
+    """Prints a QR code of a text if the stream is a terminal with the characters and the width for it."""
     stream = stream or sys.stdout
     if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return
     lines = qr_lines(text)
     try:
         HALVES.encode(stream.encoding or "ascii")
-        room = os.get_terminal_size(stream.fileno()).columns or 80  # 0: a terminal that does not know
+        width = os.get_terminal_size(stream.fileno()).columns or 80  # 0: the terminal does not report its width
     except (UnicodeEncodeError, OSError):
         return
-    if len(lines[0]) - len(COLOURS + PLAIN) <= room:
+    if len(lines[0]) - len(COLOURS + PLAIN) <= width:
         print("\n".join(lines), file=stream, flush=True)

@@ -16,11 +16,11 @@ from glgpt.text.files import Text
 
 
 def run_suite(args: argparse.Namespace) -> int:
-    """`glgpt eval --suite`: of a run on its own text, or of a model on a text."""
+    """`glgpt eval --suite`; scores a run on its own text, or a model on a text file."""
     if args.csv and args.json:
-        raise GlgptError("--csv and --json exclude each other; give one of them")
+        raise GlgptError("--csv and --json cannot be combined; give one of them")
     if args.window is not None:
-        raise GlgptError("--window goes without --suite, which takes the model's whole context (--context)")
+        raise GlgptError("--window cannot be combined with --suite, which uses the whole context; set --context")
     texts = _texts(args)
     with (
         open_model(args) as model,
@@ -36,11 +36,11 @@ def run_suite(args: argparse.Namespace) -> int:
 
 
 def _texts(args: argparse.Namespace) -> Texts:
-    """The texts of a run, which becomes the model; or those that were named."""
+    """Returns the texts of the run that FILE names, which becomes `args.model`; else the texts that were given."""
     run = Path(args.file) if Path(args.file).is_dir() else step_folder(args.file)
     if args.file != "-" and run:
         if args.model is not None or args.training:
-            raise GlgptError(f"{args.file} is a run with its own model and text; leave --model and --training away")
+            raise GlgptError(f"{args.file} is a run with its own model and text; remove --model and --training")
         args.model = args.file
         return texts_of_run(run)
     return Texts(Text.of_files([args.file]), Text.of_files(args.training) if args.training else None)

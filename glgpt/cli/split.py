@@ -1,4 +1,4 @@
-"""`glgpt split serve`, and the options with which other commands use such servers."""
+"""`glgpt split serve`, and the options of other commands that use split servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from glgpt.cli.operation.options import add_server_options, listening, operated
-from glgpt.cli.options import Parser, add_device_options, device_options, not_negative, positive
+from glgpt.cli.options import (
+    Parser,
+    add_command,
+    add_device_options,
+    device_options,
+    not_negative,
+    positive,
+)
 from glgpt.cli.progress import progress
 from glgpt.errors import ArgumentError, quoted
 from glgpt.system.files import named_errors
@@ -23,103 +30,127 @@ if TYPE_CHECKING:
     from glgpt.page.split import SplitPage
     from glgpt.split.engine import EngineBase
 
-TOKEN = "GLGPT_SPLIT_TOKEN"  # the environment variable that gives --token where the option is absent
+TOKEN = "GLGPT_SPLIT_TOKEN"  # environment variable with the default of --token
+
+WIRE = "number format of hidden states on the network (default f32, exact)"
 
 
 def add_split_commands(parser: Parser) -> None:
-    """The subcommands of `glgpt split`."""
-    sub = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    text = "hold some blocks of a model, and run them for clients over WebSocket"
-    example = 'glgpt split serve --blocks 4-5\n  glgpt generate --split ws://127.0.0.1:8043 "To be"'
-    p = sub.add_parser("serve", help=text, description=text, epilog=f"example:\n  {example}", allow_abbrev=False)
+    """Adds the subcommands of `glgpt split`."""
+    sub = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+    text = "serve some blocks of a model to clients over WebSocket"
+    more = "A client runs the other blocks itself and exchanges hidden states with the server, one request per step."
+    examples = """glgpt split serve --blocks 4-5
+glgpt generate --split ws://127.0.0.1:8043 "To be"
+glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRET --tls cert.pem key.pem"""
+    p = add_command(sub, "serve", text, examples, more)
     p.set_defaults(run=run_split_serve)
     p.most = 1  # a model's name, as an old form
-    p.add_argument("--model", metavar="MODEL", help="a folder or a Hub name (default: the embedded model)")
+    p.add_argument("--model", metavar="MODEL", help="folder or Hugging Face Hub name (default: the embedded model)")
     p.add_argument(
         "--blocks",
         metavar="A-B",
-        help="the blocks to hold, with the embedding or the head where they reach an end (default: all); "
-        "+A-B leaves both out; embed or head alone",
+        help="blocks to serve, counted from 0, with the embedding if the first is among them and the head if the last "
+        "is (default: all); +A-B serves the blocks alone; embed or head serves only that",
     )
     p.add_argument(
-        "--listen", metavar="[HOST:]PORT", default="8043", help="default 127.0.0.1:8043; port 0 takes a free one"
+        "--listen",
+        metavar="[HOST:]PORT",
+        default="8043",
+        help="address to listen on (default 127.0.0.1:8043); port 0 takes a free one",
     )
     p.add_argument(
-        "--token", metavar="TEXT", help=f"what clients must know (default: ${TOKEN}); others than this machine need one"
+        "--token",
+        metavar="TEXT",
+        help=f"secret that clients must send (default: ${TOKEN}); required if other machines can connect",
     )
     p.add_argument(
         "--origin",
         action="append",
         default=[],
         metavar="URL",
-        help="pages that may connect (default: this machine's); may repeat",
+        help="origin of a page that may connect (default: pages of this machine); may repeat",
     )
     p.add_argument(
-        "--tls", nargs=2, metavar=("CERT", "KEY"), default=(), help="PEM files; then clients connect to wss://"
+        "--tls", nargs=2, metavar=("CERT", "KEY"), default=(), help="PEM files; clients then connect to wss://"
     )
-    p.add_argument("--sessions", type=positive, default=8, metavar="N", help="texts at once, a cache each (default 8)")
+    text = "maximum number of texts at once, each with its own KV cache (default 8)"
+    p.add_argument("--sessions", type=positive, default=8, metavar="N", help=text)
     p.add_argument(
         "--idle",
         type=not_negative,
         default=600.0,
         metavar="S",
-        help="seconds until what idles ends (default 600)",
+        help="seconds after which idle sessions and connections are closed (default 600)",
     )
-    p.add_argument("--json", action="store_true", help="print one JSON object a line")
+    p.add_argument("--json", action="store_true", help="print one JSON object per line")
     p.add_argument(
         "--engine",
         choices=("embedded", "ray"),
         default="embedded",
-        help='ray: ranges of the blocks on Ray Serve (pip install "glgpt[cluster]"), on the cluster of $RAY_ADDRESS',
+        help="ray: run ranges of the blocks on Ray Serve, on the cluster at $RAY_ADDRESS "
+        '(pip install "glgpt[cluster]"); default embedded: in this process',
     )
-    p.add_argument("--stages", type=positive, metavar="N", help="with --engine ray: ranges of blocks (default 1)")
-    p.add_argument("--replicas", type=positive, metavar="N", help="with --engine ray: of each range (default 1)")
+    p.add_argument(
+        "--stages", type=positive, metavar="N", help="with --engine ray: number of ranges of blocks (default 1)"
+    )
+    p.add_argument("--replicas", type=positive, metavar="N", help="with --engine ray: copies of each range (default 1)")
     add_device_options(p)
     add_server_options(p)
 
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:
-    """What a command takes that may use split servers."""
+    """Adds the options of a command that can use split servers."""
     group = parser.add_argument_group("split over servers")
     group.add_argument(
-        "--split", metavar="URL", help="a server (glgpt split serve) runs its blocks, this machine the others"
+        "--split", metavar="URL", help="use a server of glgpt split serve: it runs its blocks, this machine the others"
     )
-    group.add_argument("--plan", metavar="PLAN", help="several: 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043")
-    group.add_argument("--wire", choices=hidden.FORMATS, help="how hidden states travel (default f32, exact)")
-    group.add_argument("--token", metavar="TEXT", help=f"what the servers ask for (default: ${TOKEN})")
-    group.add_argument("--speculate", action="store_true", help="check guesses from the text several at a time")
+    group.add_argument(
+        "--plan", metavar="PLAN", help="use several servers, such as 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043"
+    )
+    group.add_argument("--wire", choices=hidden.FORMATS, help=WIRE)
+    group.add_argument("--token", metavar="TEXT", help=f"secret of the servers (default: ${TOKEN})")
+    group.add_argument(
+        "--speculate", action="store_true",
+        help="speculative decoding: guess tokens from the text so far and check several in one round trip",
+    )  # fmt: skip
 
 
 def client_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of `LanguageModel.from_pretrained` that say what is split; none where nothing is."""
+    """Returns the keyword arguments of `LanguageModel.from_pretrained` for a split model; none if it is not split."""
     if getattr(args, "split", None) is None and getattr(args, "plan", None) is None:
         for name in ("token", "speculate", "wire"):
             if getattr(args, name, None):
-                raise ArgumentError(f"--{name} goes with --split or --plan")
+                raise ArgumentError(f"--{name} needs --split or --plan")
         return {}
     if args.split is not None and args.plan is not None:
-        raise ArgumentError("--split and --plan both say what runs where; give one of them")
+        raise ArgumentError("--split and --plan cannot be combined; give one of them")
     where = {"rest": args.split} if args.plan is None else {"plan": args.plan}
     return {**where, "wire": args.wire or "f32", "token": _token(args), "speculate": args.speculate}
 
 
 def add_page_options(parser: argparse.ArgumentParser) -> None:
-    """What `glgpt export` takes to leave some blocks to a server."""
+    """Adds the options with which `glgpt export` leaves some blocks to a server."""
     group = parser.add_argument_group("split over a server")
-    group.add_argument("--server", metavar="URL", help="which runs blocks (glgpt split serve); the page says how many")
-    group.add_argument("--split", type=positive, metavar="K", help="the page holds the embedding and K blocks alone")
     group.add_argument(
-        "--head", choices=("server", "page"), default="server", help="where the logits are computed (default server)"
+        "--server", metavar="URL",
+        help="server of glgpt split serve that can run some of the blocks; the visitor chooses how many",
+    )  # fmt: skip
+    group.add_argument(
+        "--split", type=positive, metavar="K", help="put only the embedding and the first K blocks into the page"
     )
-    group.add_argument("--wire", choices=hidden.FORMATS, help="how hidden states travel (default f32, exact)")
+    group.add_argument(
+        "--head", choices=("server", "page"), default="server", help="where logits are computed (default server)"
+    )
+    group.add_argument("--wire", choices=hidden.FORMATS, help=WIRE)
 
 
 def split_page(args: argparse.Namespace) -> SplitPage | None:
-    """What `add_page_options` filled in; None for a page that holds the whole model."""
+    """Returns the values of `add_page_options`; None for a page that holds the whole model."""
     if args.server is None:
         for name in ("split", "head", "wire"):
             if getattr(args, name) not in (None, "server"):
-                raise ArgumentError(f"--{name} goes with --server URL, which runs the blocks that the page leaves")
+                raise ArgumentError(f"--{name} needs --server URL, which runs the blocks that are not in the page")
         return None
     from glgpt.page.split import SplitPage
 
@@ -127,24 +158,24 @@ def split_page(args: argparse.Namespace) -> SplitPage | None:
 
 
 def split_figures(model: LanguageModel) -> list[dict[str, Any]]:
-    """What each stage of a split model did; none where the model is whole."""
+    """Returns the traffic and times of each stage of a split model; an empty list if it is not split."""
     traffic = getattr(model, "traffic", None)
     return traffic() if traffic else []
 
 
 def render_split(stages: list[dict[str, Any]]) -> str:
-    """The same for people, a line a stage."""
+    """Returns the traffic and times as text, one line for each stage."""
     lines = []
     for s in stages:
         steps = max(1, s["steps"])
         if "ms" in s:
-            did = f"{s['rows']} tokens, {s['ms'] / steps:.1f} ms a step"
+            did = f"{s['rows']} tokens, {s['ms'] / steps:.1f} ms per step"
         else:
             there, wire = s["there_ms"] / steps, s["wire_ms"] / steps
-            did = f"{s['rows']} tokens, {there:.1f} ms a step there and {wire:.1f} on the wire, "
+            did = f"{s['rows']} tokens, {there:.1f} ms per step on the server and {wire:.1f} on the network, "
             did += f"{s['sent']:,} bytes sent, {s['received']:,} received"
-            again = f", connected again {s['reconnects']}x" if s["reconnects"] else ""
-            did += again + (f", text fed again {s['replays']}x" if s["replays"] else "")
+            again = f", reconnected {s['reconnects']}x" if s["reconnects"] else ""
+            did += again + (f", text sent again {s['replays']}x" if s["replays"] else "")
         lines.append(f"{s['part']} @ {s['place']}: {did}")
     return "\n".join(lines)
 
@@ -173,11 +204,11 @@ def run_split_serve(args: argparse.Namespace) -> int:
 
 
 def _engine(args: argparse.Namespace) -> tuple[Callable[..., EngineBase], dict[str, Any]]:
-    """What runs the blocks, and what it takes beside the rest. Raises ArgumentError where Ray is missing."""
+    """Returns the engine's class and its extra arguments. Raises ArgumentError if Ray is missing."""
     if args.engine == "embedded":
         for name in ("stages", "replicas"):
             if getattr(args, name) is not None:
-                raise ArgumentError(f"--{name} goes with --engine ray")
+                raise ArgumentError(f"--{name} needs --engine ray")
         from glgpt.split.engine import Engine
 
         return Engine, {}
@@ -189,7 +220,7 @@ def _engine(args: argparse.Namespace) -> tuple[Callable[..., EngineBase], dict[s
 
 
 def _announce(args: argparse.Namespace, engine: EngineBase, url: str) -> None:
-    """Says where the server listens, what it holds, and what a token and a session take."""
+    """Prints where the server listens, what it holds, and the bytes per token and per session."""
     width, takes = engine.config.n_embd, engine.takes()
     about = {"model": engine.name, "holds": str(engine.part), "dtype": engine.dtype}
     ready = {
@@ -207,11 +238,12 @@ def _announce(args: argparse.Namespace, engine: EngineBase, url: str) -> None:
         mib = {name: f"{count / 2**20:.1f} MiB" for name, count in takes.items()}
         print(
             f"{quoted(engine.name)}: {engine.part} in {engine.dtype}, {mib['texture_bytes']} of textures; "
-            f"{mib['session_bytes']} more a session, {engine.most} at most; "
-            f"{mib['shared_bytes']} once several run together\n"
-            f"a token takes {4 * width:,} bytes on the wire in f32, {2 * width:,} in f16, {width + 4:,} in int8\n"
+            f"{mib['session_bytes']} more per session, at most {engine.most} sessions; "
+            f"{mib['shared_bytes']} once if several run together\n"
+            f"a token takes {4 * width:,} bytes on the network in f32, {2 * width:,} in f16, {width + 4:,} in int8\n"
             f"{url}",
             flush=True,
         )
     if url.startswith("ws:") and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
-        print("glgpt: warning: without --tls, others on the way can read the texts", file=sys.stderr, flush=True)
+        warning = "without --tls, the connection is not encrypted: others on the network can read the texts"
+        print(f"glgpt: warning: {warning}", file=sys.stderr, flush=True)

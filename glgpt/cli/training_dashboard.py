@@ -1,4 +1,4 @@
-"""What `glgpt train` shows while it runs: a panel on a terminal, else lines now and then; both on stderr."""
+"""Shows the progress of `glgpt train` on stderr: a panel on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rich.text import Text
 from glgpt.training.events import Start, Step
 
 if TYPE_CHECKING:
-    from glgpt.training.plan import Plan  # which imports the graphics library
+    from glgpt.training.plan import Plan  # imports the graphics library
 
 termios: Any
 try:
@@ -31,20 +31,20 @@ except ImportError:  # Windows
     termios = None
 
 LINE_EVERY = 10.0  # seconds between lines of a log
-TASK_AFTER = 2.0  # seconds after which a log has a line for anything but steps
+TASK_AFTER = 2.0  # seconds after which a log prints a line for a task other than steps
 SAMPLE_LINES = 12
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def clock(seconds: float) -> str:
-    """Seconds as 1:02:03 or 2:03."""
+    """Formats seconds as 1:02:03 or 2:03."""
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """The means of `width` equal stretches as bars between their least and greatest."""
+    """Returns a bar chart of at most `width` characters; each is the mean of an equal part of the values."""
     if not values:
         return ""
     cells = min(width, len(values))
@@ -55,14 +55,14 @@ def sparkline(values: list[float], width: int) -> str:
 
 
 def shown(text: str) -> str:
-    """A sample as it may go to a terminal: without what would steer it, or blank lines around."""
+    """Returns a sample that is safe to print: without control characters and surrounding blank lines."""
     text = text.strip("\n").expandtabs(4)
     return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
 
 
 @contextlib.contextmanager
 def no_echo(stream: IO[str]) -> Iterator[None]:
-    """Keeps what is typed, ^C first of all, from being written into the panel."""
+    """Turns off the terminal's echo inside the block, so that typed characters such as ^C stay out of the panel."""
     if termios is None:
         yield
         return
@@ -83,13 +83,13 @@ def no_echo(stream: IO[str]) -> Iterator[None]:
 
 
 def overflowed(step: Step) -> str:
-    """What is said of a step whose gradients did not fit halves at first."""
+    """Returns a message about a step whose gradients overflowed f16."""
     times = "once" if step.overflows == 1 else f"{step.overflows} times"
-    return f"gradients overflowed {times}; taken again with a loss scale of {step.loss_scale:g}"
+    return f"gradients overflowed {times}; repeated with a loss scale of {step.loss_scale:g}"
 
 
 def opening(start: Start) -> str:
-    """One line: what is trained on what, and the memory it will take."""
+    """Returns a line about the model, the text and the memory."""
     held = f", {start.validation_tokens:,} of validation" if start.validation_tokens else ""
     since = f", after {start.step:,} steps" if start.step else ""
     return (
@@ -99,14 +99,14 @@ def opening(start: Start) -> str:
 
 
 def planning(plan: Plan) -> str:
-    """One line, before anything is allocated: the memory, and roughly how long a step takes."""
-    return f"training takes {plan}; a step takes about {plan.step_s:.2g} s, estimated from products measured here"
+    """Returns a line, printed before anything is allocated, about the memory and the estimated time of a step."""
+    return f"training takes {plan}; a step takes about {plan.step_s:.2g} s, estimated from the speed of this device"
 
 
 class Log:
-    """Prints lines where there is no terminal: the first step, one every few seconds, each validation, the last.
+    """Prints lines for the first step, one every `LINE_EVERY` seconds, each validation and the last step.
 
-    What else takes long has a line after `TASK_AFTER` seconds, and one every few seconds.
+    Other long tasks have a line after `TASK_AFTER` seconds, and then one every `LINE_EVERY` seconds.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -123,7 +123,7 @@ class Log:
         self._timer.cancel()
 
     def hooks(self) -> dict[str, Any]:
-        """What `train` is to call."""
+        """Returns the callbacks for `train`."""
         return {
             "on_plan": self.plan,
             "on_start": self.start,
@@ -137,7 +137,7 @@ class Log:
         print(text, file=self.stream, flush=True)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Takes note of what else is being done; prints a line where that takes long."""
+        """Records the progress of another task; prints a line if it takes long."""
         now = time.monotonic()
         if done >= total or what != self._task:
             self._timer.cancel()
@@ -146,7 +146,7 @@ class Log:
             return
         if not self._task:
             self._task, self._task_next = what, now + TASK_AFTER
-            if total == 1:  # which is heard of again when it is done
+            if total == 1:  # the next call comes only when the task is done
                 self._timer = threading.Timer(TASK_AFTER, self._print, [f"{what}…"])
                 self._timer.daemon = True
                 self._timer.start()
@@ -155,16 +155,16 @@ class Log:
             self._print(f"{what}: {100 * done // total}%")
 
     def plan(self, plan: Plan) -> None:
-        """The line of the plan."""
+        """Prints the plan."""
         self._print(planning(plan))
 
     def start(self, start: Start) -> None:
-        """The opening line."""
+        """Prints the opening line."""
         self.steps = start.settings.steps
         self._print(opening(start))
 
     def step(self, step: Step) -> None:
-        """A line, where one is due."""
+        """Prints a line if `LINE_EVERY` seconds have passed, for the last step and for an overflow."""
         now = time.monotonic()
         if step.overflows:
             self._print(f"step {step.step}/{self.steps}  {overflowed(step)}")
@@ -176,16 +176,16 @@ class Log:
         self._print(f"step {step.step}/{self.steps}  {figures}{rate}")
 
     def validation(self, step: int, nats: float, bits: float) -> None:
-        """A line of its own."""
+        """Prints a validation's results."""
         self._print(f"step {step}/{self.steps}  validation {nats:.4f} nats/token, {bits:.4f} bits/byte")
 
     def sample(self, step: int, text: str) -> None:
-        """A sample, set in."""
+        """Prints a sample, indented."""
         self._print(f"sample at step {step}:\n" + "\n".join(f"  {line}" for line in shown(text).split("\n")))
 
 
 class Board:
-    """A panel that is drawn again and again in place."""
+    """A panel on a terminal that is redrawn in place, four times a second."""
 
     def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream)
@@ -211,7 +211,7 @@ class Board:
         self._quiet.close()
 
     def hooks(self) -> dict[str, Any]:
-        """What `train` is to call."""
+        """Returns the callbacks for `train`."""
         return {
             "on_plan": self.plan,
             "on_start": self.start,
@@ -223,16 +223,16 @@ class Board:
         }
 
     def plan(self, plan: Plan) -> None:
-        """Writes the line of the plan above the panel."""
+        """Prints the plan above the panel."""
         self._console.print(planning(plan), highlight=False)
 
     def start(self, start: Start) -> None:
-        """Writes the opening line above the panel."""
+        """Prints the opening line above the panel."""
         self._start, self._saved = start, start.step
         self._console.print(opening(start), highlight=False)
 
     def step(self, step: Step) -> None:
-        """Takes a step's figures."""
+        """Records a step's metrics."""
         self._step = step
         if step.overflows:
             self._overflowed = f"step {step.step:,}: {overflowed(step)}"
@@ -240,23 +240,23 @@ class Board:
             self._losses.append(step.loss)
 
     def validation(self, step: int, nats: float, bits: float) -> None:
-        """Takes a validation's figures."""
+        """Records a validation's results."""
         self._validated = f"{nats:.4f} ({bits:.3f} bits/byte) at step {step:,}"
 
     def sample(self, step: int, text: str) -> None:
-        """Takes a sample."""
+        """Records a sample."""
         self._sample = (step, text)
 
     def save(self, step: int) -> None:
-        """Takes note of a checkpoint."""
+        """Records the step of the last checkpoint."""
         self._saved = step
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Takes note of what else is being done."""
+        """Records the progress of another task."""
         self._working = (what, done, total) if done < total else None
 
     def draw(self) -> RenderableType:
-        """The panel as it is now."""
+        """Returns the current panel."""
         rows: list[RenderableType] = []
         if self._start:
             rows.append(self._figures(self._start, self._step))
@@ -294,5 +294,5 @@ class Board:
 
 
 def watcher() -> Log | Board:
-    """The panel where stderr is a terminal, else lines."""
+    """Returns a panel if stderr is a terminal, else a log."""
     return Board(sys.stderr) if sys.stderr.isatty() else Log(sys.stderr)

@@ -1,4 +1,4 @@
-"""Texts to learn from: sets that come with the package, fetching one, cleaning it up, looking at it.
+"""Training texts: data sets that come with the package, and functions to fetch, clean and inspect a text.
 
 from glgpt import data
 
@@ -6,7 +6,7 @@ text = data.bundled("addition")
 cleaned, removed = data.clean(text)
 print(data.inspect(cleaned))
 
-It knows texts and where they are from; it never knows tokens, models or devices.
+The package depends on `text` and `system` only, and not on tokens, models or devices.
 """
 
 from glgpt.data.bundled import SETS, bundled

@@ -1,4 +1,4 @@
-"""Books in the public domain that a page offers, from a mirror that lets pages of other addresses read them."""
+"""Public-domain books that a page offers, from a mirror that pages of other origins may read (CORS)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from glgpt.data.fetching import address
 
-OPEN_MIRROR = "https://raw.githubusercontent.com/GITenberg"  # gutenberg.org itself lets no other page read its texts
+OPEN_MIRROR = "https://raw.githubusercontent.com/GITenberg"  # gutenberg.org does not allow pages of other origins
 
-NO_BOOKS = "none"  # in place of a mirror's address
+NO_BOOKS = "none"  # instead of a mirror's address
 
 
 @dataclass(frozen=True)
 class Book:
-    """A book by its number at Project Gutenberg, and the repository of GITenberg that has its text."""
+    """A book: its number at Project Gutenberg, and the GITenberg repository with its text."""
 
     number: int
     title: str
@@ -21,7 +21,7 @@ class Book:
     repository: str
 
     def url(self, mirror: str | None = None) -> str:
-        """Where its text is: at OPEN_MIRROR, or at a mirror laid out as gutenberg.org."""
+        """Returns the address of its text at OPEN_MIRROR, or at a mirror with the paths of gutenberg.org."""
         if mirror is None:
             return f"{OPEN_MIRROR}/{self.repository}_{self.number}/master/{self.number}.txt"
         return address(f"book:{self.number}", mirror)

@@ -1,4 +1,4 @@
-"""Cleaning a text up: what a model should not learn. `viewer/src/training/cleaning.ts` does the same."""
+"""Removes from a text what a model should not learn. `viewer/src/training/cleaning.ts` does the same."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from glgpt.errors import GlgptError
 
 STEPS = ("headers", "lines", "blanks", "duplicates")
-# Linear in the text, whatever it holds: the lookahead ends the search for `***` in a line that never ends, and the
-# lookbehind starts a run of blanks at its first blank only.
+# Matching takes linear time for any text: the lookahead ends the search for `***` in a line without an end, and the
+# lookbehind tries each run of blanks only from its first blank.
 _BEGIN = re.compile(r"^\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG(?=[^\n]*\n)[^\n]*\*\*\*[^\n]*\n", re.MULTILINE)
 _END = re.compile(r"^\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG", re.MULTILINE)
 _BLANK = re.compile(r"(?<![ \t])[ \t]+$", re.MULTILINE)
@@ -19,7 +19,7 @@ _RUN = re.compile(r"\n{3,}")
 
 @dataclass(frozen=True)
 class Removed:
-    """What a step changed: characters that it took away, and places where it did."""
+    """What a step changed: the number of characters that it removed, and of places where it did."""
 
     step: str
     characters: int
@@ -27,15 +27,15 @@ class Removed:
 
 
 def clean(text: str | Iterable[str], steps: Iterable[str] = STEPS) -> tuple[str, list[Removed]]:
-    """A text, or documents that become one, without what the steps take away, and what that was.
+    """Cleans a text, or several documents that are joined; returns the cleaned text and what each step removed.
 
-    `headers`: the licence before and behind a book of Project Gutenberg. `lines`: line endings become LF. `blanks`:
-    blanks at a line's end, and all blank lines but one. `duplicates`: documents that came before, word for word.
-    Raises GlgptError for an unknown step.
+    `headers` removes the licence before and after a Project Gutenberg book. `lines` normalises line endings to LF.
+    `blanks` removes blanks at the ends of lines, and all but one of repeated blank lines. `duplicates` removes
+    documents that repeat an earlier one exactly. Raises GlgptError for an unknown step.
     """
     wanted = list(steps)
     if unknown := [step for step in wanted if step not in STEPS]:
-        raise GlgptError(f"{unknown[0]!r} is no step of cleaning; there are {', '.join(STEPS)}")
+        raise GlgptError(f"unknown cleaning step {unknown[0]!r}; expected {', '.join(STEPS)}")
     documents = [text] if isinstance(text, str) else list(text)
     removed = []
     for step in STEPS:

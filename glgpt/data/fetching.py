@@ -1,4 +1,4 @@
-"""Fetching a text: what is asked for and nothing else, kept by content with its source, date and digest."""
+"""Fetches a text from a URL and stores it in the cache by its SHA-256, with its source and date."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from glgpt.data.limited_http import HttpOpener, PermanentError, http_address
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import cache_path, read_json, write_json, written_whole
 
-MOST = 1 << 30  # bytes of a text, unless more are allowed
-BLOCK = 1 << 16
+MOST = 1 << 30  # default maximum size of a text, in bytes
+BLOCK = 1 << 16  # bytes of one read
 TRIES = 4
 WAIT = 0.5  # seconds before the second try, doubled for each further one
-TIME_LIMIT_S = 3600.0  # for all tries together, unless more is allowed
+TIME_LIMIT_S = 3600.0  # default time limit for all tries together
 BOOK = re.compile(r"book:(\d{1,6})")
-RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15}|\*)")  # first, last, bytes in all
+RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15}|\*)")  # first byte, last byte, total
 MIRROR = "https://www.gutenberg.org"
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A text that was fetched: where it lies, and where it is from."""
+    """A fetched text: its file in the cache, its source address, the date, its SHA-256 and its size."""
 
     path: Path
     source: str
@@ -42,23 +42,23 @@ class Fetched:
     bytes: int
 
     def record(self) -> dict[str, Any]:
-        """What a run's train.json says of it."""
+        """Returns the fields that a run's train.json stores."""
         return {key: value for key, value in asdict(self).items() if key != "path"}
 
 
 def kept_folder() -> Path:
-    """Where fetched texts are kept: `$XDG_CACHE_HOME/glgpt/data`."""
+    """Returns the folder of fetched texts: `$XDG_CACHE_HOME/glgpt/data`."""
     return cache_path() / "data"
 
 
 def address(name: str, mirror: str = MIRROR) -> str:
-    """Returns the address of a text, given itself or as `book:N`, a number of Project Gutenberg, at a mirror."""
+    """Returns the address of a text, given as an address or as `book:N`, number N of Project Gutenberg at `mirror`."""
     book = BOOK.fullmatch(name)
     text, what = (mirror, "--mirror ") if book else (name, "")
     try:
         found = http_address(text)
     except ValueError as error:
-        hint = "; a name is a set, an http address or book:N (see glgpt data list)" if not book else ""
+        hint = "; give a data set, an http address or book:N (see glgpt data list)" if not book else ""
         raise GlgptError(f"{what}{quoted(text, 300)} is not an http address: {quoted(error, 120)}{hint}") from None
     return f"{found.rstrip('/')}/cache/epub/{book[1]}/pg{book[1]}.txt" if book else found
 
@@ -72,16 +72,16 @@ def fetch(
     timeout: float = TIME_LIMIT_S,
     progress: Progress | None = None,
 ) -> Fetched:
-    """Fetches a text of at most `most` bytes, with `TRIES` tries, each of which resumes where the last was cut off.
+    """Fetches a text of at most `most` bytes, with `TRIES` tries, each of which resumes where the previous one stopped.
 
-    The text is kept as UTF-8 under its SHA-256. Raises GlgptError, in one line, for a server that refuses, stalls, cuts
-    off, takes more than `timeout` seconds, lies about the length or the range, redirects elsewhere than to http, or
-    gives a page or another encoding.
+    The text is stored as UTF-8 under its SHA-256. Raises GlgptError with a one-line message if the server refuses,
+    stalls, disconnects, takes more than `timeout` seconds, sends a wrong length or range, redirects to another scheme
+    than http(s), or sends a web page or another encoding.
     """
     try:
         codecs.lookup(encoding)
     except LookupError:
-        raise GlgptError(f"there is no encoding {quoted(encoding)}") from None
+        raise GlgptError(f"unknown encoding {quoted(encoding)}") from None
     url = address(url, mirror)
     late = PermanentError(f"{quoted(url, 300)} took more than {timeout:,.0f} s; allow more with --timeout")
     download = _Download(url, most, HttpOpener(time.monotonic() + timeout, late), progress)
@@ -102,16 +102,16 @@ def fetch(
 
 
 class _Download:
-    """The bytes that have come, over all tries."""
+    """The bytes received so far, over all tries."""
 
     def __init__(self, url: str, most: int, opener: HttpOpener, progress: Progress | None) -> None:
         self.url, self.most, self.opener, self.progress = url, most, opener, progress
         self.data = bytearray()
-        self.tag = ""  # a strong ETag: only then may bytes of two answers be joined
-        self.total = 0  # bytes of the whole text; 0: not known
+        self.tag = ""  # a strong ETag; without one, bytes of two answers must not be joined
+        self.total = 0  # bytes of the whole text; 0 if unknown
 
     def attempt(self) -> None:
-        """Continues from the bytes there are, where the server can; OSError or GlgptError: try again."""
+        """Continues after the received bytes if the server supports it. OSError or GlgptError mean: try again."""
         headers = {"User-Agent": "glgpt", "Accept-Encoding": "identity"}
         if self.data and self.tag:
             headers |= {"Range": f"bytes={len(self.data)}-", "If-Range": self.tag}
@@ -158,7 +158,7 @@ class _Download:
             raise PermanentError(f"{quoted(self.url, 300)} is empty")
 
     def _range_end(self, text: str, tag: str) -> int:
-        """Returns the position after a partial answer; raises GlgptError where it does not continue `data`."""
+        """Returns the position after a partial answer; raises GlgptError if it does not continue `data`."""
         found = RANGE.fullmatch(text)
         first, last = (int(found[1]), int(found[2])) if found else (-1, -1)
         total = last + 1 if not found or found[3] == "*" else int(found[3])
@@ -183,7 +183,7 @@ def _whole(digits: str | None) -> int:
 def _reason(error: Exception) -> str:
     inner = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(inner, TimeoutError):
-        return f"no byte came for {limited_http.STALL_TIMEOUT_S:.0f} s"
+        return f"no byte arrived for {limited_http.STALL_TIMEOUT_S:.0f} s"
     return quoted(getattr(inner, "strerror", None) or inner or type(inner).__name__, 200)
 
 
@@ -198,7 +198,7 @@ def _decoded(url: str, data: bytes, encoding: str) -> bytes:
         hint = "; is it --encoding latin-1?" if encoding == "utf-8" else ""
         raise GlgptError(f"{quoted(url, 300)} is not {encoding} text: {why}{hint}") from None
     if "\0" in text:
-        raise GlgptError(f"{quoted(url, 300)} is no text: it holds a zero byte")
+        raise GlgptError(f"{quoted(url, 300)} is not a text: it holds a zero byte")
     return text.encode()
 
 
@@ -215,11 +215,11 @@ def _keep(url: str, data: bytes) -> Fetched:
 
 
 def source_of(sha256: str) -> dict[str, Any] | None:
-    """What is known of a fetched text by its digest: source, date, sha256, bytes; None for any other."""
+    """Returns the source, date, sha256 and bytes of a fetched text by its SHA-256; None if it was not fetched."""
     path = kept_folder() / f"{sha256}.json"
     try:
         found = read_json(path) if path.is_file() else None
-    except (OSError, GlgptError):  # damaged: as if it was not there
+    except (OSError, GlgptError):  # a damaged record counts as missing
         return None
     if not found or set(found) != {"source", "date", "sha256", "bytes"}:
         return None

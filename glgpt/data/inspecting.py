@@ -1,4 +1,4 @@
-"""What a text is made of. `viewer/src/training/cleaning.ts` counts the same."""
+"""Counts the characters, lines and scripts of a text. `viewer/src/training/cleaning.ts` does the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from glgpt.text.files import Text
 
-SCRIPTS = {  # by how Unicode names their letters begin
+SCRIPTS = {  # by the first word of the Unicode names of their letters
     "LATIN": "Latin",
     "GREEK": "Greek",
     "CYRILLIC": "Cyrillic",
@@ -25,7 +25,7 @@ SCRIPTS = {  # by how Unicode names their letters begin
 
 @dataclass(frozen=True)
 class Inspection:
-    """Sizes of a text; `scripts` are shares of its letters, greatest first; `held_back` its bytes kept to validate."""
+    """Counts of a text: `scripts` are shares of its letters, largest first; `held_back` is bytes for validation."""
 
     bytes: int
     characters: int
@@ -36,7 +36,7 @@ class Inspection:
 
 
 def inspect(text: str | Text, validation: float = 0.1) -> Inspection:
-    """Counts what a text is made of. Raises GlgptError as `Text.of_string` and `Text.pieces` do."""
+    """Inspects a text. Raises GlgptError as `Text.of_string` and `Text.pieces` do."""
     source = Text.of_string(text) if isinstance(text, str) else text
     characters: Counter[str] = Counter()
     for piece, _ in source.pieces():

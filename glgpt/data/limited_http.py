@@ -1,4 +1,4 @@
-"""HTTP answers of servers that may misbehave: read until a deadline, with redirects to HTTP addresses only."""
+"""An HTTP client for servers that may misbehave: reads until a deadline, follows redirects to HTTP addresses only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from glgpt.errors import GlgptError, quoted
 
-STALL_TIMEOUT_S = 20.0  # without a byte
+STALL_TIMEOUT_S = 20.0  # maximum time without a byte
 MAX_REDIRECTS = 5
 
 
@@ -21,7 +21,7 @@ class PermanentError(GlgptError):
 
 
 class HttpOpener:
-    """Opens HTTP addresses. Reading any of the answers after `deadline`, a `time.monotonic()`, raises `late`."""
+    """Opens HTTP addresses. Reading an answer after `deadline`, a value of `time.monotonic()`, raises `late`."""
 
     def __init__(self, deadline: float, late: PermanentError) -> None:
         answers = _timed_answers(deadline, late)
@@ -59,7 +59,7 @@ def http_address(text: str) -> str:
 
 
 class _TimedReader(io.RawIOBase):
-    """The bytes of a socket until a deadline. A socket's own timeout would allow one byte each 20 seconds for ever."""
+    """Reads a socket until a deadline. A socket's own timeout would allow one byte every 20 seconds for ever."""
 
     def __init__(self, connection: socket.socket, deadline: float, late: PermanentError) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
-        fp.close()  # urllib would read all of the body, which may never end
+        fp.close()  # urllib would read the whole body, which may never end
         start = quoted(req.full_url, 300)
         if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
             raise PermanentError(f"{start} leads to {quoted(newurl, 300)}, which is not an http address")

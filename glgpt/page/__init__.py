@@ -1,4 +1,5 @@
-"""The exported web page: its programs, weights and manifest, and the server that shows it on this machine.
+"""Exports a model as a static web page, and serves it.
 
-It knows files of the page and their schemas; it never knows WebGL, which is the page's own (`viewer/src`).
+`export` writes the page's programs, weights and manifest; `serve` serves such a folder over HTTP. The package depends
+on `inference`, `models`, `program` and `training` for what it records. The page's own code is in `viewer/src`.
 """

@@ -1,4 +1,4 @@
-"""The pages that are built from `viewer/`: in a checkout viewer/dist, in an installed glgpt a folder of the package."""
+"""Finds the pages built from `viewer/`: in viewer/dist of a checkout, or in the installed package."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from glgpt.system.files import data_path
 
 
 def built_page() -> Path:
-    """Returns the folder of the page that `glgpt export` copies. Raises GlgptError where it is not built."""
+    """Returns the folder of the page that `glgpt export` copies. Raises GlgptError if it is not built."""
     return _built("page", "viewer/dist")
 
 
 def built_dashboard() -> Path:
-    """Returns the folder of a federation's dashboard. Raises GlgptError where it is not built."""
+    """Returns the folder of a federation's dashboard. Raises GlgptError if it is not built."""
     return _built("dashboard", "viewer/dist/dashboard")
 
 

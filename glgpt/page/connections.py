@@ -1,6 +1,6 @@
-"""Limits on a server's connections: how many are open, in all and for each address, and how long a request may take.
+"""Limits a server's connections: how many are open, in total and per address, and how long a request may take.
 
-uvicorn has none of these: a client that connects and sends half a request holds a descriptor for ever.
+uvicorn has no such limits: a client that sends half a request would hold a file descriptor for ever.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ except ImportError:  # Windows has no such limit
 logger = logging.getLogger(__name__)
 Peer = tuple[str, int]  # address and port
 BACKLOG = 256  # connections that wait to be accepted
-RESERVED = 128  # descriptors for anything but connections
+RESERVED = 128  # file descriptors that are not for connections
 MAX_DESCRIPTORS = 1 << 16
 
 
 def available_descriptors() -> int:
-    """Raises the process's limit of open files as far as it may; returns how many are left for connections."""
+    """Raises the process's limit of open files as far as allowed; returns the number available for connections."""
     if resource is None:
         return 4096
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -44,17 +44,17 @@ def available_descriptors() -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on open connections, and on the seconds that a client may take."""
+    """Limits on the number of open connections, and on a client's time in seconds."""
 
     total: int = field(default_factory=available_descriptors)
-    address: int = 256  # of one address
-    exempt: frozenset[str] = frozenset()  # addresses without a limit of their own, such as a proxy's
-    request: float = 10.0  # in which a client must send a whole request
-    stall: float = 60.0  # without progress after which a client that does not read is disconnected
+    address: int = 256  # per address
+    exempt: frozenset[str] = frozenset()  # addresses without the limit per address, such as a proxy's
+    request: float = 10.0  # time to send a whole request
+    stall: float = 60.0  # time without progress, after which a client that does not read is disconnected
 
 
 class Connections:
-    """The open connections of a server, and when each must have sent its request."""
+    """The open connections of a server, and the deadlines of their requests."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -72,13 +72,13 @@ class Connections:
         return address in self.limits.exempt or self._open[address] < self.limits.address
 
     def opened(self, peer: Peer, connection: socket.socket) -> None:
-        """Counts a connection, which must send a request from now on."""
+        """Adds a connection and starts the deadline of its first request."""
         self._open[peer[0]] += 1
         self._sockets[peer] = connection
         self.awaits(peer)
 
     def closed(self, peer: Peer) -> None:
-        """Counts a connection no more."""
+        """Removes a connection."""
         self.received(peer)
         if self._sockets.pop(peer, None) is not None:
             self._open[peer[0]] -= 1
@@ -86,22 +86,22 @@ class Connections:
                 del self._open[peer[0]]
 
     def awaits(self, peer: Peer) -> None:
-        """Disconnects a client that has not sent a whole request in time from now."""
+        """Starts the deadline by which a client must have sent a whole request, or is disconnected."""
         self.received(peer)
         if peer in self._sockets:
             later = asyncio.get_running_loop().call_later
             self._deadlines[peer] = later(self.limits.request, self._disconnect, peer)
 
     def received(self, peer: Peer | None) -> None:
-        """A client has sent its request, and may wait for the answer."""
+        """Cancels the deadline of a client that has sent its request."""
         if peer is not None and (deadline := self._deadlines.pop(peer, None)):
             deadline.cancel()
 
     def _disconnect(self, peer: Peer) -> None:
         self._deadlines.pop(peer, None)
         if connection := self._sockets.get(peer):
-            with contextlib.suppress(OSError):  # the client has gone meanwhile
-                connection.shutdown(socket.SHUT_RDWR)  # the transport, or TLS's handshake, reads the end and closes
+            with contextlib.suppress(OSError):  # the client has disconnected
+                connection.shutdown(socket.SHUT_RDWR)  # the transport or the TLS handshake reads EOF and closes
 
 
 class _Accepted(socket.socket):
@@ -113,7 +113,7 @@ class _Accepted(socket.socket):
         self._peer, self._connections = peer, connections
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the connection and removes it from the count."""
         super().close()
         self._connections.closed(self._peer)
 
@@ -121,7 +121,7 @@ class _Accepted(socket.socket):
 class Listener(socket.socket):
     """A listening socket that closes connections beyond the limits as soon as it accepts them.
 
-    A limit any later would miss connections in TLS's handshake.
+    Any later, the limits would miss connections that are still in the TLS handshake.
     """
 
     def __init__(self, connections: Connections, family: int) -> None:
@@ -138,11 +138,11 @@ class Listener(socket.socket):
                 self.connections.opened(peer, accepted)
                 return accepted, address
             made.close()
-            logger.info("too many connections: one of %s is closed", peer[0])
+            logger.info("too many connections: closed one from %s", peer[0])
 
 
 class HttpProtocol(H11Protocol):
-    """uvicorn's HTTP connection, which must send its request in time and read the answer."""
+    """uvicorn's HTTP connection with deadlines: the client must send its request and read the answer in time."""
 
     def __init__(self, *args: Any, connections: Connections, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -150,34 +150,34 @@ class HttpProtocol(H11Protocol):
         self._stalled: asyncio.TimerHandle | None = None
 
     def handle_events(self) -> None:
-        """Handles what has come."""
+        """Handles received data; a complete request ends its deadline."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
             self._counted.received(self.client)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        """Becomes a WebSocket, which has timeouts of its own."""
+        """Becomes a WebSocket, which has its own timeouts."""
         self._counted.received(self.client)
         super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
-        """Waits for the next request."""
+        """Starts the deadline of the next request."""
         if self.client is not None:
             self._counted.awaits(self.client)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client does not read: it is disconnected if that lasts."""
+        """Starts the timeout after which a client that does not read is disconnected."""
         super().pause_writing()
         self._stalled = self.loop.call_later(self._counted.limits.stall, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Cancels that timeout: the client reads again."""
         super().resume_writing()
         self._progressed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
+        """Cancels that timeout: the connection has ended."""
         self._progressed()
         super().connection_lost(exc)
 
@@ -188,5 +188,5 @@ class HttpProtocol(H11Protocol):
 
 
 def http_protocol(connections: Connections) -> Any:
-    """Returns what uvicorn makes a connection's protocol with."""
+    """Returns the factory with which uvicorn makes the protocol of a connection."""
     return partial(HttpProtocol, connections=connections)

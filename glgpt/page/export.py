@@ -1,4 +1,4 @@
-"""A model as a static web page: the viewer, the programs, the weights as packed textures, and a reference run."""
+"""Exports a model as a static web page: the viewer, the programs, the weights as packed textures, a reference run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from glgpt.tuning.kernel_selection import PANELS_PAY, STEADY, DeviceSettings
 
 logger = logging.getLogger(__name__)
 SCHEMA = 3  # of manifest.json
-TUNING = {  # what the page decides by as the desktop does, and how many tokens it has under way at most
+TUNING = {  # constants that the page shares with the desktop; `ahead`: maximum number of tokens in flight
     "one_token": ONE_TOKEN,
     "one_captured": ONE_CAPTURED,
     "per_chunk": PER_CHUNK,
@@ -67,14 +67,14 @@ TUNING = {  # what the page decides by as the desktop does, and how many tokens 
     "texts": SEVERAL,
 }
 SHARD_SIZE = 24 << 20
-CONTEXT = 256  # positions of the reference run: the caches of all that a large model could hold would take gigabytes
-LARGEST_FILE = 100_000_000  # what a plain static host takes
-WRITTEN = re.compile(  # by any export, directly in its folder
+CONTEXT = 256  # positions of the reference run: caches for the full context of a large model would take gigabytes
+LARGEST_FILE = 100_000_000  # bytes that a plain static host accepts
+WRITTEN = re.compile(  # names that any export writes directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
     r"|(capture|probe|program)-[\w-]+\.json|(interventions|several|training|weights)-[\w-]+\.bin"
 )
-OTHERS = ("embed", "dashboard")  # folders of the built page that an export leaves out
-SINGLE_FILE = 64 << 20  # of weights; beyond, a browser is slow to open the page
+OTHERS = ("embed", "dashboard")  # folders of the built page that an export omits
+SINGLE_FILE = 64 << 20  # maximum bytes of weights; with more, a browser is slow to open the page
 
 
 def export(
@@ -101,35 +101,34 @@ def export(
 ) -> dict[str, Any]:
     """Writes the page of a checkpoint: a folder, or with `single_file` one HTML file that opens from disk.
 
-    `name` is what the page calls the model (default: `Checkpoint.name`). The page opens with the first of `prompts` and
-    offers all of them (default: those of the model's `page.json`, else neutral ones), to an instruct model in its chat
-    format. `trained_on` says in a few words what the model was trained on, for the page's first line (default:
-    what its `page.json` says).
+    `name` is the model's name in the page (default: `Checkpoint.name`). The page opens with the first of `prompts` and
+    offers all of them (default: those of the model's `page.json`, else neutral ones); an instruct model gets them in
+    its chat format. `trained_on` describes the training text in a few words (default: that of `page.json`).
 
-    `train` names the presets that the page can train, in `precision`, or other sizes. `reading` says which texts a page
-    that trains may fetch for its visitor, and from where (default: the books of `data.books`).
+    `train` lists the presets, or other sizes, that the page can train in `precision`. `reading` are the sources of
+    texts for training (default: the books of `data.books`).
 
-    With `split`, a server runs some of the blocks, and the page holds the others alone, or all.
+    With `split`, a server runs some of the blocks; the page holds the others, or all.
 
-    `site` is the address at which the page will be: links to it then show a picture of the model at work. `source` is
-    the address of its source, to which the page's first lines then link.
+    `site` is the address at which the page will be published, for the preview picture of links. `source` is the
+    address of its source code, to which the page links.
 
-    `context` is the number of positions of the page's context (default: the model's, 2,048 at most). Its caches hold
-    keys, values and queries of each position, so that fewer take less memory.
+    `context` is the page's context length in tokens (default: the model's, at most 2,048). The caches hold keys,
+    values and queries of each position, so a shorter context takes less memory.
 
-    With `embed`, in place of the page a module `glgpt.js` for pages of one's own, and an example of its use.
+    With `embed`, writes a module `glgpt.js` for other pages, and an example of its use, instead of the page.
 
-    `progress` is called with (bytes written, bytes in all) of the weights, `phase` with what begins, in a few words.
+    `progress` is called with (bytes written, total bytes) of the weights, and `phase` with a label when a phase begins.
     `options` are those of `LanguageModel.from_pretrained`, for the reference run. An earlier export at `out` is replaced in one
-    step; until then nothing of it changes. Returns what the manifest says. Raises GlgptError for an `out` that is
-    something else, a viewer that was not built, or a model that cannot be loaded.
+    step at the end. Returns the manifest. Raises GlgptError if `out` is anything else, if the viewer is not built, or
+    if the model cannot be loaded.
     """
     if single_file and embed:
-        raise GlgptError("a single file holds a whole page and --embed leaves the page out; give one of them")
-    given, out = out, checked_out(out, single_file)  # what a link leads to is replaced, and the link stays
+        raise GlgptError("--single-file and --embed cannot be combined: a module is a folder")
+    given, out = out, checked_out(out, single_file)  # a symbolic link stays; its target is replaced
     if split and (single_file or embed or train):
         what = "--split" if split.blocks else "--server"
-        raise GlgptError(f"a split page is a folder of its own: {what} excludes --single-file, --embed and --train")
+        raise GlgptError(f"{what} cannot be combined with --single-file, --embed or --train")
     site = None if site is None else checked_site(site, single_file or embed)
     source = None if source is None else checked_source(source)
     if dtype not in FORMATS:
@@ -170,38 +169,46 @@ def export(
                 file.write(single_page(folder, manifest).encode())
         else:
             folder.chmod(0o755)
-            checked_out(given, single_file)  # again: others may have written there meanwhile
+            checked_out(given, single_file)  # again: others may have written there in the meantime
             _swap(folder, out, work / "old")
     return manifest
 
 
 def _shortened(checkpoint: Checkpoint, context: int | None) -> Checkpoint:
-    """The model with this context, by default 2,048 at most. Raises GlgptError where it, or a browser, has no such."""
+    """Returns the model with this context length, by default at most 2,048.
+
+    Raises GlgptError if the model or a browser does not support it.
+    """
     config, limits = checkpoint.config, Limits()
     positions = first_context(config, limits, context)
     if context is None and positions < config.n_positions:
         largest = largest_context(config, limits)
         whole = config.n_positions
-        logger.info("the page's context is %d of the model's %d (--context, %d at most)", positions, whole, largest)
+        logger.info(
+            "the page's context is %d of the model's %d tokens (--context, up to %d)", positions, whole, largest
+        )
     return checkpoint.shortened(positions)
 
 
 def _clean_up(work: Path, made: Sequence[Path]) -> None:
     shutil.rmtree(work, ignore_errors=True)
-    with contextlib.suppress(OSError):  # they hold the page by now, or are not wanted
+    with contextlib.suppress(OSError):  # fails if they hold the finished page
         for folder in made:
             folder.rmdir()
 
 
 def checked_out(out: str | Path, single_file: bool) -> Path:
-    """Where a page may be written: a free name, an empty folder, or an earlier export. Raises FileError for others."""
+    """Returns the path to write a page to: a new name, an empty folder, or an earlier export.
+
+    Raises FileError for anything else.
+    """
     if single_file:
         return output_file(out, ".html", ("earlier export", _is_single_page), parents=True)
     path = output_folder(out, ("earlier export", _is_export))
     if path.is_dir() and (other := next((p.name for p in sorted(path.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):
         raise FileError(
-            f"--out {quoted(out)} holds {quoted(other)}, which no export wrote and replacing it would delete: "
-            "move it away first"
+            f"--out {quoted(out)} holds {quoted(other)}, which is not part of an export and would be deleted: "
+            "move it elsewhere first"
         )
     return path
 
@@ -225,7 +232,7 @@ def _check_size(manifest: dict[str, Any]) -> None:
 
 
 def _swap(new: Path, out: Path, old: Path) -> None:
-    """Puts `new` at `out`, keeping what was there at `old` until it is done."""
+    """Moves `new` to `out`; an earlier folder there is moved to `old`, and back if this fails."""
     replaced = out.exists()
     if replaced:
         out.rename(old)
@@ -239,7 +246,7 @@ def _swap(new: Path, out: Path, old: Path) -> None:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What `export` was asked for, of the files in the folder."""
+    """The options of `export` that concern the files in the folder."""
 
     dtype: str
     shard_size: int
@@ -268,7 +275,7 @@ def _write(
     part = split.part(config) if split else Part.whole(config)
     names, prompts, tokenizer = list(config.activations), export_options.prompts, export_options.prompts.tokenizer
     export_options.phase("recording programs")
-    programs, listed = _recordings(config, dtype, part, split)  # before anything takes time: limits may forbid them
+    programs, listed = _recordings(config, dtype, part, split)  # first, since it may fail for limits of browsers
     documents = {"tokenizer.json": _json(tokenizer_json(tokenizer))} if tokenizer else {}
     settings, opening = DeviceSettings.taken_from(options), prompts.opening()
     short = checkpoint.shortened(max(CONTEXT, 2 * len(opening or ())))
@@ -310,7 +317,7 @@ def _write(
         "parameters": checkpoint.whole.parameter_count,
         "trained_on": export_options.trained_on,
         "source": export_options.source,
-        "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # those that the page has
+        "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # blocks in the page
         "recordings": listed,
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "eos": list(end_of_text(checkpoint.path, config.vocab_size, tokenizer)),
@@ -334,7 +341,7 @@ def _write(
 def _recordings(
     config: ModelConfig, dtype: str, part: Part, split: SplitPage | None
 ) -> tuple[dict[str, Program], list[dict[str, Any]]]:
-    """Every program by its file, and for each recording which files are its own."""
+    """Returns every program by its file name, and for each recording the names of its files."""
     programs: dict[str, Program] = {}
     listed = []
     whole, tail = part == Part.whole(config), split is not None and split.head
@@ -361,14 +368,14 @@ def _recordings(
 
 
 def validate(schema: str, document: Any, name: str) -> None:
-    """Raises GlgptError where a document does not follow `viewer/schema/<schema>.schema.json`."""
+    """Raises GlgptError if a document does not match `viewer/schema/<schema>.schema.json`."""
     for error in _validator(schema).iter_errors(document):
         raise GlgptError(f"{name}: {error.json_path}: {error.message[:200]}")
 
 
 @functools.cache
 def _validator(schema: str) -> Any:
-    """Looks at what a `$ref` describes once: the same passes and views recur in every recording, by the thousand."""
+    """Returns a validator that remembers valid `$ref` instances: thousands of passes and views recur in recordings."""
     import jsonschema
     from referencing import Registry, Resource
 
@@ -387,15 +394,15 @@ def _validator(schema: str) -> Any:
     def read(name: str) -> Any:
         return json.loads((data_path("viewer/schema") / f"{name}.schema.json").read_text(encoding="utf-8"))
 
-    shared = read("manifest")  # whose definitions others refer to
+    shared = read("manifest")  # other schemas refer to its definitions
     registry: Registry[Any] = Registry().with_resource(shared["$id"], Resource.from_contents(shared))
     return jsonschema.validators.extend(plain, {"$ref": ref})(read(schema), registry=registry)
 
 
 def single_page(folder: Path, manifest: dict[str, Any]) -> str:
-    """The folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements.
+    """Returns the folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements.
 
-    Its Content-Security-Policy allows those scripts and styles by their SHA-256, and no connection.
+    Its Content-Security-Policy allows only those scripts and styles, by their SHA-256, and no connections.
     """
     page = (folder / "index.html").read_text(encoding="utf-8")
     inline: dict[str, list[str]] = {"script": [], "style": []}
@@ -417,7 +424,7 @@ def single_page(folder: Path, manifest: dict[str, Any]) -> str:
         r'(http-equiv="Content-Security-Policy"\s+content=")([^"]*)"', lambda m: f'{m[1]}{_policy(m[2], inline)}"', page
     )
     if policies != 1:
-        raise GlgptError("the built page has no Content-Security-Policy; build it anew: make viewer")
+        raise GlgptError("the built page has no Content-Security-Policy; rebuild it with: make viewer")
     names = ["manifest.json", *manifest["files"], *(shard["file"] for shard in manifest["shards"])]
     blocks = []
     for name in names:
@@ -427,7 +434,7 @@ def single_page(folder: Path, manifest: dict[str, Any]) -> str:
 
 
 def _policy(folders: str, inline: dict[str, list[str]]) -> str:
-    """The policy of a single file, from that of a folder: inline scripts and styles by hash, nothing from elsewhere."""
+    """Returns a single file's policy, made from a folder's: inline scripts and styles by hash, nothing external."""
     directives = []
     for directive in folders.split(";"):
         name, *sources = directive.split()

@@ -1,4 +1,4 @@
-"""What an exported folder holds besides programs: weight shards, the tokenizer's ranks, the reference run."""
+"""Writes the data files of an exported page: weight shards, the tokenizer and the reference run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from glgpt.text.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
 REFERENCE_TOKENS = 48
-REFERENCE_PROMPT = 64  # tokens at most: all activations of all of them are in memory together
-LOGIT_VALUES = 1 << 18  # the most logits a reference keeps; beyond, those of its last token
+REFERENCE_PROMPT = 64  # maximum tokens: all activations of all of them are in memory at once
+LOGIT_VALUES = 1 << 18  # maximum logits that a reference stores; if there are more, only the last token's
 
 
 class Shards:
-    """Writes texel rows one after another into files of at most `size` bytes, cut between rows."""
+    """Writes texel rows in order to files of at most `size` bytes; a row is never divided."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder, self.size = folder, size
@@ -35,7 +35,7 @@ class Shards:
         self._bytes = bytearray()
 
     def add(self, texture: str, layer: int, y: int, texels: np.ndarray) -> None:
-        """Appends rows y.. of one layer, `[rows, width, 4]`."""
+        """Appends rows of one layer, from row `y` on; `texels` is `[rows, width, 4]`."""
         row_bytes = texels.shape[1] * 16
         while len(texels):
             fit = (self.size - len(self._bytes)) // row_bytes
@@ -60,7 +60,7 @@ class Shards:
 def write_weights(
     checkpoint: Checkpoint, layouts: dict[str, Layout], folder: Path, shard_size: int, progress: Progress | None
 ) -> list[dict[str, Any]]:
-    """Writes every parameter as its texture holds it, and returns the list of shards for the manifest."""
+    """Writes every parameter in its texture layout; returns the list of shards for the manifest."""
     shards = Shards(folder, shard_size)
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
     for name, layout in layouts.items():
@@ -77,10 +77,10 @@ def write_weights(
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The tokenizer as data: `ranks` (tokens' bytes by merge rank, base64), `ids` by rank, all others by id."""
+    """Returns the content of tokenizer.json: `ranks` (tokens as base64, by merge rank), `ids` by rank, others by id."""
     if tokenizer.split is None:
         raise GlgptError(
-            "the page cannot split text as this model's tokenizer.json does; the model runs on the desktop"
+            "the page does not support how this model's tokenizer.json splits text; run the model on the desktop"
         )
     ids = [token for _, token in tokenizer.ranks]
     known = set(ids)
@@ -100,9 +100,10 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[str]) -> dict[str, Any]:
-    """A prompt's ids, their greedy continuation, their logits, and the last token's row of every intermediate.
+    """Returns the content of reference.json, with which a page checks its results.
 
-    Without a prompt, some ids.
+    It holds a prompt's ids (arbitrary ids without a prompt), their greedy continuation, their logits, and the last
+    token's row of every activation.
     """
     config = model.config
     if prompt:
@@ -110,7 +111,7 @@ def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[s
     else:
         ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
     greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
-    # All at once, as a page captures them: what is not captured is fused, so that f16 is rounded at other points.
+    # Captured all at once, as in a page: activations that are not captured are fused, which changes f16 rounding.
     logits, found = model.run_with_cache(ids, names)
     model.release_captures()
     first = 0 if logits.size <= LOGIT_VALUES else len(ids) - 1
@@ -127,7 +128,7 @@ def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[s
 
 
 def _last(array: Floats) -> Floats:
-    """The last token's values: `[T, width]` -> `[width]`, `[heads, T, n]` -> `[heads, n]`."""
+    """Returns the last token's values: `[T, width]` -> `[width]`, `[heads, T, n]` -> `[heads, n]`."""
     return np.ascontiguousarray(array[..., -1, :])
 
 

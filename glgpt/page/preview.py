@@ -1,4 +1,4 @@
-"""What a link to a published page shows elsewhere: its picture and its tags (Open Graph, ogp.me; X's cards)."""
+"""The link preview of a published page: its picture and its meta tags (Open Graph, ogp.me; X cards)."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from glgpt.plots.strip import HEIGHT, WIDTH, Word, strip_picture
 from glgpt.system.network import is_web_address
 
 PICTURE = "preview.png"
-MOST_BLOCKS = 24  # that a picture of this width can show
-OTHERS = 5
+MOST_BLOCKS = 24  # that fit into the width of the picture
+OTHERS = 5  # most likely tokens that it shows
 
 
 def checked_site(site: str, no_folder: bool = False) -> str:
-    """An address where a page will be, with a slash at its end.
+    """Returns the address at which a page will be published, with a slash at its end.
 
-    Raises ArgumentError for what is none, and where what is exported is `no_folder`.
+    Raises ArgumentError for an invalid address, and if the export is not a folder (`no_folder`).
     """
     if no_folder:
-        raise ArgumentError("--site is of a folder that will be published; leave it out with --single-file and --embed")
+        raise ArgumentError("--site needs a folder; it cannot be combined with --single-file or --embed")
     if not is_web_address(site) or urlsplit(site).query or urlsplit(site).fragment:
-        raise ArgumentError(f"--site {quoted(site)} is no address of a folder, such as https://example.org/page/")
+        raise ArgumentError(f"--site {quoted(site)} is not a folder's address, such as https://example.org/page/")
     return site.removesuffix("index.html").rstrip("/") + "/"
 
 
 def checked_source(source: str) -> str:
-    """An address of a page's source. Raises ArgumentError for what is none."""
+    """Returns the address of a page's source code. Raises ArgumentError for an invalid address."""
     if not is_web_address(source):
-        raise ArgumentError(f"--source {quoted(source)} is no address, such as https://example.org/glgpt")
+        raise ArgumentError(f"--source {quoted(source)} is not a web address, such as https://example.org/glgpt")
     return source
 
 
 def write_preview(model: LanguageModel, folder: Path, site: str, name: str, prompts: Prompts) -> None:
-    """Writes the picture of a model's token into a page's folder, and the tags that lead to it into its index.html.
+    """Writes a picture of the model computing a token into a page's folder, and its meta tags into index.html.
 
-    They name whole addresses, as those who fetch a picture for a link want them: hence `site`.
+    `site` is the page's address: link previews need absolute addresses.
     """
     about = f"{name}, a language model of {count_in_words(model.config.parameter_count)} parameters"
     word = _picture(model, folder / PICTURE, about, prompts)
@@ -69,12 +69,12 @@ def write_preview(model: LanguageModel, folder: Path, site: str, name: str, prom
         "</title>", lambda m: "\n    ".join([m[0], *lines]), index.read_text(encoding="utf-8"), count=1
     )
     if not count:
-        raise GlgptError("the built page has no title; build it anew: make viewer")
+        raise GlgptError("the built page has no title; rebuild it with: make viewer")
     index.write_text(page, encoding="utf-8")
 
 
 def count_in_words(count: int) -> str:
-    """A number of parameters, rounded to three digits: "135 million"; the page writes them alike."""
+    """Formats a number of parameters, rounded to three digits, as the page does: "135 million"."""
     for size, name in ((10**9, "billion"), (10**6, "million")):
         if count >= 0.9995 * size:
             return f"{float(f'{count / size:.3g}'):,g} {name}"

@@ -1,4 +1,4 @@
-"""The programs of an exported page: recorded for the limits of browsers, once for each kernel a device may prefer."""
+"""Records the programs of an exported page for the limits of browsers, once for each kernel that a page may choose."""
 
 from __future__ import annotations
 
@@ -19,40 +19,41 @@ from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
 from glgpt.tuning.kernel_selection import product_program, row_product_program, variants
 
-LEAST = Limits(max_draw_buffers=4)  # of every WebGL2 device: recordings of all draw buffers share the probe of one row
-CAPTURE_BYTES = 128 << 20  # the most scratch that one capture entry may take
-SEVERAL = 4  # continuations of a prompt that a page writes side by side
-EDIT = "edit."  # what the names of the states of `PageEdits` begin with
-OWN_ROWS = 256  # tokens that each of them may have at least, where the context holds so many
+LEAST = Limits(max_draw_buffers=4)  # WebGL2's minimum; recordings of all numbers of draw buffers share one row probe
+CAPTURE_BYTES = 128 << 20  # maximum scratch memory of a capture entry
+SEVERAL = 4  # continuations of a prompt that a page generates at once
+EDIT = "edit."  # prefix of the states of `PageEdits`
+OWN_ROWS = 256  # minimum tokens of each continuation, if the context is that long
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One way of recording a model: a kernel, and the draw buffers it takes."""
+    """A way of recording a model: a kernel, and the number of draw buffers that it needs."""
 
     kernel: Kernel
     draw_buffers: int
 
     @property
     def rows(self) -> str:
-        """How its one-row products take their columns (`tuning.kernel_selection.COLUMNS`)."""
+        """The column order of its one-row products: a key of `tuning.kernel_selection.COLUMNS`."""
         return "contiguous" if self.kernel.contiguous else "strided"
 
     @property
     def name(self) -> str:
-        """Names its files."""
+        """The part of its file names that identifies it."""
         return self.kernel.label
 
     @property
     def limits(self) -> Limits:
-        """What a device must allow at least."""
+        """The limits that a device must support."""
         return Limits(max_draw_buffers=self.draw_buffers)
 
 
 def page_recordings(dtype: str) -> list[Recording]:
-    """Those among which a page chooses by measuring; the first has weights without panels, as the shards do.
+    """Returns the recordings among which a page chooses by measuring.
 
-    A packed format has one kernel for each number of draw buffers.
+    The first has weights without panels, the layout of the shards. A packed format has one kernel for each number of
+    draw buffers.
     """
     found = []
     for kernel in KERNELS.values():
@@ -68,11 +69,11 @@ def page_recordings(dtype: str) -> list[Recording]:
 
 
 class PageEdits:
-    """Edits of every part that a page can change, by states that it writes.
+    """Interventions on every part that a page can change, controlled by states that the page writes.
 
-    `edit.NAME.gain`, `edit.NAME.shift` `[2, columns]` and `edit.NAME.at` (`ops.edit_one`) of the heads of each layer, of
-    what attention and MLP add to the residual stream, and of the stream after each block; `edit.NAME.how`
-    (`ops.set_pattern`) of attention's patterns.
+    The states `edit.NAME.gain` and `edit.NAME.shift`, each `[2, columns]`, and `edit.NAME.at` (see `ops.edit_one`) change
+    the heads of each layer, the outputs of attention and MLP, and the residual stream after each block.
+    `edit.NAME.how` (see `ops.set_pattern`) changes attention patterns.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -83,7 +84,7 @@ class PageEdits:
         self.names = self.rows | self.heads.keys()
 
     def apply(self, network: Network, x: Tensor, _: str | None = None) -> Tensor:
-        """x as it is asked for, where x is one of them."""
+        """Returns `x` with its interventions recorded, or unchanged if `x` has none."""
         rec = network.rec
         if x.name in self.heads:
             heads = self.heads[x.name]
@@ -104,14 +105,15 @@ def generate_program(
     taps: bool = False,
     tail: bool = False,
 ) -> Program:
-    """`generation_program` with a query cache for every layer, and entries that look inside.
+    """Records `generation_program` with a query cache for every layer, and with entries for inspection.
 
-    `attention_I_N` lists `h.I.attn.scores` and `h.I.attn.pattern` of N rows from `pos`, `ahead_I_N` the scores that
-    the mask hides (`h.I.attn.ahead`: of N keys from `pos`, each with every query up to its own position). `lens` plays
-    the token in `ids.1` at `pos` and lists after every block the residual stream and the logits it would give if it
-    were the last. None of them changes what outlives it. Of a `part`, the entries are those of its own blocks, and
-    `lens` is there only with the head. With `cuts`, every entry has them. With `taps`, `prefill_N` and `decode` list
-    the residual stream after the embedding and every block. With `tail`, `head` ends a token from its hidden state.
+    `attention_I_N` outputs `h.I.attn.scores` and `h.I.attn.pattern` of N rows from `pos`. `ahead_I_N` outputs the
+    masked scores, `h.I.attn.ahead`: of N keys from `pos`, each with every query up to its position. `lens` runs the
+    token in `ids.1` at `pos` and outputs the residual stream after every block, and the logits that it would give if
+    that block were the last. None of them changes persistent states. With a `part`, there are only entries of its
+    blocks, and `lens` only if it has the head. With `cuts`, every entry applies them. With `taps`, `prefill_N` and
+    `decode` also output the residual stream after the embedding and every block. With `tail`, the entry `head`
+    completes a token from its hidden state.
     """
     rec = Recorder(recording.limits)
     names = {in_block(i, Q) for i in range(config.n_layer)}
@@ -139,7 +141,7 @@ def generate_program(
 
 
 def _lens(network: Network) -> None:
-    """The forward pass of one token; lists each state of the residual stream and its logits (nostalgebraist 2020)."""
+    """Records a token's forward pass; outputs each state of the residual stream and its logits (the logit lens)."""
     network.prefill(1)
     for x in network.stream:
         network.logits(network.rec.output(x), f"lens.{x.name}")
@@ -148,9 +150,9 @@ def _lens(network: Network) -> None:
 def capture_recording(
     config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None, tail: bool = False
 ) -> Program:
-    """`capture_program` of every intermediate, in the chunk sizes whose scratch stays within CAPTURE_BYTES.
+    """Records `capture_program` of every activation, in the chunk sizes whose scratch stays within CAPTURE_BYTES.
 
-    With `tail`, an entry `head` beside them continues from the hidden state in `hidden.1` to the logits.
+    With `tail`, an additional entry `head` continues from the hidden state in `hidden.1` to the logits.
     """
     limits, kernel, names = recording.limits, recording.kernel, frozenset(config.activations)
 
@@ -169,9 +171,9 @@ def capture_recording(
 
 
 def several_program(config: ModelConfig, recording: Recording, dtype: str, main: Program) -> Program:
-    """`batch_program` of `SEVERAL` texts that begin with one prompt, over the textures of `main`, a generation program.
+    """Records `batch_program` of `SEVERAL` texts with a common prompt, over the textures of `main`.
 
-    Rows of the caches: those of the prompt, and behind them by turns those of each text.
+    `main` is a generation program. The caches hold the rows of the prompt, followed by rows of the texts in rotation.
     """
     view, context = main.views[LOGITS], config.n_positions
     rows = min(context + SEVERAL * OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
@@ -181,7 +183,7 @@ def several_program(config: ModelConfig, recording: Recording, dtype: str, main:
 
 
 def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
-    """What a page measures of this recording, as `glgpt.tuning` does: one product, and products of one row."""
+    """Returns the programs with which a page measures a recording, as `glgpt.tuning` does: a product, row products."""
     return {
         "product": product_program(recording.limits, recording.kernel, dtype),
         "row": row_product_program(recording.kernel.contiguous, dtype, LEAST),

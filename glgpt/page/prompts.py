@@ -1,4 +1,4 @@
-"""The texts that a page opens with and offers: given ones, those of the model's `page.json`, or neutral ones."""
+"""Chooses the example prompts of a page: given ones, those of the model's `page.json`, or neutral ones."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from glgpt.training.records import validated
 
 FILE = "page.json"  # in a model's folder
 NEUTRAL = ("The capital of France is", "Once upon a time", "The three primary colours are", "Water boils at")
-QUESTIONS = (  # to an instruct model
+QUESTIONS = (  # for an instruct model
     "What is the capital of France?",
     "Why is the sky blue?",
     "Write a poem about the sea.",
     "Give me tips for sleeping well.",
 )
-TITLE = 32  # characters of a chip, at most
+TITLE = 32  # maximum characters of a button
 
 
 class _Record(BaseModel):
@@ -32,14 +32,14 @@ class _Record(BaseModel):
 
 
 class Prompt(_Record):
-    """A text to start from, and the caption of its button."""
+    """An example prompt, and the caption of its button."""
 
     title: str = Field(min_length=1)
     text: str = Field(min_length=1)
 
 
 class Head(_Record):
-    """A head that the tour shows: what to ask about it, and the answer."""
+    """An attention head that the tour shows, with a question about it and the answer."""
 
     layer: int = Field(ge=0)
     head: int = Field(ge=0)
@@ -49,7 +49,7 @@ class Head(_Record):
 
 
 class ModelPage(_Record):
-    """The contents of `page.json` in a model's folder; `picture` is the prompt of the picture that links show."""
+    """The content of `page.json` in a model's folder; `picture` is the prompt of the link preview's picture."""
 
     trained_on: str | None = None
     prompts: list[Prompt] = []
@@ -59,7 +59,7 @@ class ModelPage(_Record):
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of a page, the first of which it opens with, and the chat format that they are sent in."""
+    """The prompts of a page, which opens with the first, and the chat format in which they are sent."""
 
     page: ModelPage
     prompts: Sequence[Prompt]
@@ -68,14 +68,15 @@ class Prompts:
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig, given: Sequence[str]) -> Prompts:
-        """Takes `given`, else what the model can take of the folder's `page.json`, else of neutral ones.
+        """Takes the `given` prompts, else those of the folder's `page.json`, else neutral ones.
 
-        Raises GlgptError for a given prompt that the model cannot take, and FileError for a damaged file.
+        Skips prompts of `page.json` and neutral ones that do not fit the model. Raises GlgptError for a given prompt
+        that does not fit, and FileError for a damaged file.
         """
         page, tokenizer = _model_page(folder), load_tokenizer(folder, config.vocab_size)
         chat = load_chat(folder, tokenizer) if tokenizer else None
         if given and tokenizer is None:
-            raise ArgumentError("--prompt needs a tokenizer, and this model has none; its page takes token ids")
+            raise ArgumentError("--prompt needs a tokenizer and this model has none; omit it: the page takes token ids")
         if "" in given:
             raise ArgumentError("--prompt is empty; give at least one character")
         wanted = [Prompt(title=_title(text), text=text) for text in given] or page.prompts
@@ -86,14 +87,14 @@ class Prompts:
         return replace(found, prompts=[p for p in found.prompts if found._fits(p.text, config)])
 
     def ids(self, text: str) -> list[int]:
-        """Encodes a prompt, in the chat format where there is one. Raises GlgptError as `Tokenizer.encode`."""
+        """Encodes a prompt, in the chat format if there is one. Raises GlgptError as `Tokenizer.encode` does."""
         assert self.tokenizer
         if self.chat:
             return self.chat.encode(self.tokenizer, text)
         return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
 
     def opening(self) -> list[int] | None:
-        """Returns the ids that the page opens with; None if there is no prompt."""
+        """Returns the ids of the first prompt; None if there is no prompt."""
         return self.ids(self.prompts[0].text) if self.prompts else None
 
     def manifest(self) -> dict[str, Any]:
@@ -107,12 +108,12 @@ class Prompts:
     def _check(self, text: str, config: ModelConfig) -> None:
         count, most = len(self.ids(text)), config.n_positions - 1
         if not 1 <= count <= most:
-            raise ArgumentError(f"--prompt {quoted(text, 40)} has {count} tokens; this page takes 1 to {most}")
+            raise ArgumentError(f"--prompt {quoted(text, 40)} has {count} tokens; it must have 1 to {most}")
 
     def _fits(self, text: str, config: ModelConfig) -> bool:
         try:
             self._check(text, config)
-        except GlgptError:  # also of a vocabulary without these letters
+        except GlgptError:  # too long, or the vocabulary lacks its characters
             return False
         return True
 

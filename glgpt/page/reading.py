@@ -1,4 +1,4 @@
-"""What a page may read from other addresses: texts that its visitor asks for, and nothing else."""
+"""The servers from which a page may fetch training texts for its visitor."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})
 
 @dataclass(frozen=True)
 class Reading:
-    """`books`: a mirror laid out as gutenberg.org, None for the usual one, NO_BOOKS for none; `hosts`: further origins.
+    """The sources of texts: a mirror for books, and other servers.
 
-    Raises ArgumentError for an address that is none.
+    `books` is a mirror with the paths of gutenberg.org, None for the default one, or NO_BOOKS. `hosts` are further
+    origins. Raises ArgumentError for an invalid address.
     """
 
     books: str | None = None
@@ -31,7 +32,7 @@ class Reading:
             _origin(address)
 
     def listed(self) -> list[dict[str, str]]:
-        """The books that the page offers."""
+        """Returns the books that the page offers."""
         if self.books == NO_BOOKS:
             return []
         if self.books is not None:
@@ -39,7 +40,7 @@ class Reading:
         return [{"title": b.title, "author": b.author, "url": b.url(self.books)} for b in BOOKS]
 
     def allow(self, index: Path) -> None:
-        """Lets the page connect to these addresses: its Content-Security-Policy names them."""
+        """Allows the page to connect to these servers, in its Content-Security-Policy."""
         allow_connections(index, dict.fromkeys(map(_origin, (*(b["url"] for b in self.listed()), *self.hosts))))
 
 
@@ -47,13 +48,13 @@ def _origin(address: Any) -> str:
     parts = urlsplit(str(address))
     origin = f"{parts.scheme}://{parts.netloc}"
     if not _ORIGIN.fullmatch(origin):
-        raise ArgumentError(f"{quoted(address, 300)} is no address of a server, such as https://books.example")
+        raise ArgumentError(f"{quoted(address, 300)} is not a server's address, such as https://books.example")
     return origin
 
 
 def allow_connections(index: Path, origins: Iterable[str]) -> None:
-    """Adds origins to those that a page's policy lets it connect to. Raises GlgptError for a page without a policy."""
+    """Adds origins to the connect-src of a page's policy. Raises GlgptError for a page without a policy."""
     page, found = _CONNECT.subn(" ".join(["connect-src 'self'", *origins]), index.read_text(encoding="utf-8"))
     if found != 1:
-        raise GlgptError("the built page has no Content-Security-Policy; build it anew: make viewer")
+        raise GlgptError("the built page has no Content-Security-Policy; rebuild it with: make viewer")
     index.write_text(page, encoding="utf-8")

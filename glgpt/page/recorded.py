@@ -1,4 +1,4 @@
-"""The recorded run of a page: what it shows while weights and shaders come."""
+"""Records a generation for a page, which shows it while weights and shaders load."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from glgpt.plots.cells import REACH, folded
 from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
-SETTINGS: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "seed": 1}  # as the page's own defaults
+SETTINGS: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "seed": 1}  # the page's defaults
 TOKENS = 60
 ALTERNATIVES = 8
-ATTENTION_TOKENS = 48  # of which attention is kept
-WEIGHT_EXPONENT = 0.4  # a byte of attention is 255 * weight^this: the opacity that the page draws a weight with
-CELL = (24, 8)  # texels across and down of a cell in a recorded picture
-ASPECT = 5.0  # of a cell on the page, about
-BLOCKS_AT_ONCE = 12  # whose activations are in memory together
-PICTURES = 6  # of the recorded run
+ATTENTION_TOKENS = 48  # tokens whose attention is stored
+WEIGHT_EXPONENT = 0.4  # a byte of attention is 255 * weight^0.4: the opacity with which the page draws a weight
+CELL = (24, 8)  # width and height of a cell in a recorded picture, in texels
+ASPECT = 5.0  # approximate aspect ratio of a cell on the page
+BLOCKS_AT_ONCE = 12  # blocks whose activations are in memory at once
+PICTURES = 6  # number of recorded pictures
 
 
 def recorded_json(model: LanguageModel, prompts: Prompts) -> dict[str, Any] | None:
-    """The opening prompt, its continuation with alternatives, attention over the first tokens, pictures of the machine.
+    """Returns the content of recorded.json; None if the page has no prompt.
 
-    None if there is no prompt.
+    It holds the opening prompt, its continuation with alternatives, attention over the first tokens, and pictures of
+    the machine.
     """
     given, tokenizer = prompts.opening(), prompts.tokenizer
     if given is None or tokenizer is None:
@@ -67,13 +68,13 @@ def recorded_json(model: LanguageModel, prompts: Prompts) -> dict[str, Any] | No
 
 
 def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """What each token adds to the text: a character appears with the last of its bytes."""
+    """Returns the text that each token adds; a character appears with the last of its bytes."""
     stream = StreamDecoder(tokenizer)
     return [stream.push(id_) for id_ in ids]
 
 
 def _weighed(tokenizer: Tokenizer, logits: Any, sampler: Sampler, chosen: int) -> dict[str, Any]:
-    """The model's probability of the chosen token, the one it was sampled with, and the likeliest others."""
+    """Returns the chosen token's probability, the one after sampling settings, and the most likely alternatives."""
     p = np.exp(logits.astype(np.float64) - logits.max())
     p /= p.sum()
     drawn = sampler.probabilities(logits)
@@ -87,7 +88,7 @@ def _weighed(tokenizer: Tokenizer, logits: Any, sampler: Sampler, chosen: int) -
 
 
 def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats:
-    """Returns token `t`'s values of these activations, `[rows, columns]`: a row for each head, scores up to itself."""
+    """Returns token `t`'s values of these activations, `[rows, columns]`: one row for each head, scores up to `t`."""
 
     def of(name: str) -> Floats:
         values = found[name]
@@ -99,10 +100,10 @@ def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats
 
 
 def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logits: Floats) -> dict[str, Any]:
-    """Pictures of the machine while some of the tokens behind the first `given` came out, spread over all of them.
+    """Returns pictures of the machine as it computes some of the tokens after the first `given`, evenly spread.
 
-    `logits` are those of all `ids`. A picture is a byte a texel, 127 for zero, rows from above; a column of cells for
-    the embedding, each block and the logits.
+    `logits` are those of all `ids`. A picture has one byte per texel, 127 for zero, rows from the top, and a column of
+    cells for the embedding, each block and the logits.
     """
     config = model.config
     at = sorted({round(t) for t in np.linspace(given, len(ids) - 1, PICTURES)})
@@ -112,7 +113,7 @@ def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logit
     def put(column: int, top: int, rows: int, found: Mapping[str, Floats], names: Sequence[str]) -> None:
         for picture, t in zip(pictures, at, strict=True):
             place = picture[top : top + rows, column * wide : (column + 1) * wide]
-            place[:] = _bytes(rows_of(found, names, t - 1), wide, rows)  # of what went in before token t came out
+            place[:] = _bytes(rows_of(found, names, t - 1), wide, rows)  # token t - 1 is the input that gives token t
 
     for first in range(0, config.n_layer, BLOCKS_AT_ONCE):
         blocks = {i: stages(config, i) for i in range(first, min(first + BLOCKS_AT_ONCE, config.n_layer))}
@@ -131,7 +132,7 @@ def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logit
 
 
 def _bytes(values: Floats, wide: int, high: int) -> NDArray[np.uint8]:
-    """A matrix at this size, by the nearest value: 127 for zero, 0 and 254 where a colour is at its strongest."""
+    """Resizes a matrix by nearest value to bytes: 127 for zero, 0 and 254 for the strongest colours."""
     values = folded(values, ASPECT * CELL[1] / high)
     rows, columns = (np.arange(n) * size // n for n, size in ((high, len(values)), (wide, values.shape[1])))
     far = max(REACH * float(np.abs(values).mean()), 1e-30)

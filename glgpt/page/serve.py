@@ -1,4 +1,4 @@
-"""A web server for an exported folder, on loopback unless told otherwise: Starlette on uvicorn, with strict headers."""
+"""A web server for an exported folder: Starlette on uvicorn with strict headers, on loopback by default."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TYPES = {
     ".png": "image/png",
     ".wasm": "application/wasm",
     ".webmanifest": "application/manifest+json",
-}  # of others: bytes
+}  # other files are sent as application/octet-stream
 COMPRESSED = (
     ".js",
     ".mjs",
@@ -54,7 +54,7 @@ COMPRESSED = (
     ".txt",
     ".svg",
     "/",
-)  # by the end of a path; weights hardly shrink
+)  # ends of the paths that are compressed; weights hardly shrink
 HEADERS = {
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -67,25 +67,25 @@ POLICY = (
     "default-src 'self'; script-src 'self'{scripts}; style-src 'self'{styles}; connect-src 'self'; "
     "worker-src 'self' blob:; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; "
 )
-FRAMES = "frame-ancestors 'none'"  # the one directive that a page's own policy, a meta element, cannot hold
+FRAMES = "frame-ancestors 'none'"  # a directive that a policy in a meta element cannot hold
 META_POLICY = re.compile(rb"<meta[^>]+http-equiv=[\"']?content-security-policy", re.I)
-LARGEST_PAGE = 256 << 20  # of which the inline scripts are hashed
+LARGEST_PAGE = 256 << 20  # bytes; the inline scripts of larger pages are not hashed
 
 
 class Files(StaticFiles):
-    """The files of one folder: no listing, nothing a link leads to outside it, types that do not vary by system."""
+    """Serves the files of a folder: no listings, no links that lead outside, and the same types on every system."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """The file, or 404 for whatever cannot be one."""
+        """Returns the file, or 404 if there is none or the name is invalid."""
         try:
             return await super().get_response(path, scope)
         except (OSError, ValueError):  # a zero byte, a name too long, a file that may not be read
             raise HTTPException(404) from None
 
-    policy = True  # whether pages are served with one
+    policy = True  # send a Content-Security-Policy with pages
 
     def file_response(self, full_path: Any, stat_result: os.stat_result, scope: Scope, status_code: int = 200) -> Any:
-        """The file with its type and policy; `index.html` and others as the system's list of types has no say."""
+        """Returns the file with its type from `TYPES`, rather than the system's list, and its policy."""
         if not os.access(full_path, os.R_OK):
             raise HTTPException(404)
         response = super().file_response(full_path, stat_result, scope, status_code)
@@ -101,11 +101,10 @@ class Files(StaticFiles):
 
 @functools.lru_cache(maxsize=64)
 def page_policy(path: str, _changed: int, size: int) -> str:
-    """The policy of an HTML file: strict, with the hashes of its own inline scripts and styles; style attributes, which
-    have no hashes, are allowed where it has some.
+    """Returns the policy of an HTML file: strict, with the hashes of its inline scripts and styles.
 
-    A page that carries a policy in a meta element keeps to that one, and the header adds what such an element cannot
-    say.
+    Style attributes, which have no hashes, are allowed if the page has some. For a page with a policy in a meta
+    element, the header adds only what such an element cannot hold.
     """
     data = Path(path).read_bytes() if size <= LARGEST_PAGE else b""
     if META_POLICY.search(data, 0, 1 << 16):
@@ -125,18 +124,18 @@ def _hashes(texts: Any) -> str:
 
 
 def _lines(text: bytes) -> bytes:
-    """A text as a browser's parser hands it on."""
+    """Normalises line endings as a browser's parser does."""
     return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 class Headers:
-    """Adds `HEADERS` to every answer, of errors too."""
+    """Middleware that adds `HEADERS` to every answer, including errors."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Answers."""
+        """Handles a request."""
 
         async def send_more(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -150,24 +149,24 @@ class Headers:
 
 
 class Compression:
-    """Sends texts gzipped to clients that accept it; weights and ranges of bytes are sent as they are."""
+    """Middleware that sends texts gzipped to clients that accept it; weights and byte ranges are not compressed."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
         self._gzip = GZipMiddleware(app, compresslevel=6)
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Answers a request."""
+        """Handles a request."""
         text = scope["type"] == "http" and scope["path"].lower().endswith(COMPRESSED)
         ranged = text and any(name == b"range" for name, _ in scope["headers"])
         await (self._gzip if text and not ranged else self.app)(scope, receive, send)
 
 
 class Names:
-    """Refuses requests that name a host other than this machine: an address, `localhost`, its own names, or `more`.
+    """Middleware that refuses requests for other hosts than IP addresses, `localhost`, own names and `more`.
 
-    Else a page of another site could have its own name resolved to this address and read what is served (DNS
-    rebinding). An address is no name that anybody else can have resolved.
+    Otherwise another site could resolve its own name to this address and read what is served (DNS rebinding). IP
+    addresses are not resolved, so they are safe.
     """
 
     def __init__(self, app: Any, more: Collection[str] = ()) -> None:
@@ -175,18 +174,19 @@ class Names:
         self._names = {"localhost", *own_names(), *(name.lower().rstrip(".") for name in more)}
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Answers, or refuses."""
+        """Handles a request, or refuses it with 421."""
         named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
         if self.knows(named):
             await self.app(scope, receive, send)
             return
         text = (
-            f"This server does not answer to {quoted(named)}. Open its address, or start it with --allow-host NAME.\n"
+            f"This server does not accept the host name {quoted(named)}. Open its address, or start it with "
+            "--allow-host NAME.\n"
         )
         await Response(text, 421, media_type="text/plain")(scope, receive, send)
 
     def knows(self, named: str) -> bool:
-        """Whether a Host header, with or without a port, names this machine."""
+        """True if a Host header, with or without a port, names this machine."""
         found = _HOST.fullmatch(named)
         host = (found[1] or found[2]).lower().rstrip(".") if found else ""
         return host in self._names or is_address(host)
@@ -196,42 +196,43 @@ _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]/@]+))(?::\d{1,5})?")
 
 
 def application(folder: Path, *routes: BaseRoute, policy: bool = True, names: Collection[str] = ()) -> Any:
-    """An ASGI application that serves `folder`, after `routes`; without `policy`, its pages may do as they like.
+    """Returns an ASGI application that serves `routes`, and `folder` for all other paths.
 
-    It answers to this machine's addresses and names, and to `names`.
-
-    Raises FileError for a folder without a page.
+    Without `policy`, its pages get no Content-Security-Policy. It accepts requests for this machine's addresses and
+    names, and for `names`. Raises FileError for a folder without a page.
     """
     if not (folder / "index.html").is_file():
         name = quoted(folder)
-        raise FileError(f"{name} holds no index.html; make one with glgpt export --out {name}")
+        raise FileError(f"{name} has no index.html; export a page with glgpt export --out {name}")
     files = Files(directory=str(folder), html=True, follow_symlink=False)
     files.policy = policy
     return Headers(Names(Compression(Starlette(routes=[*routes, Mount("/", files)])), names))
 
 
 def bound_socket(host: str, port: int, option: str, limits: Limits | None = None) -> Listener:
-    """Returns a socket that listens on a port of this machine, within limits.
+    """Returns a socket that listens on a port of this machine and applies limits.
 
-    Raises ArgumentError, naming the option, where none can.
+    Raises ArgumentError, naming the option, if the address or the port cannot be used.
     """
     made = Listener(Connections(limits or Limits()), socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        if sys.platform != "win32":  # where it would let two servers share a port
+        if sys.platform != "win32":  # on Windows, it would let two servers share a port
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         made.close()
         if isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL):
-            raise ArgumentError(f"{quoted(host)} is no address of this machine; 0.0.0.0 takes all of them") from None
+            raise ArgumentError(
+                f"{quoted(host)} is not an address of this machine; 0.0.0.0 listens on all of them"
+            ) from None
         why = error.strerror if isinstance(error, OSError) else "it must be from 0 to 65535"
         raise ArgumentError(f"port {port} cannot be used: {why}; choose another with {option}") from None
     return made
 
 
 def settings(app: Any, connections: Connections, **more: Any) -> uvicorn.Config:
-    """What uvicorn serves an application with: quietly, without lifespan events or WebSockets; `more` goes before."""
+    """Returns uvicorn's settings: quiet, without lifespan events or WebSockets; `more` overrides them."""
     common: dict[str, Any] = {
         "http": http_protocol(connections),
         "backlog": BACKLOG,
@@ -248,16 +249,16 @@ def settings(app: Any, connections: Connections, **more: Any) -> uvicorn.Config:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Ends at the first signal, whoever is still connected; the signal's own handler then has it."""
+    """A uvicorn server that ends at the first signal, even with open connections; the signal's handler runs then."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Notes the signal."""
+        """Records the signal and stops at once."""
         super().handle_exit(sig, frame)
         self.force_exit = True
 
 
 class Server:
-    """An application on an address of this machine, whose port is taken when this is made; port 0 takes a free one.
+    """Serves an application on an address of this machine; the constructor binds the port, 0 takes a free one.
 
     Raises ArgumentError for an address or a port that cannot be used.
     """
@@ -268,17 +269,17 @@ class Server:
         self._server = _Uvicorn(settings(app, self._socket.connections))
 
     def run(self) -> None:
-        """Serves until a signal comes or, from another thread, `stop` is called."""
+        """Serves until a signal arrives, or until another thread calls `stop`."""
         asyncio.run(self._server.serve(sockets=[self._socket]))
 
     def stop(self) -> None:
-        """Ends `run`, without waiting for who is connected."""
+        """Ends `run` without waiting for open connections."""
         self._server.should_exit = self._server.force_exit = True
 
 
 @contextlib.contextmanager
 def serving(app: Any, port: int = 0) -> Iterator[str]:
-    """The address of an application that a thread serves until the block ends."""
+    """Serves an application in a thread inside the block; yields its address."""
     made = Server(app, port)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
@@ -296,7 +297,7 @@ def serve(
     names: Collection[str] = (),
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Serves a folder until a signal ends it; `announce` hears the address at which others reach it."""
+    """Serves a folder until a signal arrives; calls `announce` with the address at which others reach it."""
     made = Server(application(folder, names=(*names, host)), port, host)
     announce(made.address)
     made.run()

@@ -1,4 +1,4 @@
-"""A page that asks a server to run some blocks of its model."""
+"""Options of a split page: a server runs some blocks of its model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from glgpt.wire.hidden import FORMATS
 
 @dataclass(frozen=True)
 class SplitPage:
-    """The page holds the embedding and `blocks` blocks; the server at `server` runs the rest, and the head.
+    """A page with the embedding and the first `blocks` blocks; the server at `server` runs the others and the head.
 
-    `blocks` None: the page holds all of the model, and whoever looks at it says how many blocks run in the page.
-    `head`: the page keeps the head, too, and draws the tokens. `wire` is how hidden states travel: a name of
-    `wire.hidden.FORMATS`. Raises ArgumentError for an address that is none, or a head that is in the page anyway.
+    If `blocks` is None, the page holds the whole model, and its visitor chooses how many blocks run in the page. With
+    `head`, the page also has the head and samples the tokens. `wire` is the number format of hidden states, a name in
+    `wire.hidden.FORMATS`. Raises ArgumentError for an invalid address, and for `head` without `blocks`.
     """
 
     blocks: int | None
@@ -34,21 +34,23 @@ class SplitPage:
 
     def __post_init__(self) -> None:
         if self.head and self.blocks is None:
-            raise ArgumentError("--head page goes with --split K; without it the page holds all of the model")
+            raise ArgumentError("--head page needs --split K; without it the page holds the whole model")
         if not re.fullmatch(r"wss?://[A-Za-z0-9.\-\[\]:]+/?", checked_url(self.server)) or self.wire not in FORMATS:
-            raise ArgumentError(f"{self.server!r} is no plain address of a server, such as ws://127.0.0.1:8043")
+            raise ArgumentError(f"{self.server!r} is not a plain server address, such as ws://127.0.0.1:8043")
 
     def part(self, config: ModelConfig) -> Part:
-        """What the page holds, but for the head. Raises ArgumentError where that leaves no block for the server."""
+        """Returns the part in the page, without the head. Raises ArgumentError if no block is left for the server."""
         if self.blocks is None:
             return Part.whole(config)
         if not 1 <= self.blocks < config.n_layer:
-            have = f"of {config.n_layer} blocks, the page has at least one and not all"
-            raise ArgumentError(f"--split {self.blocks} is out of range: {have}")
+            raise ArgumentError(
+                f"--split {self.blocks} is out of range: the page must have 1 to {config.n_layer - 1} of the "
+                f"{config.n_layer} blocks"
+            )
         return Part(0, self.blocks, True, False)
 
     def manifest(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """What the page must know of the server's side."""
+        """Returns the manifest's fields about the server."""
         config = checkpoint.config
         rest = None if self.blocks is None else Part(self.blocks, config.n_layer, False, not self.head)
         return {
@@ -62,9 +64,9 @@ class SplitPage:
         }
 
     def activations(self, config: ModelConfig) -> list[dict[str, Any]]:
-        """The activations of the page's own parts, in their order, as its manifest describes them."""
+        """Returns the descriptions of the activations that the page computes, in order, for its manifest."""
         return described(config, self.part(config)) + (described(config, Part.head_of(config)) if self.head else [])
 
     def allow(self, index: Path) -> None:
-        """Lets the page connect to the server, and to nothing else: its Content-Security-Policy names it."""
+        """Allows the page to connect to the server only, in its Content-Security-Policy."""
         allow_connections(index, [self.server.rstrip("/")])

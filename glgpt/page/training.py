@@ -1,4 +1,4 @@
-"""Training in an exported page: a recorded program for each size it offers, and what it must know of them."""
+"""Records the training programs of an exported page, one for each size that it offers, and writes training.json."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.kernel_selection import COLUMNS
 
 SCHEMA = 6  # of training.json
-OFFERED = ("nano", "tiny")  # the presets, unless others are asked for
-TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program a vocabulary
+OFFERED = ("nano", "tiny")  # the default presets
+TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program for each vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
-VIEWED = ("generate", "capture", "interventions")  # as in a recording of the manifest
-STEPS = 1000  # at most, unless a visitor asks for more: minutes, not hours
+VIEWED = ("generate", "capture", "interventions")  # keys as in a recording of the manifest
+STEPS = 1000  # maximum default, so that a run takes minutes; a visitor can set more
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model that a page is to train: `tokenizer` is `bytes` or `bpe:N`."""
+    """A model that a page can train: `tokenizer` is `bytes` or `bpe:N`."""
 
     name: str
     tokenizer: str
@@ -43,11 +43,10 @@ class Size:
 def training_files(
     sizes: Sequence[str | Size], reading: Reading | None = None, precision: str = "f32"
 ) -> tuple[dict[str, Program], dict[str, str], dict[str, Any]]:
-    """The programs by file, the bundled sets by file, and the content of training.json.
+    """Returns the programs by file name, the bundled sets by file name, and the content of training.json.
 
-    A preset's name stands for its sizes, trained in `precision`.
-
-    Raises GlgptError for a preset that is none, or a size that no page can train.
+    A preset's name stands for its sizes, trained in `precision`. Raises GlgptError for an unknown preset and for a
+    size that a page cannot train.
     """
     files: dict[str, Program] = {}
     pairs = [(s, t) for s in dict.fromkeys(sizes) for t in _tokenizers(s)]
@@ -70,7 +69,7 @@ def training_files(
 
 
 def check_sizes(sizes: Sequence[str | Size]) -> None:
-    """Raises GlgptError for a preset that is none, or beyond what a page can train."""
+    """Raises GlgptError for an unknown preset and for one that is too large for a page."""
     for size in sizes:
         _tokenizers(size)
 
@@ -81,12 +80,12 @@ def _tokenizers(preset: str | Size) -> tuple[str, ...]:
     if preset not in PRESETS:
         raise GlgptError(f"preset {preset!r} is not one of {', '.join(PRESETS)}")
     if PRESETS[preset].tokenizer == "gpt2":
-        raise GlgptError(f"preset {preset} is beyond what a page can train; {', '.join(OFFERED)} are meant for it")
+        raise GlgptError(f"preset {preset} is too large to train in a page; use {' or '.join(OFFERED)}")
     return tuple(dict.fromkeys((PRESETS[preset].tokenizer, *TOKENIZERS)))
 
 
 def training_kernels() -> list[tuple[Kernel, int]]:
-    """The kernels that a page may choose, and the draw buffers of each; samples are drawn with contiguous columns."""
+    """Returns the kernels that a page may choose, with their draw buffers; samples use contiguous columns."""
     strided = [r for r in page_recordings("f32") if r.rows == "strided"]
     return [(replace(r.kernel, contiguous=COLUMNS["contiguous"]), r.draw_buffers) for r in strided]
 
@@ -105,7 +104,7 @@ def _preset_size(preset: str, tokenizer: str, precision: str) -> Size:
 
 
 def _offer(size: Size, files: dict[str, Program]) -> dict[str, Any]:
-    """What a page must know of one size; its programs are added to `files`."""
+    """Returns the entry of a size in training.json, and adds its programs to `files`."""
     config, recipe = size.config, size.recipe
     if recipe.accumulate > 1:
         raise GlgptError("a page cannot train with --accumulate above 1")
@@ -137,14 +136,14 @@ def _offer(size: Size, files: dict[str, Program]) -> dict[str, Any]:
 
 
 def _settings(preset: str, tokenizer: str) -> Settings:
-    """The preset's, with fewer steps, and a smaller batch where it is too large for the textures every device has."""
+    """Returns the preset's settings with fewer steps, and a batch that fits the textures of every device."""
     p = PRESETS[preset]
     batch = min(p.batch, Limits().max_texture_size // p.context)
     return settings_for(preset, None, {"tokenizer": tokenizer, "batch": batch, "steps": min(p.steps, STEPS)})
 
 
 def offered_parameters(config: ModelConfig) -> list[dict[str, Any]]:
-    """What a page must know of each parameter: its names, its shape, and whether its texture holds the transpose."""
+    """Returns each parameter's names and shape, and whether its texture holds the transpose."""
     return [
         {"name": p.name, "stored": config.stored_name(p.name), "shape": p.shape, "transposed": _transposed(p)}
         for p in config.parameters.values()
@@ -152,17 +151,17 @@ def offered_parameters(config: ModelConfig) -> list[dict[str, Any]]:
 
 
 def _transposed(parameter: Parameter) -> bool:
-    """Whether the texture holds the transpose of a parameter. Raises GlgptError where it holds padding."""
+    """True if the texture holds the transpose of a parameter. Raises GlgptError if it holds padding."""
     if parameter.matrix != parameter.unpadded or (parameter.product and parameter.matrix[0] % 4):
         raise GlgptError(f"{parameter.name}: a page cannot train heads or widths that are padded")
     return parameter.transposed
 
 
 def view_programs(config: ModelConfig, recording: Recording) -> dict[str, Program]:
-    """What the page's other tabs play of a model that is trained there, by the names of `VIEWED`.
+    """Returns the programs with which the page's other tabs show a model in training, by the names of `VIEWED`.
 
-    With strided columns their weights have the layouts of a training program's parameters, so that a player can use
-    those textures as they are.
+    With strided columns, their weights have the same layouts as a training program's parameters, so that a player can
+    use those textures directly.
     """
     plain = replace(recording, kernel=replace(recording.kernel, contiguous=0))
     return {
@@ -173,8 +172,11 @@ def view_programs(config: ModelConfig, recording: Recording) -> dict[str, Progra
 
 
 def page_training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
-    """`training_program` and two entries: `look` lists every layer's attention on LOOK tokens, or a whole context;
-    `score` leaves `ops.prediction` of each row of a batch in the state `predictions`."""
+    """Records `training_program` with two more entries, `look` and `score`.
+
+    `look` outputs every layer's attention on LOOK tokens, or on the whole context if it is shorter. `score` writes
+    `ops.prediction` of each row of a batch to the state `predictions`.
+    """
     rec = Recorder(limits)
     record_training(rec, config, recipe, kernel)
     tokens = min(LOOK, config.n_positions)

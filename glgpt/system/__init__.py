@@ -1,4 +1,4 @@
-"""What the operating system gives: package data, caches, writing whole files, signals.
+"""Functions around the operating system: package data, safe reading and atomic writing of files, logs, signals.
 
-It never knows models or GL.
+It depends on no other package of glgpt except `errors`.
 """

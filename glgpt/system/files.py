@@ -1,6 +1,6 @@
-"""The paths of the shaders and default weights (beside the package in a checkout, inside it in a wheel).
+"""Finds data files, reads untrusted files with limits, and writes files atomically.
 
-Reading files that a stranger may have made, and writing files whole or not at all.
+Shaders and default weights are next to the package in a checkout, and inside it in a wheel.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from glgpt.system.outputs import kind_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 MOST_JSON = 32 << 20  # bytes of a JSON file: a tokenizer.json of a million tokens fits
-MOST_VALUES = 1 << 22  # in a JSON file: a short file of empty lists takes twenty times its size in memory
-MOST_DIGITS = 40  # of a whole number in JSON: anything longer is no size, step or id
+MOST_VALUES = 1 << 22  # values in a JSON file: empty lists take twenty times their size in memory
+MOST_DIGITS = 40  # digits of an integer in JSON: a longer one is not a size, step or id
 _LFS = b"version https://git-lfs"
 
 
 def data_path(name: str) -> Path:
-    """The file or folder `name`, such as "glsl" or "weights/shakespeare": a checkout's first, then the wheel's.
+    """Returns the path of a data file or folder, such as "glsl" or "weights/shakespeare", in a checkout or the wheel.
 
-    Raises GlgptError when neither holds it.
+    Raises GlgptError if neither has it.
     """
     in_checkout = (PACKAGE.parent / "pyproject.toml").is_file() and PACKAGE.parent / name
     for path in (in_checkout, PACKAGE / "_data" / name):
         if path and path.exists():
             return path
-    raise GlgptError(f"{name} is missing beside {PACKAGE}; reinstall glgpt, or run it from a whole checkout")
+    raise GlgptError(f"{name} is missing next to {PACKAGE}; reinstall glgpt, or run it from a complete checkout")
 
 
 def cache_path() -> Path:
-    """Where glgpt keeps what it can make again: `$XDG_CACHE_HOME/glgpt`."""
+    """Returns the cache folder, whose files can be made again: `$XDG_CACHE_HOME/glgpt`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glgpt"
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """The file, open for reading. Never waits: a pipe, a device or a socket is refused, also behind a link.
+    """Opens a regular file for reading. It never blocks: pipes, devices and sockets are refused, also through a link.
 
-    Raises OSError as `open` does, and FileError for what is no regular file.
+    Raises OSError as `open` does, and FileError if it is not a regular file.
     """
-    # Looked at first, since opening a device may do something; and again once open, since names change.
+    # Checked before opening, which may have effects on a device, and again afterwards, since the path may change.
     _check_kind(path, path.stat().st_mode)
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     file = os.fdopen(os.open(path, flags), "rb")
@@ -66,9 +66,9 @@ def _check_kind(path: Path, mode: int) -> None:
 
 
 def open_input(path: Path) -> IO[bytes]:
-    """A file that a stranger may have made, open for reading at its start.
+    """Opens an untrusted file for reading.
 
-    Raises FileError, naming it, for a missing or unreadable one, one that is no regular file, or an LFS pointer.
+    Raises FileError, naming it, if it is missing, unreadable, not a regular file, or a Git LFS pointer.
     """
     name = quoted(path, 300)
     try:
@@ -82,41 +82,41 @@ def open_input(path: Path) -> IO[bytes]:
     except ValueError as error:
         if isinstance(error, GlgptError):
             raise
-        raise FileError(f"{name} is no possible name") from None  # a zero byte in it
+        raise FileError(f"{name} is not a valid file name") from None  # it holds a zero byte
     if start == _LFS:
         file.close()
-        raise FileError(f"{name} is a Git-LFS pointer, not the file itself; run git lfs pull in its repository")
+        raise FileError(f"{name} is a Git LFS pointer, not the file itself; run git lfs pull in its repository")
     return file
 
 
 def read_bytes(path: Path, most: int = MOST_JSON) -> bytes:
-    """All of a file. Raises FileError as `open_input` does, and for one of more than `most` bytes."""
+    """Reads a whole file. Raises FileError as `open_input` does, and if it has more than `most` bytes."""
     with open_input(path) as file:
         try:
-            size = os.fstat(file.fileno()).st_size  # to read more would take the memory for it
+            size = os.fstat(file.fileno()).st_size  # `read` allocates as many bytes as it is asked for
             data = file.read(min(size, most) + 1)
         except OSError as error:
             raise FileError(f"{quoted(path, 300)} cannot be read: {error.strerror}") from None
     if len(data) > most:
-        raise FileError(f"{quoted(path, 300)} is larger than the {most:,} bytes that such a file may have")
+        raise FileError(f"{quoted(path, 300)} is larger than the limit of {most:,} bytes")
     return data
 
 
 def read_text(path: Path, most: int = MOST_JSON) -> str:
-    """All of a UTF-8 file. Raises FileError as `read_bytes` does, and for what is no UTF-8."""
+    """Reads a whole UTF-8 file. Raises FileError as `read_bytes` does, and if it is not UTF-8."""
     try:
         return read_bytes(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FileError(f"{quoted(path, 300)} is no UTF-8 text (byte {error.start})") from None
+        raise FileError(f"{quoted(path, 300)} is not UTF-8 text (byte {error.start})") from None
 
 
 def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
-    """A JSON object. Raises FileError as `read_text` does, and for anything else than an object of some size."""
+    """Reads a JSON object. Raises FileError as `read_text` and `parsed_json` do."""
     return parsed_json(read_text(path, most), quoted(path, 300))
 
 
 def holds_manifest(folder: Path, fields: set[str]) -> bool:
-    """Whether a folder has a `manifest.json`, an object with these fields; never raises, whatever is there."""
+    """True if a folder has a `manifest.json` with these fields. Never raises."""
     try:
         return fields <= read_json(folder / "manifest.json").keys()
     except GlgptError:
@@ -124,28 +124,28 @@ def holds_manifest(folder: Path, fields: set[str]) -> bool:
 
 
 def parsed_json(text: str, name: str) -> dict[str, Any]:
-    """The JSON object in `text`, which comes from the file `name`. Raises FileError for anything else."""
+    """Parses the JSON object of the file `name`. Raises FileError for anything else, and for too many values."""
     if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
-        raise FileError(f"{name} holds more values than the {MOST_VALUES:,} that such a file may have")
+        raise FileError(f"{name} holds more than the limit of {MOST_VALUES:,} values")
     try:
         value = json.loads(text, parse_int=_whole)
     except RecursionError:
-        raise FileError(f"{name} is not valid JSON: it is nested too deep") from None
+        raise FileError(f"{name} is not valid JSON: it is nested too deeply") from None
     except ValueError as error:
         raise FileError(f"{name} is not valid JSON: {quoted(error, 160)}") from None
     if not isinstance(value, dict):
-        raise FileError(f"{name} holds no JSON object")
+        raise FileError(f"{name} does not hold a JSON object")
     return value
 
 
 def _whole(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise ValueError(f"a whole number of {len(digits)} digits")
+        raise ValueError(f"an integer of {len(digits)} digits")
     return int(digits)
 
 
 def write_json(path: Path, value: dict[str, Any], private: bool = False) -> None:
-    """Writes a JSON file, whole or not at all; a `private` one can be read by this user only.
+    """Writes a JSON file atomically; only this user can read a `private` one.
 
     Raises FileError for a text that is not UTF-8.
     """
@@ -156,7 +156,7 @@ def write_json(path: Path, value: dict[str, Any], private: bool = False) -> None
 
 
 def check_utf8(text: str, why: str) -> None:
-    """Raises FileError for a text, such as a file's name, that is not UTF-8; `why` says what that prevents."""
+    """Raises FileError for a text, such as a file name, that is not UTF-8; `why` describes what that prevents."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -166,10 +166,10 @@ def check_utf8(text: str, why: str) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path, private: bool = False) -> Iterator[IO[bytes]]:
-    """A binary file to write that appears under its name only when it is complete, at no time readable if `private`.
+    """Yields a binary file to write, which appears at `path` only when the block completes.
 
-    Raises FileError where something else than a file has the name, and OSError that names the file where the disk is
-    full or the folder cannot be written to.
+    A `private` file is never readable by other users. Raises FileError if something other than a file is at `path`,
+    and an OSError that names the file if the disk is full or the folder is not writable.
     """
     with named_errors(path):
         _check_replaceable(path)
@@ -177,7 +177,7 @@ def written_whole(path: Path, private: bool = False) -> Iterator[IO[bytes]]:
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
-            if not private:  # as which it was made
+            if not private:  # mkstemp makes private files
                 Path(name).chmod(0o666 & ~_umask())
             Path(name).replace(path)
         except BaseException:
@@ -187,26 +187,26 @@ def written_whole(path: Path, private: bool = False) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Gives an OSError that names no file (a write to a full disk) or a half-made one the name `path`."""
+    """Adds the name `path` to an OSError that names no file (a write to a full disk) or a temporary one."""
     try:
         yield
-    except shutil.Error as error:  # of many files, each with its reason as a text
+    except shutil.Error as error:  # a list of files, each with its reason as text
         why = re.sub(r"^\[Errno \d+\] ", "", str(error.args[0][0][-1])).partition(": ")[0]
         raise OSError(0, why, str(path)) from error
     except OSError as error:
-        staging = f".{path.name}."  # how `written_whole`, `staged_folder` and exports begin a name that nobody knows
+        staging = f".{path.name}."  # prefix of the temporary names of `written_whole`, `staged_folder` and exports
         if error.filename is not None and not any(p.startswith(staging) for p in Path(str(error.filename)).parts):
             raise
-        # numpy reports a short write by a count alone
+        # NumPy reports a short write only by the count of bytes
         raise OSError(error.errno or 0, error.strerror or f"cannot be written ({error})", str(path)) from error
 
 
 @contextlib.contextmanager
 def staged_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, whose files appear in `path` when the block ends, and not at all where it fails.
+    """Yields a folder to fill; its files appear in `path` when the block completes, and none of them if it fails.
 
-    Where `path` exists (see `outputs.output_folder`), files of the same names are replaced, and all others stay. A
-    file `manifest.json` takes its place last. Folders missing above `path` are made.
+    If `path` exists (see `outputs.output_folder`), files of the same names are replaced and all others stay;
+    `manifest.json` is replaced last. Missing parent folders are made.
     """
     made = [folder for folder in path.parents if not folder.exists()]
     with named_errors(path):
@@ -221,7 +221,7 @@ def staged_folder(path: Path) -> Iterator[Path]:
                 folder.rename(path)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # they hold the folder by now, or are not wanted
+            with contextlib.suppress(OSError):  # fails if they hold the finished folder
                 for above in made:
                     above.rmdir()
 
@@ -237,11 +237,11 @@ def _merge(folder: Path, path: Path) -> None:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Raises FileError where `path` is a folder, a pipe, a socket or a device: a file would take its place."""
+    """Raises FileError if `path` is a folder, a pipe, a socket or a device, which a file would replace."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            raise FileError(f"{path} is no file and is left as it is")
+            raise FileError(f"{path} is not a file and was not replaced; choose another name")
 
 
 def _umask() -> int:

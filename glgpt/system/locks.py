@@ -1,4 +1,4 @@
-"""Folders that one process at a time works in."""
+"""Locks a folder, so that only one process at a time works in it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-LOCK = ".lock"  # a file in the folder, where a folder itself cannot be locked
+LOCK = ".lock"  # the locked file in a folder, on systems that cannot lock a folder
 
 
 def lock_folder(path: Path) -> Callable[[], None] | None:
-    """Locks a folder for this process; gives what unlocks it, or None where another process has the lock.
+    """Locks a folder for this process. Returns a function that unlocks it, or None if another process has the lock.
 
-    The folder itself is locked, since files in it are replaced. The lock goes with the process.
+    The folder itself is locked, since files in it are replaced. The lock ends with the process.
     """
     if fcntl is None:
         return _lock_file(path / LOCK)

@@ -1,4 +1,4 @@
-"""Logs of servers: text or one JSON object a line, on stderr or in a file that is rotated."""
+"""Logs of servers, as text or as one JSON object per line, on stderr or in a rotated file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from glgpt.errors import FileError, quoted
 
 LEVELS = ("debug", "info", "warning", "error")
 STYLES = ("text", "json")
-MAX_LOG_BYTES = 8 << 20  # of a file, after which it is rotated
-KEPT_LOGS = 5  # rotated files
-NOISY = ("httpx", "httpx2", "asyncio")  # which log every request
+MAX_LOG_BYTES = 8 << 20  # size at which a file is rotated
+KEPT_LOGS = 5  # number of rotated files
+NOISY = ("httpx", "httpx2", "asyncio")  # loggers that log every request
 
 
 @contextlib.contextmanager
 def logging_to(file: str | None = None, level: str = "warning", style: str = "text") -> Iterator[None]:
-    """Logs the whole process's records from `level` on, to `file` or stderr, until the block ends.
+    """Logs records of level `level` and above of the whole process to `file` or stderr, inside the block.
 
-    `extra={"fields": {...}}` of a record gives it fields as well as its message. Raises FileError for a file that
-    cannot be written.
+    `extra={"fields": {...}}` adds fields to a record's message. Raises FileError for a file that cannot be written.
     """
     handler: logging.Handler = logging.StreamHandler()
     if file is not None:
@@ -47,7 +46,7 @@ def logging_to(file: str | None = None, level: str = "warning", style: str = "te
 
 
 def start_logging(handler: logging.Handler, level: str, style: str) -> logging.Handler:
-    """Gives all records from `level` on to a handler, in a style of `STYLES`; returns it."""
+    """Sends all records of level `level` and above to a handler, in a style of `STYLES`; returns the handler."""
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     root = logging.getLogger()
     root.addHandler(handler)
@@ -58,7 +57,7 @@ def start_logging(handler: logging.Handler, level: str, style: str) -> logging.H
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, message, the record's fields, and an exception's traceback."""
+    """One JSON object per line: time (UTC), level, logger, message, the record's fields, an exception's traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line."""
@@ -70,7 +69,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time (UTC), level, message and fields in one line, without control characters: much of it comes from clients."""
+    """Time (UTC), level, message and fields on a line; control characters, which clients may send, are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line, followed by a traceback if there is one."""

@@ -1,4 +1,4 @@
-"""Memory of this machine."""
+"""Reads the available memory of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def available_memory() -> int | None:
-    """Returns how many bytes programs can still take without swapping; None where the system does not tell."""
+    """Returns the bytes that programs can still allocate without swapping; None if the system does not report it."""
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:

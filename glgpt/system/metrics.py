@@ -1,4 +1,4 @@
-"""Serves Prometheus metrics on a separate address: users of the server need not see them."""
+"""Serves Prometheus metrics on a separate address, which users of the server need not reach."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glgpt.errors import ArgumentError, quoted
 
 @contextlib.contextmanager
 def metrics_server(host: str, port: int) -> Iterator[str]:
-    """Serves the process's metrics until the block ends; gives their address. Port 0 takes a free one.
+    """Serves the process's metrics inside the block; yields their address. Port 0 takes a free one.
 
     Raises ArgumentError for an address that cannot be used.
     """

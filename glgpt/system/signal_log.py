@@ -1,15 +1,16 @@
-"""In which order signals came: Python runs the handlers of two that wait by their numbers."""
+"""Records the order in which signals arrive: Python runs the handlers of pending signals by their numbers."""
 
 import os
 import signal
 from collections.abc import Container
 
-_reading = -1  # the end of a pipe into which Python writes the number of each signal, when it comes
+_reading = -1  # the reading end of a pipe to which Python writes the number of each signal as it arrives
 
 
 def record() -> None:
-    """Notes signals from now on. For the main thread of a command, which owns the process; where there are no pipes
-    that never wait (Windows), their order stays unknown.
+    """Starts to record signals; call it in the main thread of a command.
+
+    On Windows, which has no non-blocking pipes, the order stays unknown.
     """
     global _reading
     if os.name == "posix" and _reading < 0:
@@ -20,9 +21,9 @@ def record() -> None:
 
 
 def first(number: int, among: Container[int]) -> int:
-    """Of the signals that came since this was last asked, the first one `among` those; `number` where none is known."""
+    """Returns the first signal in `among` of those that arrived since the last call; `number` if there is none."""
     try:
-        came = os.read(_reading, 1 << 16)
-    except OSError:  # nothing is noted, or nothing came
+        arrived = os.read(_reading, 1 << 16)
+    except OSError:  # not recording, or no signal
         return number
-    return next((n for n in came if n in among), number)
+    return next((n for n in arrived if n in among), number)

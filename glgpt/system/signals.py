@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: as exceptions that cannot be lost, or in other hands for a while."""
+"""Handles SIGINT and SIGTERM: `unwinding` raises them as exceptions that are not lost, `handled` calls a function."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from typing import Any
 from glgpt.system.signal_log import first
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
-AGAIN = 0.2  # seconds after which it is seen to that an exception was not swallowed
-PATIENCE = 2.0  # seconds that undoing what is half done may take before another signal ends the process
+AGAIN = 0.2  # seconds between checks that the exception was not swallowed
+PATIENCE = 2.0  # seconds for the clean-up, after which another signal ends the process
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: what is half done is undone on the way out, as it is for Ctrl-C."""
+    """Raised for SIGTERM, so that blocks clean up as for Ctrl-C."""
 
 
 class Unwinding:
-    """Turns the first signal into an exception, and raises it again wherever it was swallowed.
+    """Turns the first signal into an exception, and raises it again if it was swallowed.
 
-    Python drops an exception that a destructor, a callback from C, or some extensions' code is hit by. A thread
-    therefore signals again until the `with` block has ended; the handler raises unless the exception is on its way.
-    While a module is imported it waits: an exception half way leaves extensions in a state that aborts the process.
-    A second signal from outside is ignored while things are undone, and after `PATIENCE` ends the process by `leave`.
+    Python drops an exception that is raised in a destructor, a callback from C, or some extensions' code. A thread
+    therefore signals again until the `with` block has ended; the handler raises unless the exception is being handled.
+    During an import it waits: an exception there leaves extensions in a state that aborts the process. A second signal
+    from outside is ignored during the clean-up; after `PATIENCE` seconds it ends the process with `leave`.
     """
 
     def __init__(self, leave: Callable[[int], object] | None = None) -> None:
         self.leave = leave
         self.number = 0  # the signal that came first
         self._since = 0.0
-        self._poked = False  # by our own thread
+        self._poked = False  # the next signal is from `_watch`
         self._ended = threading.Event()
         self._main = threading.main_thread().ident or 0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The handler."""
+        """Handles a signal."""
         if begun := not self.number:
             self.number, self._since = first(number, NUMBERS), time.monotonic()
             threading.Thread(target=self._watch, daemon=True).start()
@@ -53,7 +53,7 @@ class Unwinding:
             self.leave(self.number)
 
     def end(self) -> None:
-        """The exception arrived, or none came."""
+        """Ends the repetition: the exception has arrived, or there was none."""
         self._ended.set()
 
     def _error(self) -> KeyboardInterrupt:
@@ -69,7 +69,7 @@ class Unwinding:
 
     @staticmethod
     def _on_its_way() -> bool:
-        """Whether the code that was interrupted runs while a KeyboardInterrupt is being handled."""
+        """True if the interrupted code was handling a KeyboardInterrupt."""
         error = sys.exc_info()[1]
         while error is not None and not isinstance(error, KeyboardInterrupt):
             error = error.__context__
@@ -77,7 +77,7 @@ class Unwinding:
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported, by what runs in a frame or called it."""
+    """True if a frame, or one of its callers, is importing a module."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -87,9 +87,9 @@ def importing(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def unwinding(leave: Callable[[int], object] | None = None) -> Iterator[None]:
-    """Has SIGINT and SIGTERM raise KeyboardInterrupt and its subclass Terminated, but where they are ignored.
+    """Makes SIGINT and SIGTERM raise KeyboardInterrupt and its subclass Terminated, unless they are ignored.
 
-    Does nothing outside the main thread, from where alone Python sets handlers.
+    Does nothing outside the main thread: Python sets handlers only there.
     """
     state = Unwinding(leave)
     with handled(state.handle, default=True):
@@ -101,14 +101,14 @@ def unwinding(leave: Callable[[int], object] | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def handled(note: Callable[[int, Any], None], *, default: bool) -> Iterator[None]:
-    """Has SIGINT and SIGTERM call `note`, but where they are ignored; where they end the process, if `default`.
+    """Makes SIGINT and SIGTERM call `note`, unless they are ignored, or end the process and `default` is False.
 
-    Does nothing outside the main thread, from where alone Python sets handlers.
+    Does nothing outside the main thread: Python sets handlers only there.
     """
     here = threading.current_thread() is threading.main_thread()
     before = {s: signal.getsignal(s) for s in NUMBERS if here}
     own = {s: h for s, h in before.items() if callable(h) or (default and h == signal.SIG_DFL)}
-    with contextlib.ExitStack() as stack:  # which restores all handlers, even where a signal comes in between
+    with contextlib.ExitStack() as stack:  # restores all handlers, even if a signal arrives in between
         for number, handler in own.items():
             stack.callback(signal.signal, number, handler)
             signal.signal(number, note)

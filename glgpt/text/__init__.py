@@ -1,4 +1,4 @@
-"""Text and token ids: tokenizers, training one, text files, datasets of ids kept on disk.
+"""Text and token ids: tokenizers and their training, text files of any size, and datasets of token ids on disk.
 
-It knows bytes and ids; it never knows models or GL.
+`load_tokenizer` and `Text` are the main entry points. The package depends on `system` only, not on models or the GPU.
 """

@@ -1,6 +1,6 @@
-"""BPE training in a process of its own, which ends at once where the caller is interrupted.
+"""Trains a BPE in a separate process, which ends at once if the caller is interrupted.
 
-The library trains for minutes on a large text, and Python handles no signal meanwhile.
+The library trains for minutes on a large text, during which Python handles no signals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from glgpt.errors import GlgptError, quoted
 
-MOST_WORD = 1024  # bytes: longer words are parted, since training takes time by the square of their length
+MOST_WORD = 1024  # bytes; longer words are divided, since training time grows with the square of their length
 _LENGTH = struct.Struct("<q")
 _END = -1  # instead of a length: no piece follows
 _COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from glgpt.text.bpe_process import main; main()"
@@ -26,13 +26,13 @@ _COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from glgpt.text.bpe_process 
 def train(pieces: Iterable[str], size: int, special: Sequence[str], letters: Sequence[str]) -> dict[str, Any]:
     """Trains a byte-level BPE of up to `size` tokens on a text in pieces; returns its `vocab` and `merges`.
 
-    The first ids are those of `special` and of `letters`, which stand for the bytes. A pair is merged that occurs at
-    least twice. Raises GlgptError where the process fails, and whatever `pieces` raises.
+    The first ids are those of `special` and of `letters`, which represent the bytes. Pairs that occur at least twice
+    are merged. Raises GlgptError if the process fails, and any error of `pieces`.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", _COMMAND, *sys.path], stdin=pipe, stdout=pipe, stderr=pipe) as child:
         try:
-            with contextlib.suppress(BrokenPipeError):  # it has ended, and says why
+            with contextlib.suppress(BrokenPipeError):  # the process has ended; stderr holds the reason
                 _send(child.stdin, json.dumps([size, special, letters]), pieces)
             made, why = child.communicate()
         except BaseException:
@@ -60,14 +60,14 @@ def _received(stdin: IO[bytes]) -> Iterator[str]:
 
 
 def main() -> None:
-    """The process: reads what `train` sends, and writes the vocabulary and the merges as JSON."""
+    """Runs in the separate process: reads what `train` sends, and writes the vocabulary and the merges as JSON."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller ends this process
     texts = _received(sys.stdin.buffer)
     size, special, letters = json.loads(next(texts))
     engine = Tokenizer(models.BPE())
-    parted = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{MOST_WORD}}}"), "isolated")  # a letter is a byte by then
+    parted = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{MOST_WORD}}}"), "isolated")  # each letter is a byte here
     engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=False), parted])
     engine.train_from_iterator(
         texts,

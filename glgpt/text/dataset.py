@@ -1,4 +1,4 @@
-"""Text as training data: ids tokenised once into a memory-mapped file, and the batches drawn from them."""
+"""Training data: token ids of a text in a memory-mapped file, and random batches of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Data:
-    """A text's ids, the last share of it held out for validation; `key` tells another text or tokenizer."""
+    """The ids of a text, the last share of which is held out for validation; `key` identifies text and tokenizer."""
 
     train: Ids
     validation: Ids
@@ -32,10 +32,10 @@ class Data:
 
 
 def load_data(text: Text, last: float, tokenizer: Tokenizer, identity: str, progress: Progress | None = None) -> Data:
-    """Tokenises both parts of `text`, or finds their ids in the cache; the `last` share of the bytes validates.
+    """Tokenizes a text, or reads its ids from the cache; the `last` share of its bytes is held out for validation.
 
-    `identity` stands for the tokenizer: see `tokenizer_train.identity`. Raises GlgptError for text that is no UTF-8 or
-    that the tokenizer cannot hold.
+    `identity` identifies the tokenizer: see `tokenizer_training.identity`. Raises GlgptError if the text is not UTF-8
+    or has bytes that the vocabulary lacks.
     """
     parts = text.split(last)
     keys = [_key(part, tokenizer, identity) for part in parts]
@@ -51,7 +51,7 @@ def load_data(text: Text, last: float, tokenizer: Tokenizer, identity: str, prog
 
 
 def cache_folder() -> Path:
-    """Where ids are kept: `$XDG_CACHE_HOME/glgpt/tokens`; it may be deleted whenever nothing trains."""
+    """Returns the cache of token ids, `$XDG_CACHE_HOME/glgpt/tokens`; it may be deleted when no training runs."""
     return cache_path() / "tokens"
 
 
@@ -60,7 +60,7 @@ def _key(text: Text, tokenizer: Tokenizer, identity: str) -> str:
 
 
 def tokenised(text: Text, tokenizer: Tokenizer, key: str, progress: Progress | None = None) -> Ids:
-    """The ids of `text`, mapped from the file `key` in the cache; made where it is missing or damaged."""
+    """Returns the ids of `text`, mapped from the file `key` in the cache, which is made if missing or damaged."""
     if not text.size:
         return np.zeros(0, np.uint16)
     path = cache_folder() / f"{key}.npy"
@@ -79,14 +79,14 @@ def _mapped(path: Path) -> Ids | None:
         found: Ids = np.load(path, mmap_mode="r")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, EOFError):  # damaged: made anew
+    except (OSError, ValueError, EOFError):  # damaged: it is made again
         return None
     return found if found.ndim == 1 and found.dtype in (np.uint16, np.uint32) else None
 
 
 def _write(text: Text, tokenizer: Tokenizer, path: Path, progress: Progress | None) -> None:
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32).newbyteorder("<")
-    blanks = " " if tokenizer.prefix_space else " \n"  # such a tokenizer puts a space before any other start of text
+    blanks = " " if tokenizer.prefix_space else " \n"  # such a tokenizer adds a space, unless a piece starts with one
     with written_whole(path) as file:
         file.write(_header(dtype, 0))
         count = 0
@@ -97,7 +97,7 @@ def _write(text: Text, tokenizer: Tokenizer, path: Path, progress: Progress | No
             if progress:
                 progress(done, text.size)
         file.seek(0)
-        file.write(_header(dtype, count))  # of the same length: the format leaves room for any number
+        file.write(_header(dtype, count))  # has the same length: the format pads for any number
 
 
 def _header(dtype: np.dtype[Any], count: int) -> bytes:
@@ -108,31 +108,31 @@ def _header(dtype: np.dtype[Any], count: int) -> bytes:
 
 
 def check_length(ids: Ids, context: int, what: str) -> None:
-    """Raises GlgptError for too few ids to fill one window and its targets."""
+    """Raises GlgptError if there are too few ids for one window and its targets."""
     if len(ids) <= context:
         raise GlgptError(
-            f"the {what} text has {len(ids)} tokens, too few for a context of {context}: it takes {context + 1}; "
+            f"the {what} text has {len(ids)} tokens, too few for a context of {context}: it needs {context + 1}; "
             "give more text or a smaller context"
         )
 
 
 def batch(ids: Ids, seed: int, step: int, rows: int, context: int) -> Batch:
-    """The windows of one step, [rows, context]: inputs, and the targets that follow each of them.
+    """Returns the batch of one step: inputs and the targets that follow them, each `[rows, context]`.
 
-    Where they start depends on `seed`, `step` and the row alone.
+    The starts of the windows depend only on `seed`, `step` and the row.
     """
     return windows(ids, starts(seed, step, rows, len(ids) - context), context)
 
 
 def starts(seed: int, step: int, rows: int, count: int) -> NDArray[np.int64]:
-    """`rows` numbers from 0 to `count` - 1, drawn by hashing (seed, step, row): the same on every machine."""
+    """Returns `rows` integers from 0 to `count` - 1, hashed from (seed, step, row): the same on every machine."""
     share = shares(seed, np.array([step & 0xFFFFFFFF], np.uint32), np.arange(rows, dtype=np.uint32))
     found: NDArray[np.int64] = np.minimum(np.floor(share * count), count - 1).astype(np.int64)
     return found
 
 
 def shares(seed: int, step: NDArray[np.uint32], row: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Numbers in [0, 1), hashed from the seed and from `step` and `row`, arrays of one shape, or of one number."""
+    """Returns numbers in [0, 1), hashed from the seed, `step` and `row`, arrays of one shape or of one element."""
     high = _hash(_hash(_hash(np.array([seed], np.uint32)) + step) + row)
     low = _hash(high + np.uint32(0x9E3779B9))
     share: NDArray[np.float64] = (high.astype(np.float64) * 2.0**21 + (low >> np.uint32(11))) * 2.0**-53
@@ -140,12 +140,12 @@ def shares(seed: int, step: NDArray[np.uint32], row: NDArray[np.uint32]) -> NDAr
 
 
 def mixed(seed: int, number: int) -> int:
-    """A seed below 2^32 for each number of a seed: the same on every machine."""
+    """Returns a seed below 2^32 that is hashed from a seed and a number: the same on every machine."""
     return int(_hash(_hash(np.array([seed], np.uint32)) + np.uint32(number & 0xFFFFFFFF))[0])
 
 
 def _hash(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """MurmurHash3's finalizer: every bit of `x` flips about half the bits of the result."""
+    """Hashes with MurmurHash3's finalizer: each bit of `x` changes about half the bits of the result."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     x ^= x >> np.uint32(16)
@@ -153,9 +153,9 @@ def _hash(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def fixed_windows(ids: Ids, context: int, tokens: int) -> NDArray[np.int64]:
-    """Where the windows of an evaluation start: back to back from the first id on, each id a target at most once.
+    """Returns the starts of the windows of an evaluation: consecutive, so that each id is a target at most once.
 
-    Where they would take more than `tokens` ids, as many as that allows, spread evenly; 0 allows all.
+    If they have more than `tokens` ids, returns as many windows as that allows, evenly spread; 0 allows all.
     """
     whole = (len(ids) - 1) // context
     some = min(whole, max(1, tokens // context)) if tokens else whole
@@ -163,6 +163,6 @@ def fixed_windows(ids: Ids, context: int, tokens: int) -> NDArray[np.int64]:
 
 
 def windows(ids: Ids, first: NDArray[np.int64], context: int) -> Batch:
-    """The inputs and targets, [len(first), context], of the windows that start at `first`."""
+    """Returns the inputs and targets, each `[len(first), context]`, of the windows that start at `first`."""
     taken = ids[first[:, None] + np.arange(context + 1)].astype(np.int32)
     return np.ascontiguousarray(taken[:, :-1]), np.ascontiguousarray(taken[:, 1:])

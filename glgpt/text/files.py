@@ -1,4 +1,4 @@
-"""UTF-8 text of any size, read in pieces that may be tokenised one by one."""
+"""Reads UTF-8 text of any size, in pieces that can be tokenized separately."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import IO
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_regular
 
-BLOCK = 1 << 20  # bytes read together
-MOST_PIECE = 1 << 22  # characters that are tokenized together, where a text has no blanks to part it at
+BLOCK = 1 << 20  # bytes of one read
+MOST_PIECE = 1 << 22  # maximum characters of a piece, if a text has no blanks at which to divide it
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The bytes `start` to `stop` of a file, or of a string's UTF-8."""
+    """The bytes from `start` to `stop` of a file, or of a string in UTF-8."""
 
     name: str
     held: bytes | None
@@ -42,7 +42,7 @@ class _Source:
 
 
 class Text:
-    """One text: files read one after another, or a string. Nothing is held in memory but what is being read."""
+    """A text of one or more files, or of a string. Only the block being read is in memory."""
 
     def __init__(self, sources: Sequence[_Source]) -> None:
         """Use `of_files` or `of_string`."""
@@ -51,9 +51,10 @@ class Text:
 
     @classmethod
     def of_files(cls, files: Iterable[str | Path]) -> Text:
-        """The files' text, each without its byte order mark.
+        """Returns the text of the files in order, without byte order marks.
 
-        Raises GlgptError for none, an empty one, or what is no regular file, and OSError for one that cannot be opened.
+        Raises GlgptError if there are no files, for an empty file and for one that is not a regular file, and OSError
+        for one that cannot be opened.
         """
         sources = []
         for file in files:
@@ -64,14 +65,14 @@ class Text:
                 raise FileError(f"{quoted(file, 300)} is empty; give a file with text")
             sources.append(_Source(str(file), None, start, size))
         if not sources:
-            raise GlgptError("no text was given; name at least one file")
+            raise GlgptError("no text was given; give at least one file")
         return cls(sources)
 
     @classmethod
     def of_string(cls, text: str) -> Text:
-        """A string's text. Raises GlgptError for what is none, an empty one, or one that UTF-8 cannot hold."""
+        """Returns the text of a string. Raises GlgptError if it is not a string, empty, or not valid UTF-8."""
         if not isinstance(text, str):
-            raise GlgptError(f"the text is {written(text, 40)}, no string")
+            raise GlgptError(f"the text is {written(text, 40)}, not a string")
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -83,11 +84,11 @@ class Text:
 
     @property
     def name(self) -> str:
-        """The first file's name, for messages."""
+        """Name of the first file, for messages."""
         return self._sources[0].name if self._sources else "the text"
 
     def digest(self) -> str:
-        """SHA-256 of all bytes."""
+        """Returns the SHA-256 of all bytes, in hexadecimal."""
         found = hashlib.sha256()
         for source in self._sources:
             for block in source.blocks():
@@ -95,7 +96,7 @@ class Text:
         return found.hexdigest()
 
     def split(self, last: float) -> tuple[Text, Text]:
-        """What comes before the `last` share of the bytes, and that share; cut between two characters."""
+        """Splits off the `last` share of the bytes, between two characters; returns both parts."""
         parts: tuple[list[_Source], list[_Source]] = ([], [])
         at = int(self.size * (1 - last))
         for source in self._sources:
@@ -104,7 +105,7 @@ class Text:
                 with source.open() as file:
                     file.seek(middle)
                     ahead = file.read(4)
-                # A byte 10xxxxxx continues a character.
+                # Skips bytes 10xxxxxx, which continue a character.
                 middle += next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))
             parts[0].append(_Source(source.name, source.held, source.start, middle))
             parts[1].append(_Source(source.name, source.held, middle, source.stop))
@@ -112,11 +113,11 @@ class Text:
         return Text(parts[0]), Text(parts[1])
 
     def pieces(self, whole: Iterable[str] = (), blanks: str = " \n", block: int = BLOCK) -> Iterator[tuple[str, int]]:
-        """The text in pieces of about `block` bytes, each with the bytes read so far.
+        """Yields the text in pieces of about `block` bytes, each with the number of bytes read so far.
 
-        Split into words one by one, the pieces give the same words as the text: see `cut`, which takes `whole` and
-        `blanks`. Where it finds no place in `MOST_PIECE` characters, such as in a run of one character, the text is
-        parted there. Raises GlgptError, with file and offset, for bytes that are not UTF-8.
+        The pieces, split into words separately, give the same words as the text: see `cut`, which takes `whole` and
+        `blanks`. If `cut` finds no place in `MOST_PIECE` characters, as in a long run of one character, the text is
+        divided there. Raises GlgptError, with file and offset, for bytes that are not UTF-8.
         """
         whole = list(whole)
         held, read, searched = "", 0, 0
@@ -145,17 +146,17 @@ class Text:
 
 
 def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n", start: int = 0) -> int:
-    """Returns the last place from `start` on where GPT-2's split into words always parts, whatever follows; 0 for none.
+    """Returns the last position from `start` on at which GPT-2 always splits words, whatever text follows; 0 for none.
 
-    No word runs from what is no blank into a blank, and none looks back. `blanks` are those to cut at; `whole` are
-    texts never to be cut (special tokens).
+    A word never continues from a non-blank into a blank, and its start does not depend on earlier text. `blanks` are
+    the characters before which to cut; `whole` are texts that must not be divided (special tokens).
     """
     special = [token for token in whole if len(token) > 1]
     end = len(text) - max(map(len, special), default=0)
     for blank in blanks:
         at = end
         while (at := text.rfind(blank, start, at)) > 0:
-            if text[at - 1].isspace():  # goes on before the run of blanks
+            if text[at - 1].isspace():  # continues the search before this run of blanks
                 at = min(at, _run_start(text, start, at) + 1)
             elif all(text.find(token, max(0, at - len(token) + 1), at + len(token) - 1) < 0 for token in special):
                 return at
@@ -163,7 +164,7 @@ def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n", start: int = 
 
 
 def _run_start(text: str, start: int, at: int) -> int:
-    """Returns where the whitespace that ends at `at` begins, `start` at the earliest."""
+    """Returns the start of the run of whitespace that ends at `at`, at least `start`."""
     while at > start and text[at - 1].isspace():
         part = text[max(start, at - 64) : at]
         at -= len(part) - len(part.rstrip())

@@ -1,4 +1,4 @@
-"""Any other BPE tokenizer.json, on the engine that it was written for: the `tokenizers` library."""
+"""Runs BPE tokenizers that tiktoken cannot, with Hugging Face's `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class HFTokenizer(Tokenizer):
-    """A tokenizer that `tokenizers` runs; a page cannot, since its split is not one of `text.splits`."""
+    """A tokenizer on the `tokenizers` library. A page does not support it: its split is not one of `text.splits`."""
 
     def __init__(self, document: Document, vocab_size: int | None, named: Mapping[str, str]) -> None:
-        """`named` are the special tokens of the configuration, by role. Raises FileError for a damaged document."""
+        """Loads a document; `named` are the configured special tokens by role. Raises FileError if it is damaged."""
         from tokenizers import Tokenizer as Engine
 
         self._name = quoted(document.path, 300)
@@ -38,25 +38,25 @@ class HFTokenizer(Tokenizer):
             return list(self._engine.encode(text, add_special_tokens=False).ids)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`; special tokens written out in it become their one id."""
+        """Encodes `text`; each special token in it becomes its one id."""
         return self.checked(self._ordinary_ids(text))
 
 
 @contextlib.contextmanager
 def _refused(kind: type[GlgptError], what: str) -> Iterator[None]:
-    """Raises a `kind` that begins with `what` for any error of the library: a plain Exception, or a panic."""
+    """Converts any error of the library, an Exception or a panic, to a `kind` whose message begins with `what`."""
     try:
         yield
     except GlgptError:
         raise
-    except BaseException as error:  # a panic of its is no Exception
+    except BaseException as error:  # a panic is not an Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise kind(f"{what}: {quoted(error, 120)}") from None
 
 
 def _decoding(document: Document) -> Callable[[str], bytes]:
-    """Returns what gives the bytes of a token, as the document's decoder has them; a blank is \u2581 without one."""
+    """Returns a function from a token to its bytes, by the document's decoder; without one, \u2581 is a blank."""
     parts = steps(document.whole.decoder)
     kinds = {part.type for part in parts or steps(document.whole.pre_tokenizer)}
     single = document.whole.model.byte_fallback or "ByteFallback" in kinds

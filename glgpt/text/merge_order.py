@@ -1,4 +1,4 @@
-"""Whether a list of BPE merges may be applied by the rank of the joined bytes, as tiktoken does."""
+"""Checks if BPE merges may be applied by the rank of the joined bytes, as tiktoken does."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 
 def stray_merge(merges: Mapping[tuple[bytes, bytes], int]) -> tuple[bytes, bytes] | None:
-    """The first merge for which merging by the joined bytes' rank, tiktoken's way, may differ from the pair's rank.
+    """Returns the first merge for which the rank of the joined bytes may give another result than the pair's rank.
 
-    They agree when every token is made once, from earlier ones, and is what its own bytes encode to, as training does.
+    Both agree if every token is made once, from earlier ones, and its own bytes encode to it, as after BPE training.
+    Returns None if they agree for all merges.
     """
     made = {a + b: rank for (a, b), rank in merges.items()}
     halves = {a + b: (a, b) for a, b in merges}
@@ -17,7 +18,7 @@ def stray_merge(merges: Mapping[tuple[bytes, bytes], int]) -> tuple[bytes, bytes
         return len(part) == 1 or made.get(part, rank) < rank
 
     def survives(a: bytes, b: bytes, limit: int) -> bool:
-        # Undoes both sides' merges, latest first: before each, would a pair across the middle have come earlier?
+        # Undoes the merges of both sides, latest first, and checks if a pair across the middle has an earlier merge.
         while True:
             if merges.get((a, b), limit) < limit:
                 return False

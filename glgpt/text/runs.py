@@ -1,4 +1,4 @@
-"""Long stretches of text without a change between blanks and other characters, which regular expressions choke on."""
+"""Divides long runs of blanks or of other characters, on which regular expressions fail."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 
-MOST_RUN = 400_000  # characters: tiktoken panics at a million blanks, a browser's engine at some millions of letters
+MOST_RUN = 400_000  # characters; tiktoken panics at a million blanks, a browser's engine at some million letters
 _BLANKS = [*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
-_IS_BLANK = np.isin(np.arange(_BLANKS[-1] + 2), _BLANKS)  # the last element: of any character beyond
+_IS_BLANK = np.isin(np.arange(_BLANKS[-1] + 2), _BLANKS)  # the last element is for all characters beyond
 
 
 def parts(text: str, most: int = MOST_RUN) -> list[str]:
-    """Returns `text` parted within each run of blanks, or of other characters, after every `most` of its characters."""
+    """Splits `text` within each run of blanks or of other characters, after every `most` characters of the run."""
     if len(text) <= most:
         return [text]
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")

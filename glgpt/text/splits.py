@@ -1,4 +1,4 @@
-"""How byte-level BPE tokenizers split a text before they merge: GPT-2's way, and those of Llama's tokenizers."""
+"""The regular expressions with which byte-level BPE tokenizers split a text before merging: GPT-2's and Llama's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Split:
-    """One way of splitting: a regular expression for tiktoken, and the same for JavaScript.
+    """A way of splitting: a regular expression for tiktoken, and an equivalent one for JavaScript.
 
     JavaScript's `\\s` differs in two characters, and it has neither possessive quantifiers nor inline flags.
     """
@@ -20,21 +20,21 @@ class Split:
     javascript: str
 
 
-# Possessive, so that a long run of blanks does not backtrack.
+# Possessive quantifiers, so that a long run of blanks does not backtrack.
 GPT2 = Split(
     "gpt2",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s+(?!\S)|\s++",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+"
     r"|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+",
 )
-# SmolLM2's: every digit by itself, and the text between digits as GPT-2 splits it.
+# SmolLM2's: each digit is separate, and the text between digits is split as GPT-2 does.
 DIGITS = Split(
     "digits",
     r"\p{N}|'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?[^\s\p{L}\p{N}]++|\s+(?=\p{N})|\s+(?!\S)|\s++",
     r"\p{N}|'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?=\p{N})"
     r"|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+",
 )
-# Llama 3's: up to three digits together, a mark in front of a word, line ends separately.
+# Llama 3's: groups of up to three digits, a punctuation mark together with the following word, separate line ends.
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -49,9 +49,9 @@ LLAMA3 = Split(
 
 
 def split_of(pre_tokenizer: Any) -> tuple[Split, bool] | None:
-    """The split that a tokenizer.json's `pre_tokenizer` means, and whether a space comes before the text.
+    """Returns the split of a tokenizer.json's `pre_tokenizer`, and True if it adds a space before the text.
 
-    None where it is none of those above.
+    Returns None if it is none of those above.
     """
     if not isinstance(pre_tokenizer, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""Tokens and their ids, as the files of a tokenizer give them."""
+"""Checks the token ids in the files of a tokenizer."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 from glgpt.errors import FileError, quoted
 
-MOST_IDS = 1 << 24  # of a vocabulary
+MOST_IDS = 1 << 24  # ids of a vocabulary
 MOST_MERGES = 1 << 20
-MOST_SPECIAL = 10_000  # tokens that are never split: each is looked for at every character of a text
+MOST_SPECIAL = 10_000  # tokens that are never split: each is searched for at every character of a text
 
 
 def checked_ids(vocab: Any, path: Path) -> dict[str, int]:
-    """Returns `vocab`, which maps tokens to ids of their own. Raises FileError, naming the file, for anything else."""
+    """Returns `vocab` if it maps tokens to distinct ids. Raises FileError, naming the file, for anything else."""
     name = quoted(path, 300)
     if not isinstance(vocab, dict) or any(type(t) is not str or type(i) is not int or i < 0 for t, i in vocab.items()):
         raise FileError(f"{name} does not map tokens to ids")
     if max(vocab.values(), default=0) >= MOST_IDS:
-        raise FileError(f"{name} holds an id that is not below {MOST_IDS:,}")
+        raise FileError(f"{name} holds an id that is too large; ids must be below {MOST_IDS:,}")
     if len(set(vocab.values())) != len(vocab):
         raise FileError(f"{name} gives two tokens the same id")
     return vocab
 
 
 def added_ids(vocab: Mapping[str, int], contents: Iterable[str]) -> dict[str, int]:
-    """The id of each added token: its id in `vocab`, or else the next one after the vocabulary.
+    """Returns the id of each added token: its id in `vocab`, or the next id after the vocabulary.
 
-    The ids that the file itself gives are not used: `tokenizers` renumbers such tokens when it loads them.
+    The ids in the file are ignored, because the `tokenizers` library renumbers added tokens when it loads them.
     """
     following = itertools.count(len(vocab))
     return {

@@ -1,4 +1,4 @@
-"""Text to ids and back: GPT-2's byte-level BPE, on tiktoken's engine."""
+"""Encodes text to token ids and decodes them: byte-level BPE on tiktoken's engine."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 EOS = "<|endoftext|>"
 _ROLES = {f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
-GPT2_VOCAB_SIZE = 50257  # of GPT-2's own tokenizer, which a model of this size without files gets
+GPT2_VOCAB_SIZE = 50257  # a model with this vocabulary size and without tokenizer files gets GPT-2's tokenizer
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 _LABEL_WIDTH = 14
 
 
 def _byte_letters() -> dict[str, int]:
-    # In vocab.json every byte is one visible letter: itself where Latin-1 prints it, else one from U+0100 on.
+    # In vocab.json every byte is one visible letter: itself if Latin-1 prints it, else one from U+0100 on.
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -39,7 +39,7 @@ LETTER_BYTE = _byte_letters()
 
 
 class Tokenizer:
-    """A vocabulary of byte strings; ids run from 0 to `vocab_size` - 1, some perhaps without a token."""
+    """Encodes and decodes text; ids run from 0 to `vocab_size` - 1, and some may have no token."""
 
     def __init__(
         self,
@@ -52,22 +52,22 @@ class Tokenizer:
         ranks: Sequence[tuple[bytes, int]] = (),
         split: Split | None = GPT2,
     ) -> None:
-        """`tokens` gives each id's bytes, `special` the texts never split, `ordinary` encodes the text between.
+        """Stores the vocabulary: `tokens` are the bytes of each id, `special` are the ids of texts that are not split.
 
-        `ranks` and `split` are what `ordinary` works with, for another engine: the bytes and id (-1: none) of each
-        merge rank, and how a text is split; None: in a way that only its own engine knows.
+        `ordinary` encodes the text between special tokens. `ranks` and `split` describe `ordinary` for other engines:
+        the bytes and id (-1 for none) of each merge rank, and how a text is split (None: only `ordinary` can split it).
         """
         self.ranks, self.split = ranks, split
-        self.prompt_prefix, self.prompt_suffix = list[int](), list[int]()  # ids that `prompt` puts around a text
+        self.prompt_prefix, self.prompt_suffix = list[int](), list[int]()  # ids that `prompt` adds around a text
         self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
         self._tokens, self.special, self._ordinary = tokens, special, ordinary
         longest_first = sorted(special, key=len, reverse=True)
         self._is_special = re.compile("|".join(map(re.escape, longest_first))) if special else None
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`; special tokens written out in it become their one id.
+        """Encodes `text`; each special token in it becomes its one id.
 
-        Raises GlgptError when the vocabulary lacks a byte of the text.
+        Raises GlgptError if the vocabulary lacks a byte of the text.
         """
         ids: list[int] = []
         start = 0
@@ -78,25 +78,25 @@ class Tokenizer:
         return self.checked(ids + self._ordinary(text[start:]))
 
     def encode_ordinary(self, text: str) -> list[int]:
-        """The ids of `text`, in which special tokens are plain text. Raises GlgptError as `encode` does."""
+        """Encodes `text`, treating special tokens as plain text. Raises GlgptError as `encode` does."""
         return self.checked(self._ordinary(text))
 
     def prompt(self, text: str) -> list[int]:
-        """The ids of a prompt: those of `text` between the special tokens that the tokenizer puts around a text.
+        """Encodes a prompt: `text` with the special tokens that the tokenizer adds around a text.
 
         Raises GlgptError as `encode` does.
         """
         return self.checked(self.prompt_prefix + self.encode(text) + self.prompt_suffix)
 
     def checked(self, ids: list[int]) -> list[int]:
-        """The ids, where the model knows them all. Raises GlgptError for one beyond its vocabulary."""
+        """Returns the ids unchanged. Raises GlgptError for an id beyond the model's vocabulary."""
         if max(ids, default=0) >= self.vocab_size:
             beyond = f"{self.label(max(ids))!r} (id {max(ids)})"
             raise GlgptError(f"the text holds {beyond}; the model's vocabulary ends at {self.vocab_size - 1}")
         return ids
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one id; none for an id of the model's that has no token (a padded vocabulary).
+        """Returns the bytes of an id, which are empty for an id without a token (a padded vocabulary).
 
         Raises GlgptError for an id outside the vocabulary.
         """
@@ -106,15 +106,15 @@ class Tokenizer:
         return found or b""
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of all ids, one after another. Raises GlgptError for an id outside the vocabulary."""
+        """Returns the bytes of all ids, joined. Raises GlgptError for an id outside the vocabulary."""
         return b"".join(self.token_bytes(token) for token in ids)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`; bytes that are no UTF-8 become U+FFFD. Raises GlgptError as `token_bytes` does."""
+        """Decodes ids to text; invalid UTF-8 becomes U+FFFD. Raises GlgptError as `token_bytes` does."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def label(self, token: int) -> str:
-        r"""A short, printable text for an axis: blanks as `·`, a newline as `⏎`, stray bytes as `\xe2`."""
+        r"""Returns a short, printable label of a token: blanks as `·`, a newline as `⏎`, incomplete bytes as `\xe2`."""
         data = self.token_bytes(token)
         if not data:
             return f"[{token}]"
@@ -124,23 +124,23 @@ class Tokenizer:
 
 
 class StreamDecoder:
-    """Decodes ids as they come: a character appears once its last byte has."""
+    """Decodes ids one at a time; a character is returned with its last byte."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
-        """The text that `token` completes, perhaps none. Raises GlgptError for an id outside the vocabulary."""
+        """Returns the text that `token` completes, which may be empty. Raises GlgptError as `token_bytes` does."""
         return self._decoder.decode(self._tokenizer.token_bytes(token))
 
     def flush(self) -> str:
-        """What is left: U+FFFD where a character was never completed. All pushes and this make `decode` of all ids."""
+        """Returns U+FFFD if the last character is incomplete, else "". All results joined equal `decode` of all ids."""
         return self._decoder.decode(b"", final=True)
 
 
 class _Files(NamedTuple):
-    """What a folder says about its tokenizer."""
+    """The content of a folder's tokenizer files."""
 
     vocab: dict[str, int]
     merges: list[tuple[str, str]]
@@ -153,30 +153,30 @@ class _Files(NamedTuple):
 
 
 def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
-    """Returns the tokenizer of a checkpoint's folder: a BPE in tokenizer.json, or else vocab.json and merges.txt.
+    """Loads the tokenizer of a checkpoint's folder: a BPE in tokenizer.json, or else vocab.json and merges.txt.
 
-    `vocab_size` is the model's; None where there is no model yet: up to the greatest id of the files.
+    `vocab_size` is the model's; if it is None, there is no model yet and the largest id of the files determines it.
 
-    With neither, a model of `GPT2_VOCAB_SIZE` ids gets GPT-2's own, where tiktoken has it or can fetch it, and any
-    other None: ids only. Raises GlgptError, naming the file, for a damaged one.
+    Without files, returns GPT-2's tokenizer for a model of `GPT2_VOCAB_SIZE` ids, if tiktoken has it or can download
+    it, and None otherwise. Raises GlgptError, naming the file, for a damaged file.
     """
     halves, combined = [folder / name for name in ("vocab.json", "merges.txt")], folder / "tokenizer.json"
     plain = all(half.exists() for half in halves)
-    # tokenizer.json comes first: the other two do not say how SmolLM2 or Qwen2 split a text.
+    # tokenizer.json takes precedence: the other files do not describe how SmolLM2 or Qwen2 split a text.
     if combined.exists():
         found = _read_combined(combined, vocab_size)
         if found or not plain:
             return found
     if not plain and any(half.exists() for half in halves):
         missing = next(half for half in halves if not half.exists())
-        raise FileError(f"{quoted(missing, 300)} is missing; a tokenizer is vocab.json and merges.txt together")
+        raise FileError(f"{quoted(missing, 300)} is missing; a tokenizer needs both vocab.json and merges.txt")
     if not plain:
         return gpt2_tokenizer() if vocab_size == GPT2_VOCAB_SIZE else None
     return _build(_read_plain(folder), vocab_size)
 
 
 def gpt2_tokenizer() -> Tokenizer | None:
-    """GPT-2's own, from tiktoken; None where it is neither cached nor to be fetched."""
+    """Returns GPT-2's tokenizer from tiktoken; None if it is not cached and cannot be downloaded."""
     try:
         encoding = tiktoken.get_encoding("gpt2")
     except Exception:  # no cache and no network: the model still runs on ids
@@ -188,7 +188,7 @@ def gpt2_tokenizer() -> Tokenizer | None:
 
 
 def bounded(engine: tiktoken.Encoding) -> Callable[[str], list[int]]:
-    """Returns what encodes a text without special tokens; runs that would make the engine panic are parted."""
+    """Returns a function that encodes a text without special tokens; it divides runs that would make tiktoken panic."""
     return lambda text: [token for part in parts(text) for token in engine.encode_ordinary(part)]
 
 
@@ -202,7 +202,7 @@ def _read_plain(folder: Path) -> _Files:
         words = line.rstrip("\r").split(" ")
         if words != [""] and not line.startswith("#version"):
             if len(words) != 2 or not all(words):
-                raise FileError(f"{quoted(source, 300)}, line {number}: {written(line)} is no pair of tokens")
+                raise FileError(f"{quoted(source, 300)}, line {number}: {written(line)} is not a pair of tokens")
             merges.append((words[0], words[1]))
     numbered = dict(checked_ids(_optional_json(folder / "added_tokens.json"), folder / "added_tokens.json"))
     config = _optional_json(folder / "tokenizer_config.json")
@@ -223,9 +223,9 @@ def _read_plain(folder: Path) -> _Files:
 
 
 def _read_combined(path: Path, vocab_size: int | None) -> Tokenizer | None:
-    """The tokenizer of a tokenizer.json; None for another kind than BPE."""
-    from glgpt.text.hf_tokenizer import HFTokenizer  # which imports this module
-    from glgpt.text.untrusted.tokenizer_document import read_document  # it takes pydantic a while
+    """Loads the tokenizer of a tokenizer.json; returns None if it is not a BPE."""
+    from glgpt.text.hf_tokenizer import HFTokenizer  # imports this module
+    from glgpt.text.untrusted.tokenizer_document import read_document  # slow to import: pydantic
 
     document = read_document(path)
     if document is None:
@@ -236,7 +236,7 @@ def _read_combined(path: Path, vocab_size: int | None) -> Tokenizer | None:
 
 
 def _on_tiktoken(document: Document, named: Mapping[str, str]) -> _Files | None:
-    """A tokenizer.json for tiktoken; None where it is another kind than a byte-level BPE of `text.splits`."""
+    """Converts a tokenizer.json for tiktoken; None if it is not a byte-level BPE with a split of `text.splits`."""
     whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
     if found is None or document.dump("normalizer") or whole.model.byte_fallback:
         return None
@@ -253,7 +253,7 @@ def _optional_json(path: Path) -> dict[str, Any]:
 
 
 def _named_tokens(folder: Path) -> dict[str, str]:
-    """The special tokens that the configuration names, by role: `bos_token`, `eos_token` and the like."""
+    """Returns the special tokens of the configuration by role: `bos_token`, `eos_token` and so on."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):  # the later one decides
         config = _optional_json(folder / name)
@@ -266,7 +266,7 @@ def _named_tokens(folder: Path) -> dict[str, str]:
 
 
 def letter_bytes(token: str) -> bytes:
-    """Returns a token's bytes; one with letters outside the byte alphabet was added as plain text."""
+    """Returns the bytes of a token in vocab.json; one with other letters than the byte alphabet is plain text."""
     try:
         return bytes(LETTER_BYTE[letter] for letter in token)
     except KeyError:
@@ -282,13 +282,13 @@ def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
             pair = f"{written(left)} {written(right)}"
             raise FileError(f"{source}: the merge {pair} needs a token that the vocabulary lacks")
         if (letter_bytes(left), letter_bytes(right)) in merges:
-            raise FileError(f"{source}: the merge {written(left)} {written(right)} is there twice")
+            raise FileError(f"{source}: the merge {written(left)} {written(right)} appears twice")
         merges[letter_bytes(left), letter_bytes(right)] = len(ids)
         ids.append(files.vocab[left + right])
     if stray := stray_merge(merges):
         pair = " ".join(written(half.decode("utf-8", errors="backslashreplace")) for half in stray)
-        raise FileError(f"{source}: {pair} is out of order; BPE training gives no such list")
-    # Bytes rank by value and merges by their order, whatever the ids are: tiktoken wants ranks, not ids.
+        raise FileError(f"{source}: the merge {pair} is out of order; BPE training cannot produce this list")
+    # tiktoken takes ranks instead of ids: bytes rank by value, and merges by their order.
     ranks = {bytes([byte]): byte for byte in range(256)} | {a + b: rank for (a, b), rank in merges.items()}
     split = files.split.pattern
     ranked = bounded(tiktoken.Encoding("bpe", pat_str=split, mergeable_ranks=ranks, special_tokens={}))
@@ -305,7 +305,7 @@ def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
     named = {text: files.vocab[text] for text in {EOS, *files.named.values()} & files.vocab.keys()}
     special = {text: token for text, token in (named | files.added).items() if text}
     if len(special) > MOST_SPECIAL:
-        raise FileError(f"{source}: more than {MOST_SPECIAL:,} added tokens stand beside it")
+        raise FileError(f"{source}: there are more than {MOST_SPECIAL:,} added tokens")
     tokens = {token: letter_bytes(text) for text, token in files.vocab.items()}
     tokens |= {token: text.encode("utf-8", errors="replace") for text, token in special.items()}
     size = vocab_size or 1 + max(tokens, default=0)

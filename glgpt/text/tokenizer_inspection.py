@@ -1,4 +1,4 @@
-"""How a tokenizer cuts a text: compression, the longest and the rarest tokens, the merges in order."""
+"""Inspects how a tokenizer splits a text: compression, the longest and the rarest tokens."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer
 
-SMALLEST = 256  # ranks of the bytes; merges come behind
+SMALLEST = 256  # ranks of the bytes; the ranks of merges follow
 
 
 @dataclass(frozen=True)
 class Cut:
-    """`longest` and `rarest` are of tokens that a merge made: id, label, bytes, and how often each comes."""
+    """Statistics of a tokenized text: `longest` and `rarest` are merged tokens, with id, label, bytes and count."""
 
     name: str
     vocab_size: int
@@ -30,7 +30,7 @@ class Cut:
 def cut_of(
     name: str, tokenizer: Tokenizer, text: Text, many: int = 12, progress: Callable[[int, int], None] | None = None
 ) -> Cut:
-    """Cuts a text and looks at its tokens. Raises GlgptError where the vocabulary lacks a byte of it."""
+    """Tokenizes a text and counts its tokens. Raises GlgptError if the vocabulary lacks a byte of it."""
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     beginning: list[str] = []
     for piece, done in text.pieces(tokenizer.special):

@@ -1,4 +1,4 @@
-"""Tokenizers to train with: GPT-2's own, bytes, a BPE trained on the text, or a folder's; each written as files."""
+"""Makes tokenizers to train models with (GPT-2's, bytes, a BPE trained on the text, or a folder's) and writes them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from glgpt.text.tokenizer import (
 )
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
-SMALLEST = 257  # a BPE vocabulary without merges: the end of text and every byte
+SMALLEST = 257  # size of a BPE vocabulary without merges: the end of text and every byte
 LARGEST = MOST_MERGES
-_PIECE = 1 << 16  # bytes handed to the trainer at a time; it takes in several hundred pieces before it counts them
-_LETTERS = sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)  # by the byte that each stands for
+_PIECE = 1 << 16  # bytes sent to the trainer at a time; it buffers several hundred pieces before it counts them
+_LETTERS = sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)  # by the byte that each represents
 
 Progress = Callable[[int, int], None]
 
 
 def make_tokenizer(kind: str, text: Text, folder: Path, progress: Progress | None = None) -> Tokenizer:
-    """Writes the tokenizer `gpt2`, `bytes`, `bpe:N` (trained on `text`) or that of a folder into `folder`.
+    """Writes the tokenizer `gpt2`, `bytes`, `bpe:N` (trained on `text`) or that of a folder to `folder`, and loads it.
 
-    Raises GlgptError for any other `kind`, or one that cannot be had.
+    Raises GlgptError for any other `kind`, and if the tokenizer cannot be made.
     """
     number = bpe_size(kind)
     if number is not None:
@@ -52,12 +52,12 @@ def make_tokenizer(kind: str, text: Text, folder: Path, progress: Progress | Non
                 f"tokenizer {written(kind)} is not gpt2, bytes, bpe:N or a folder with vocab.json and merges.txt"
             )
         copy_tokenizer(source, folder)
-        _loaded(source, kind)  # so that an error names this folder
+        _loaded(source, kind)  # so that errors name the source folder
     return _loaded(folder, kind)
 
 
 def bpe_size(kind: str) -> int | None:
-    """The N of `bpe:N`, or None for another kind. Raises GlgptError for an N that is no vocabulary's size."""
+    """Returns the N of `bpe:N`, or None for another kind. Raises GlgptError for an invalid N."""
     name, colon, number = kind.partition(":")
     if name != "bpe":
         return None
@@ -67,7 +67,7 @@ def bpe_size(kind: str) -> int | None:
 
 
 def checked_size(size: int) -> int:
-    """`size`, where a BPE vocabulary may have it. Raises GlgptError below `SMALLEST` and above `LARGEST`."""
+    """Returns a valid size of a BPE vocabulary. Raises GlgptError below `SMALLEST` and above `LARGEST`."""
     if size < SMALLEST:
         raise GlgptError(f"a vocabulary of {size} is too small: 256 bytes and {EOS} make {SMALLEST} before any merge")
     if size > LARGEST:
@@ -76,7 +76,7 @@ def checked_size(size: int) -> int:
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copies a folder's tokenizer files. Raises GlgptError where it has none."""
+    """Copies a folder's tokenizer files. Raises GlgptError if it has none."""
     found = [source / name for name in FILES if (source / name).is_file()]
     if not {"vocab.json", "merges.txt"} <= {path.name for path in found} and source / "tokenizer.json" not in found:
         raise FileError(
@@ -88,7 +88,7 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
 
 
 def copy_model_tokenizer(model: Path, vocab_size: int, folder: Path) -> Tokenizer:
-    """Copies the tokenizer of a checkpoint; GPT-2's own for one of its size without files."""
+    """Copies the tokenizer of a checkpoint; without files, writes GPT-2's if the vocabulary has its size."""
     if vocab_size == GPT2_VOCAB_SIZE and not any((model / name).is_file() for name in FILES[:3]):
         _write_gpt2(folder)
     else:
@@ -99,12 +99,12 @@ def copy_model_tokenizer(model: Path, vocab_size: int, folder: Path) -> Tokenize
 def _loaded(folder: Path, kind: str, vocab_size: int | None = None) -> Tokenizer:
     tokenizer = load_tokenizer(folder, vocab_size)
     if tokenizer is None:
-        raise FileError(f"{quoted(kind, 300)}: its tokenizer.json is no byte-level BPE, as GPT-2's is")
+        raise FileError(f"{quoted(kind, 300)}: its tokenizer.json is not a BPE tokenizer, such as GPT-2's")
     return tokenizer
 
 
 def identity(folder: Path) -> str:
-    """SHA-256 of the folder's tokenizer files: two with the same give the same ids."""
+    """Returns the SHA-256 of a folder's tokenizer files: tokenizers with the same one give the same ids."""
     found = hashlib.sha256()
     for name in FILES:
         if (folder / name).is_file():
@@ -116,16 +116,16 @@ def identity(folder: Path) -> str:
 def train_bpe(text: Text, size: int, folder: Path, progress: Progress | None = None) -> None:
     """Trains a byte-level BPE of `size` tokens and writes it in GPT-2's file format.
 
-    Id 0 is the end of text, then come the bytes in the order of their letters, then the merges. A pair is merged that
-    occurs at least twice; of equally frequent ones the one with the smaller ids. A word is learnt from in parts of
-    `bpe_process.MOST_WORD` bytes. The same text gives the same files. Raises GlgptError for a size too small, or
-    greater than the text gives.
+    Id 0 is the end of text, followed by the bytes in the order of their letters, and by the merges. Pairs that occur at
+    least twice are merged; of equally frequent pairs, the one with the smaller ids first. Words are divided after
+    `bpe_process.MOST_WORD` bytes. The same text gives the same files. Raises GlgptError if the size is too small, or
+    larger than the text allows.
     """
     checked_size(size)
     learned = bpe_process.train(_counted(text, progress), size, [EOS], _LETTERS)
     got = len(learned["vocab"])
     if got < size:
-        raise GlgptError(f"a vocabulary of {size} is too large for this text: it gives {got} tokens at most")
+        raise GlgptError(f"a vocabulary of {size} is too large for this text, which gives at most {got} tokens")
     pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in learned["merges"]]
     merges = [(pair[0], pair[1]) for pair in pairs]
     _write(folder, learned["vocab"], merges, EOS)
@@ -135,26 +135,26 @@ def _counted(text: Text, progress: Progress | None) -> Iterator[str]:
     for piece, done in text.pieces(whole=[EOS], block=_PIECE):
         if progress:
             progress(done, text.size)
-        yield from piece.split(EOS)  # which is no text to learn from
+        yield from piece.split(EOS)  # the end of text is not trained on
 
 
 def _write_gpt2(folder: Path) -> None:
     tokenizer = gpt2_tokenizer()
     if tokenizer is None:
-        raise GlgptError("GPT-2's tokenizer is neither in tiktoken's cache nor to be fetched: check the network")
-    tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size - 1)]  # the last is the end of text
+        raise GlgptError("GPT-2's tokenizer is not in tiktoken's cache and cannot be downloaded: check the network")
+    tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size - 1)]  # without the end of text
     vocab = {spell(token): i for i, token in enumerate(tokens)} | {EOS: len(tokens)}
     merges = [(spell(a), spell(b)) for a, b in merges_of(tokens)]
     _write(folder, vocab, merges, EOS)
 
 
 def spell(token: bytes) -> str:
-    """A token's bytes in the letters of vocab.json."""
+    """Returns a token's bytes in the letters of vocab.json."""
     return "".join(_LETTERS[byte] for byte in token)
 
 
 def merges_of(tokens: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    """The merges that made `tokens`, which stand in the order of their making: the last step of encoding each."""
+    """Returns the merges that made `tokens`, given in training order: the last merge in encoding each token."""
     rank = {token: i for i, token in enumerate(tokens)}
     merges = []
     for token in tokens:
@@ -168,7 +168,7 @@ def merges_of(tokens: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 
 
 def _write(folder: Path, vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], eos: str | None) -> None:
-    """The files of GPT-2's tokenizer; the third keeps transformers from adding an end of text that is not there."""
+    """Writes a tokenizer's files; the third keeps transformers from adding an end-of-text token that is not there."""
     config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}
     config |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), eos)
     ordered = dict(sorted(vocab.items(), key=lambda item: item[1]))
@@ -183,7 +183,7 @@ def _write(folder: Path, vocab: Mapping[str, int], merges: Sequence[tuple[str, s
         for name, content in texts.items():
             with written_whole(folder / name) as file:
                 file.write(content.encode())
-    except BaseException:  # a tokenizer is its files together
+    except BaseException:  # an incomplete tokenizer is useless
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -33,7 +33,7 @@ def test_bench_runs_and_prints(monkeypatch: pytest.MonkeyPatch, capsys: Capture)
 
 def test_bench_looks_for_its_model_first(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(bench, "device_peaks", lambda *_: pytest.fail("measured before the model was looked for"))
-    assert "there is no folder '/nope'" in refused(capsys, "bench", "--model", "/nope")
+    assert "'/nope' is neither a folder nor a valid model name" in refused(capsys, "bench", "--model", "/nope")
 
 
 def test_bench_says_what_it_does_and_keeps_to_its_time(

@@ -1,4 +1,4 @@
-"""Checkpoints in local folders: every layout loads with the right values; every damage is one clear line."""
+"""Checkpoints in local folders: every layout loads with the right values; any damage gives a one-line error."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ DTYPES = {"bf16": "BF16", "llama3-untied": "BF16", "inverse-layer-f16": "F16", "
 
 
 def refusal(folder, *parts):
-    """The one-line message with which a folder is refused, in opening or in reading."""
+    """Opens and reads a folder; returns the one-line message with which it is refused."""
     with pytest.raises(GlgptError) as caught, Checkpoint.open(folder) as checkpoint:
         for name in checkpoint.names:
             checkpoint.read(name)
@@ -37,7 +37,7 @@ def refusal(folder, *parts):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of a small golden with one safetensors file, to be damaged."""
+    """Returns a copy of a small golden with one safetensors file, for damaging."""
     return Path(shutil.copytree(GOLDENS / "vocab3-untied", tmp_path / "model"))
 
 
@@ -52,7 +52,7 @@ def reconfigure(folder, **fields):
     (folder / "config.json").write_text(json.dumps(config | fields))
 
 
-# What loads
+# Valid checkpoints
 
 
 @pytest.mark.parametrize("name", CHECKSUMS)
@@ -101,7 +101,9 @@ def test_bf16_is_widened_exactly(tmp_path):
     content = bytearray((folder / "model.safetensors").read_bytes())
     (length,) = struct.unpack("<Q", content[:8])
     start, stop = json.loads(content[8 : 8 + length])["transformer.wte.weight"]["data_offsets"]
-    bits = np.array([0x3F80, 0x0001, 0x8000, 0xFF7F, 0x4049], "<u2")  # with a denormal, -0.0 and the least finite
+    bits = np.array(
+        [0x3F80, 0x0001, 0x8000, 0xFF7F, 0x4049], "<u2"
+    )  # includes a denormal, -0.0 and the lowest finite number
     raw = np.resize(bits, (18, 20))
     content[8 + length + start : 8 + length + stop] = raw.tobytes()
     (folder / "model.safetensors").write_bytes(content)
@@ -110,7 +112,7 @@ def test_bf16_is_widened_exactly(tmp_path):
 
 
 def rewrite_shapes(folder):
-    """Fills the folder's weights with ones in the shapes its config asks for."""
+    """Writes weights of ones, in the shapes of the folder's config."""
     from glgpt.models.gpt2.config import GPT2Config
 
     config = GPT2Config.from_dict(json.loads((folder / "config.json").read_text()))
@@ -142,7 +144,7 @@ def test_tied_copy_and_mask_buffers_are_passed_over(tmp_path):
 
 
 def test_memory_is_given_back(tmp_path):
-    # 128 MB, read tensor by tensor in a fresh process: it may hold one tensor's pages, never the sum.
+    # 128 MB, read tensor by tensor in a new process: it may hold the pages of one tensor, but not of all.
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "gpt2", "n_embd": 512, "n_head": 8, "n_layer": 10, "vocab_size": 700})
     )
@@ -161,7 +163,7 @@ def test_memory_is_given_back(tmp_path):
     assert int(grown.stdout) < 20_000  # kB
 
 
-# What is refused
+# Refused checkpoints
 
 
 @pytest.mark.parametrize(
@@ -169,8 +171,8 @@ def test_memory_is_given_back(tmp_path):
     [
         ("transformer.h.1.mlp.c_fc.bias", None, "tensor h.1.mlp.c_fc.bias is missing"),
         ("transformer.h.0.attn.rotary", 3, "tensor h.0.attn.rotary is not part"),
-        ("transformer.ln_f.bias", 13, "tensor ln_f.bias is [13]; config.json makes it [12]"),
-        ("ln_f.bias", 12, "ln_f.bias is there twice"),
+        ("transformer.ln_f.bias", 13, "tensor ln_f.bias has shape [13]; config.json requires [12]"),
+        ("ln_f.bias", 12, "ln_f.bias appears twice"),
         ("odd\nname", 1, "odd\\nname"),
     ],
 )
@@ -192,7 +194,7 @@ def test_refuses_non_finite_values(folder, bad):
 
 def test_refuses_dtypes_it_cannot_read(folder):
     rewrite(folder, lambda tensors: tensors.update({"transformer.ln_f.bias": np.ones(12)}))
-    refusal(folder, "model.safetensors", "ln_f.bias is F64")
+    refusal(folder, "model.safetensors", "ln_f.bias has dtype F64")
 
 
 def test_refuses_damaged_safetensors(folder):
@@ -200,7 +202,7 @@ def test_refuses_damaged_safetensors(folder):
     whole = path.read_bytes()
     for content in (whole[:-4], whole[:300], whole[:7], b"", b"\xff" * 200, whole + b"more"):
         path.write_bytes(content)
-        refusal(folder, "model.safetensors is no whole safetensors file")
+        refusal(folder, "model.safetensors is not a valid safetensors file")
 
 
 def test_refuses_a_file_that_shrinks_after_opening(folder):
@@ -251,7 +253,7 @@ def test_refuses_a_folder_without_weights(folder):
 def test_refuses_what_is_no_folder(folder, tmp_path):
     refusal(folder / "model.safetensors", "is a file")
     for name in (str(tmp_path / "absent"), "./absent", tmp_path / "absent", "a/b/c"):
-        refusal(name, f"there is no folder '{name}' here, and no model on the Hub has such a name")
+        refusal(name, f"'{name}' is neither a folder nor a valid model name on the Hugging Face Hub")
     refusal("~nobody-of-that-name/model", "cannot be looked up")
     refusal("nul\0name", "'nul\\x00name'")
     assert len(refusal("x" * 5000, "'xxxxxx", "xxxxxx'")) < 200
@@ -268,7 +270,7 @@ def test_refuses_index_faults(tmp_path):
         index.write_text(json.dumps(content))
         refusal(folder, "model.safetensors.index.json has no weight_map")
     index.write_text(json.dumps({"weight_map": whole["weight_map"] | {"h.7.x": "model-00001-of-00002.safetensors"}}))
-    refusal(folder, "model-00001-of-00002.safetensors has no tensor 'h.7.x'")
+    refusal(folder, "model-00001-of-00002.safetensors lacks tensor 'h.7.x'")
     index.write_text(json.dumps(whole))
     (folder / "model-00002-of-00002.safetensors").unlink()
     refusal(folder, "model-00002-of-00002.safetensors is missing")
@@ -309,7 +311,7 @@ def test_flipped_bytes_give_an_error_or_a_model(tmp_path, name):
     ],
 )
 def test_a_model_is_called_as_its_authors_call_it(tmp_path, given, fields, name):
-    """A page, and `glgpt info`, call it by the folder that somebody put it into."""
+    """Regression: a page and `glgpt info` named a model after the folder that it was copied to."""
     folder = tmp_path / "folder"
     folder.mkdir()
     assert model_name(str(folder) if given == "folder" else given, folder, fields) == name

@@ -30,7 +30,7 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, models):
         self.models = models
         self.asked = []
-        self.headers = {}  # status: headers over the usual ones
+        self.headers = {}  # status: headers that override the usual ones
         super().__init__(("127.0.0.1", 0), HubHandler)
 
     @property
@@ -44,7 +44,7 @@ class HubHandler(BaseHTTPRequestHandler):
     def do_HEAD(self):
         name, _, rest = self.path.strip("/").partition("/resolve/")
         revision, _, file = rest.partition("/")
-        if rest:  # the library asks for other things too
+        if rest:  # the library requests other paths too
             self.server.asked.append((self.command, self.path))
         folder = self.server.models.get(name)
         if folder == "gated":
@@ -101,7 +101,7 @@ def hub(tmp_path):
 
 
 def open_all(names, endpoint, cache, **environment):
-    """Opens each name in a fresh process (the Hub library reads its settings once); path or message of each."""
+    """Opens each name in a new process (the Hub library reads its settings once); returns each path or message."""
     script = (
         "import json, sys\nfrom glgpt.checkpoint.opening import Checkpoint\nfrom glgpt.errors import GlgptError\n"
         "for name in sys.argv[1:]:\n"
@@ -135,7 +135,7 @@ def test_hub_models_are_fetched_and_cached(hub, tmp_path):
         assert got[1] == total, got
         assert COMMIT in got[0]
     got = {file.name for file in Path(fetched[0][0]).iterdir()}
-    assert got == {"config.json", "model.safetensors", "vocab.json", "merges.txt"}  # no .bin beside safetensors
+    assert got == {"config.json", "model.safetensors", "vocab.json", "merges.txt"}  # no .bin in addition to safetensors
 
     asked = len(hub.asked)
     assert open_all(names, hub.url, cache) == fetched
@@ -143,7 +143,7 @@ def test_hub_models_are_fetched_and_cached(hub, tmp_path):
 
     assert open_all([*names, "tiny/wide"], hub.url, cache, HF_HUB_OFFLINE="1")[: len(names)] == fetched
     offline = open_all(["tiny/wide"], hub.url, cache, HF_HUB_OFFLINE="1")[0]
-    assert offline.startswith("there is no folder tiny/wide here, and no model tiny/wide in the local cache of the Hub")
+    assert offline.startswith("there is no folder tiny/wide here, and no model tiny/wide in the local Hub cache")
     assert len(hub.asked) - asked == len(names)
 
 
@@ -154,14 +154,14 @@ def test_hub_refusals(hub, tmp_path):
         "no/such-model": f"there is no folder no/such-model here, and no model no/such-model on {hub.url}",
         "nosuchmodel": "if it is private, run hf auth login",
         "gated/model": f"accept its terms at {hub.url}/gated/model",
-        "broken/model": f"cannot be fetched from {hub.url}",
+        "broken/model": f"cannot be downloaded from {hub.url}",
         "empty/model": "has no config.json",
         "tiny/bare": "holds no weights",
         "tiny/half": "lacks model-00002-of-00002.safetensors",
-        "bad name!": "no model on the Hub has such a name",
-        "a..b": "no model on the Hub has such a name",
-        "ends/": "no model on the Hub has such a name",
-        "": "no model on the Hub has such a name",
+        "bad name!": "is neither a folder nor a valid model name",
+        "a..b": "is neither a folder nor a valid model name",
+        "ends/": "is neither a folder nor a valid model name",
+        "": "is neither a folder nor a valid model name",
     }
     for name, message in zip(expected, open_all(expected, hub.url, cache), strict=True):
         assert isinstance(message, str), name
@@ -177,10 +177,7 @@ def test_hub_that_is_down(hub, tmp_path):
     hub.server_close()
     again = open_all(["tiny/wide", "tiny/both"], hub.url, cache)
     assert again[0] == fetched[0]
-    assert (
-        f"there is no folder tiny/both here, and the Hub's model tiny/both cannot be fetched from {hub.url} ("
-        in again[1]
-    )
+    assert f"there is no folder tiny/both here, and model tiny/both cannot be downloaded from {hub.url} (" in again[1]
     assert "Connection refused" in again[1]
 
 

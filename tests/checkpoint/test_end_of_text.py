@@ -1,4 +1,4 @@
-"""Which ids end a text: generation_config.json before config.json before the tokenizer."""
+"""The ids that end a text: from generation_config.json, else config.json, else the tokenizer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LLAMA3 = [128001, 128008, 128009]
         (None, [], 5, (5,)),
         (None, None, 5, (5,)),
         (None, None, None, ()),
-        (None, None, 128256, ()),  # beyond the model
+        (None, None, 128256, ()),  # beyond the model's vocabulary
     ],
 )
 def test_the_first_file_that_has_them_decides(
@@ -49,7 +49,7 @@ def test_a_file_without_the_field_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_the_default_of_gpt2s_config_is_no_choice(tmp_path: Path) -> None:
-    """transformers writes 50256 into the config of a GPT-2 of 100 tokens; in one of GPT-2's vocabulary it counts."""
+    """transformers writes 50256 even for a GPT-2 with 100 tokens; the id counts only with GPT-2's vocabulary."""
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 50256}))
     assert (end_of_text(tmp_path, 100, None), end_of_text(tmp_path, 50257, None)) == ((), (50256,))
 
@@ -75,7 +75,7 @@ def test_generation_ends_at_any_of_them(tmp_path: Path) -> None:
             shutil.copy(file, tmp_path)
     with LanguageModel.from_pretrained(WIDE, device="software") as model:
         made = list(model.generate_ids([7, 8], 12, temperature=0, eos=False))
-    ends = [*dict.fromkeys(made)][:0:-1]  # all but the first token that came
+    ends = [*dict.fromkeys(made)][:0:-1]  # all generated tokens except the first
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     first = made.index(ends[-1])
     with LanguageModel.from_pretrained(tmp_path, device="software") as model:

@@ -1,4 +1,4 @@
-"""Checkpoints made to hang or to fill the memory: each is refused in one line within two seconds; see tests/fuzz."""
+"""Checkpoints that try to hang or to fill the memory are refused in one line within two seconds; see tests/fuzz."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print(time.process_time() - start)
 
 
 def refused(folder: Path) -> str:
-    """The one line with which another process refuses the folder."""
+    """Opens a folder in another process; returns the line with which it is refused."""
     child = subprocess.run(
         [sys.executable, "-c", OPEN, str(folder)], capture_output=True, text=True, timeout=60, check=False
     )
@@ -57,26 +57,29 @@ def legacy(*state: bytes) -> bytes:
     return b"".join(pickle.dumps(part, 2) for part in head) + b"\x80\x02" + b"".join(state) + b"." + pickle.dumps([], 2)
 
 
-DOUBLING = b")" + b"q\x00h\x00\x86" * 60  # a tuple of twice a tuple of twice …: 2^60 leaves
+DOUBLING = b")" + b"q\x00h\x00\x86" * 60  # nested tuples, each of the previous one twice: 2^60 leaves
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
 STORAGE = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
 SHAPE = b"(" + b"K\x01" * 200_000 + b"t"
 LONG_TEXT = b"X" + (1 << 22).to_bytes(4, "little") + b"x" * (1 << 22)
 PAIRS = b"](" + b"X\x01\0\0\0aK\x01\x86" * 50_000 + b"eq\0"
 PICKLES: dict[str, tuple[bytes, str]] = {
-    "doubling key": (b"}" + DOUBLING + b"K\x01s", "a key that is no text"),
-    "doubling key among others": (b"}(" + DOUBLING + b"K\x01u", "a key that is no text"),
+    "doubling key": (b"}" + DOUBLING + b"K\x01s", "a key is not a string"),
+    "doubling key among others": (b"}(" + DOUBLING + b"K\x01u", "a key is not a string"),
     "doubling key of OrderedDict": (
         b"ccollections\nOrderedDict\n](" + DOUBLING + b"K\x01\x86e\x85R",
-        "a key that is no text",
+        "a key is not a string",
     ),
-    "doubling name": (DOUBLING + DOUBLING + b"\x93", "a name that is no text"),
+    "doubling name": (DOUBLING + DOUBLING + b"\x93", "a name that is not a string"),
     "doubling storage": (b"(X\x07\0\0\0storagectorch\nFloatStorage\n" + DOUBLING + b"X\0\0\0\0K\x04tQ", "storage"),
-    "doubling value": (b"}X\x01\0\0\0a" + DOUBLING + b"s", "'a' is something else"),
-    "dimensions": (b"}X\x01\0\0\0a" + TENSOR + b"(" + STORAGE + b"K\0" + SHAPE * 2 + b"\x89}tRs", "200000 dimensions"),
+    "doubling value": (b"}X\x01\0\0\0a" + DOUBLING + b"s", "'a' is not a tensor"),
+    "dimensions": (
+        b"}X\x01\0\0\0a" + TENSOR + b"(" + STORAGE + b"K\0" + SHAPE * 2 + b"\x89}tRs",
+        "too many dimensions, 200000",
+    ),
     "marks": (b"(" * 10_000_000, "more than 524,288 operations"),
     "nones": (b"N" * 15_000_000, "more than 524,288 operations"),
-    "a long number": (b"\x8b" + (8_000_000).to_bytes(4, "little") + b"\x7f" * 8_000_000, "a number"),
+    "a long number": (b"\x8b" + (8_000_000).to_bytes(4, "little") + b"\x7f" * 8_000_000, "an integer"),
     "even more nones": (b"N" * 30_000_000, "is refused: "),
     "copies of pairs": (
         PAIRS + b"(" + b"ccollections\nOrderedDict\nh\0\x85R" * 60_000 + b"}",
@@ -84,11 +87,11 @@ PICKLES: dict[str, tuple[bytes, str]] = {
     ),
     "copies of dimensions": (
         STORAGE + b"q\0](" + b"K\x01" * 100_000 + b"eq\x01" + (TENSOR + b"(h\0K\0h\1h\1tR") * 40_000 + b"}",
-        "calls something that is no function",
+        "calls something that is not a function",
     ),
     "long keys": (
         b"}" + LONG_TEXT + b"q\0K\x01s" + LONG_TEXT + b"q\x01K\x01s" + b"h\0K\x01sh\x01K\x01s" * 60_000,
-        "a text of 4,194,304 characters",
+        "a string of 4,194,304 characters",
     ),
     "a long text": (b"X" + (20_000_000).to_bytes(4, "little") + b"x" * 20_000_000, "too long"),
 }
@@ -139,7 +142,7 @@ def test_an_encrypted_member_is_refused(offset: int, folder: Path) -> None:
         archive.writestr("model/data/0", bytes(16))
     whole = bytearray(path.read_bytes())
     header = whole.rindex(b"PK\x03\x04") if offset == 6 else whole.rindex(b"PK\x01\x02")
-    whole[header + offset] |= 1  # the flag in the member's own header, or in the directory
+    whole[header + offset] |= 1  # sets the flag in the member's header, or in the directory
     path.write_bytes(whole)
     assert "model/data/0 is encrypted" in refused(folder)
 
@@ -158,13 +161,13 @@ def safetensors(header: bytes) -> bytes:
 HEADERS = {
     "dimensions": (
         json.dumps({"a": {"dtype": "F32", "shape": [1] * 200_000, "data_offsets": [0, 0]}}).encode(),
-        "no whole safetensors file",
+        "not a valid safetensors file",
     ),
-    "depth": (b'{"a":' * 200_000 + b"0" + b"}" * 200_000, "no whole safetensors file"),
-    "length": (b"{" + b" " * (17 << 20) + b"}", "its header is of 17,825,794 bytes"),
+    "depth": (b'{"a":' * 200_000 + b"0" + b"}" * 200_000, "not a valid safetensors file"),
+    "length": (b"{" + b" " * (17 << 20) + b"}", "its header takes 17,825,794 bytes"),
     "a long number": (
         b'{"a":{"dtype":"F32","shape":[' + b"9" * 1_000_000 + b'],"data_offsets":[0,0]}}',
-        "no whole safetensors file",
+        "not a valid safetensors file",
     ),
 }
 
@@ -177,10 +180,10 @@ def test_safetensors(name: str, folder: Path) -> None:
 
 
 JSONS = {
-    "depth": (b'{"a":' * 100_000, "nested too deep"),
-    "size": (b'{"a":"' + b"x" * (33 << 20) + b'"}', "larger than the 33,554,432 bytes"),
-    "values": (b'{"a":[' + b"[]," * 5_000_000 + b"[]]}", "more values than"),
-    "a long number": (b'{"n_layer":' + b"9" * 4000 + b"}", "a whole number of 4000 digits"),
+    "depth": (b'{"a":' * 100_000, "nested too deeply"),
+    "size": (b'{"a":"' + b"x" * (33 << 20) + b'"}', "larger than the limit of 33,554,432 bytes"),
+    "values": (b'{"a":[' + b"[]," * 5_000_000 + b"[]]}", "more than the limit of"),
+    "a long number": (b'{"n_layer":' + b"9" * 4000 + b"}", "an integer of 4000 digits"),
     "control characters": (b'{"model_type":"\\u001b[31m\\n' + b"x" * 1000 + b'"}', r"model_type is '\x1b[31m\n"),
 }
 

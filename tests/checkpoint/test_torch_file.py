@@ -1,4 +1,4 @@
-"""pytorch_model.bin without PyTorch: both of its formats, and pickles that want more than tensors."""
+"""pytorch_model.bin without PyTorch: both of its formats, and pickles that hold more than tensors."""
 
 import os
 import pickle
@@ -27,7 +27,7 @@ def refusal(path, said=""):
     ("name", "tensor"), [("dhead3-relu", "transformer.h.0.attn.c_attn.weight"), ("one-f16", "wte.weight")]
 )
 def test_places(name, tensor):
-    # The golden's c_attn was saved transposed: its strides are not those of a plain array.
+    # The golden's c_attn was saved transposed, so its strides are not contiguous.
     stored = torch_tensors(GOLDENS / name / "pytorch_model.bin")[tensor]
     assert stored.map().shape == stored.shape
     assert (stored.strides is None) == (tensor == "wte.weight")
@@ -35,7 +35,7 @@ def test_places(name, tensor):
 
 
 def pickled(*parts):
-    """A pickle of protocol 2 from opcodes given as bytes."""
+    """Returns a pickle of protocol 2 from opcodes given as bytes."""
     return b"\x80\x02" + b"".join(parts) + b"."
 
 
@@ -52,12 +52,12 @@ def legacy(state):
         (pickled(b"X\x02\0\0\0osX\x06\0\0\0system\x93)R"), "'os.system'"),
         (pickled(b"(cos\nsystem\no"), "'os.system'"),
         (pickled(b"]"), "does not hold a dictionary of tensors"),
-        (pickled(b"}X\x01\0\0\0aK\x01s"), "'a' is something else"),
-        (pickled(b"}K\x01K\x01s"), "something else"),
+        (pickled(b"}X\x01\0\0\0aK\x01s"), "'a' is not a tensor"),
+        (pickled(b"}K\x01K\x01s"), "a key is not a string"),
         (pickled(b"(i__main__\nx\n"), "uses INST"),
         (pickled(b"ccollections\nOrderedDict\n)\x81"), "uses NEWOBJ"),
-        (pickled(b"K\x01K\x02R"), "calls something that is no function"),
-        (b"\x80\x02}", "not a whole PyTorch file"),
+        (pickled(b"K\x01K\x02R"), "calls something that is not a function"),
+        (b"\x80\x02}", "not a valid PyTorch file"),
     ],
 )
 def test_pickles_are_never_obeyed(tmp_path, state, said, monkeypatch):
@@ -78,7 +78,7 @@ def test_refuses_damaged_files(tmp_path, name):
 
 def test_refuses_a_tensor_beyond_its_storage(tmp_path):
     whole = (GOLDENS / "legacy-untied" / "pytorch_model.bin").read_bytes()
-    # wte [29, 14] becomes [99, 14] in the pickle's own words: BININT1 29, BININT1 14.
+    # Changes wte [29, 14] to [99, 14] in the pickle's opcodes: BININT1 29, BININT1 14.
     assert whole.count(b"K\x1dK\x0e\x86") >= 1
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(whole.replace(b"K\x1dK\x0e\x86", b"K\x63K\x0e\x86"))
@@ -86,7 +86,7 @@ def test_refuses_a_tensor_beyond_its_storage(tmp_path):
 
 
 def rezipped(path, change):
-    """The zip golden with its entries passed through `change(name, content) -> (content, compression) or None`."""
+    """Returns the zip golden, its entries changed by `change(name, content) -> (content, compression) or None`."""
     with zipfile.ZipFile(GOLDENS / "dhead3-relu" / "pytorch_model.bin") as old, zipfile.ZipFile(path, "w") as new:
         for info in old.infolist():
             changed = change(info.filename, old.read(info))

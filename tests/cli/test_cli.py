@@ -1,4 +1,4 @@
-"""The command line: options, exit codes, what goes to stdout and what to stderr."""
+"""The command line: options, exit codes, and output on stdout and stderr."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMMANDS = ("generate", "logits", "compare", "dump", "eval", "info", "bench")
 
 
 def command(*args: str, **options: object) -> subprocess.Popen[bytes]:
-    """The command as a process of its own."""
+    """Starts the command as a separate process."""
     pipe = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
     return subprocess.Popen([sys.executable, "-m", "glgpt", *args], **pipe)  # type: ignore[call-overload, no-any-return]
 
@@ -46,7 +46,8 @@ def test_help_has_an_example_that_parses(name: str, capsys: Capture) -> None:
     text = capsys.readouterr().out
     assert end.value.code == 0
     assert all(option in text for option in ("--device", "--dtype", "--kernel", "--fetch", "--storage", "--json"))
-    examples = [shlex.split(line.partition(" > ")[0]) for line in text.partition("example:\n")[2].strip().splitlines()]
+    lines = text.partition("examples:\n")[2].strip().splitlines()
+    examples = [shlex.split(re.split(" [<>] ", line)[0], comments=True) for line in lines]
     assert examples
     for words in examples:
         assert words[:2] == ["glgpt", name]
@@ -104,7 +105,7 @@ def test_bad_input_is_one_clear_line(args: list[str], message: str, capsys: Capt
 def test_text_that_is_no_utf8_is_refused(tmp_path: Path, capsys: Capture) -> None:
     assert "the prompt is not UTF-8" in refused(capsys, "generate", "a\udcffb")
     (tmp_path / "latin").write_bytes("caf\u00e9 is".encode("latin-1"))
-    assert "no UTF-8 text (byte 3)" in refused(capsys, "eval", "--model", "shakespeare", str(tmp_path / "latin"))
+    assert "not UTF-8 text (byte 3)" in refused(capsys, "eval", "--model", "shakespeare", str(tmp_path / "latin"))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_generate_says_when_a_text_outgrows_the_context(capsys: Capture) -> None
     ids = ",".join(["3"] * 39)
     assert main(["generate", "--model", WIDE, "--ids", ids, "--temperature", "0", "--tokens", "30"]) == 0
     out, err = capsys.readouterr()
-    assert "longer than the context of 40 tokens: went on from its later half, twice\n" in err
+    assert "the text reached the context length of 40 tokens twice: the older half was dropped\n" in err
     assert out.startswith("3 3 3 ")
 
 
@@ -220,7 +221,7 @@ def test_an_interrupt_leaves_the_text_so_far_and_no_traceback() -> None:
     with command("generate", "To be", "--tokens", "250", "--seed", "1") as process:
         assert process.stdout and process.stderr
         start = b""
-        while len(start) < 40:  # in the midst of the text
+        while len(start) < 40:  # waits for the middle of the text
             start += os.read(process.stdout.fileno(), 5)
         process.send_signal(signal.SIGINT)
         rest, err = process.communicate(timeout=60)
@@ -274,13 +275,13 @@ def test_progress_is_shown_to_terminals_only(monkeypatch: pytest.MonkeyPatch) ->
 
     assert shown(io.StringIO()) == "" and "drawing" in shown(terminal())
     monkeypatch.setattr(sys, "stderr", stream := terminal())
-    with progress("reading", "token", delay=0.05):  # what does not say how far it is
+    with progress("reading", "token", delay=0.05):  # a task that reports no progress
         time.sleep(0.5)
     assert "reading…" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")
 
 
 def options_with_values() -> list[tuple[list[str], str]]:
-    """Every option that takes a value, with what its command needs beside it."""
+    """Returns every option that takes a value, with the other arguments that its command needs."""
     needs = {
         "eval": ["file"], "dump": ["--out", "o"], "logits": ["--out", "o"], "compare": ["--reference", "r"],
         "tokenizer train": ["file", "--vocab", "300", "--out", "o"], "export": ["--out", "o"], "serve": ["folder"],
@@ -346,7 +347,7 @@ def test_a_full_stdout_is_named() -> None:
     ids=" ".join,
 )  # fmt: skip
 def test_a_mistyped_word_names_the_closest_and_the_right_help(words: list[str], said: str, capsys: Capture) -> None:
-    """An option of `generate` sends its user to the help of `glgpt`, which does not have it."""
+    """Regression: for an option of `generate`, the error pointed to the help of `glgpt`, which does not list it."""
     assert said in refused(capsys, *words)
 
 
@@ -364,13 +365,13 @@ DOCUMENTS += sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documented_commands_give_no_hint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A document shows a form that the command answers with how it should be written."""
+    """Checks that no command in the documents is in an old form, to which the command line replies with a hint."""
     monkeypatch.setattr(
         "glgpt.cli.options.is_model", lambda word: word == "shakespeare" or word[:4] in ("RUN@", "runs")
     )
     text = path.read_text(encoding="utf-8").replace("\\\n", " ")
     for line, span in re.findall(r"^\$? ?(glgpt .+)$|`(glgpt [^`]+)`", text, re.MULTILINE):
-        with contextlib.suppress(SystemExit, ValueError):  # prose, or a part of a command
+        with contextlib.suppress(SystemExit, ValueError):  # prose, or part of a command
             found = build_parser().parse_args(shlex.split(line or span, comments=True)[1:])
             assert not getattr(found, "hint", None), line or span
 
@@ -416,12 +417,12 @@ def test_a_penalty_and_a_bias_change_the_text(capsys: Capture) -> None:
     plain, varied, same, beside = texts
     assert len({1, 2, 3, *varied}) == 12 > len({1, 2, 3, *plain}) and same == beside == [5] * 9
     for wrong in ("5", "x=1", "-1=2", "5=x", "5=inf"):
-        assert "is not an id and a number" in refused(capsys, *args, f"--logit-bias={wrong}")
+        assert "is not a token id and a number" in refused(capsys, *args, f"--logit-bias={wrong}")
     assert "names id 999, and the vocabulary has" in refused(capsys, *args[:-1], "--logit-bias", "999=1")
 
 
 def test_samples_are_those_of_their_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Samples are others than their seeds give alone, or are printed in another order."""
+    """Checks that each sample is the one that its seed gives alone, and that samples are printed in order."""
     asked = ["generate", "To be", "--tokens", "6", "--device", "software"]
     assert main([*asked, "--seed", "7", "--samples", "3", "--json"]) == 0
     samples = json.loads(capsys.readouterr().out)["samples"]

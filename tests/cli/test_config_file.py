@@ -66,6 +66,6 @@ def test_a_wrong_file_is_refused(file: Path, text: str, said: str, capsys: Captu
 def test_a_file_that_is_none_is_refused(file: Path, capsys: Capture) -> None:
     assert "server.toml is missing" in refused(capsys, "split", "serve", "--config", str(file))
     file.write_bytes(b"\xff")
-    assert "is no UTF-8 text" in refused(capsys, "split", "serve", "--config", str(file))
+    assert "is not UTF-8 text" in refused(capsys, "split", "serve", "--config", str(file))
     assert "given 2 times" in refused(capsys, "split", "serve", f"--config={file}", "--config", str(file))
     assert "expected one argument" in refused(capsys, "split", "serve", "--config")

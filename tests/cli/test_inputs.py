@@ -1,4 +1,4 @@
-"""Texts and references that are no files, are too deep, too long, or not what their names say: one line, at once."""
+"""Invalid inputs (not files, nested too deeply, too long, wrong content) are refused at once in one line."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_preset_that_no_page_trains_is_refused_before_the_work(
 ) -> None:
     monkeypatch.setattr("glgpt.page.export.built_page", lambda: pytest.fail("the work began"))
     assert "preset 'huge' is not one of" in refused(capsys, *"export --out page --train --preset huge".split())
-    assert "give --train with it" in refused(capsys, *"export --out page --precision f16".split())
+    assert "--precision needs --train" in refused(capsys, *"export --out page --precision f16".split())
 
 
 def test_books_come_by_http_alone(capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""Commands where the modules of one system are missing: `fcntl`, `termios` and `resource` are not on Windows."""
+"""Commands on systems without some modules: Windows has no `fcntl`, `termios` and `resource`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAY = "First Citizen:\nBefore we proceed any further, hear me speak.\n" * 30
 
 
 def run(code: str, folder: Path) -> str:
-    """What a process prints in which those modules cannot be imported."""
+    """Returns what a process prints if those modules cannot be imported."""
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", START + code], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -69,7 +69,7 @@ print('locked')
     assert run(code, tmp_path).endswith("locked\n")
 
 
-WITHOUT = {  # Mesa held to what macOS has
+WITHOUT = {  # restricts Mesa to the features of macOS
     "MESA_GL_VERSION_OVERRIDE": "4.1",
     "MESA_GLSL_VERSION_OVERRIDE": "410",
     "MESA_EXTENSION_OVERRIDE": (
@@ -91,7 +91,7 @@ with Trainer(GPT2Config(23, 10, 8, 1, 2), batch=2, context=4, device="software",
 
 @pytest.mark.slow
 def test_opengl_4_1_without_packing_gives_the_same(tmp_path: Path) -> None:
-    """macOS: no shader compiled there."""
+    """Regression: no shader compiled on macOS."""
 
     def said(**environment: str) -> list[str]:
         command = [sys.executable, "-c", SHADERS]

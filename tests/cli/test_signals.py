@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM at any moment of a command: one line, 130 or 143, nothing else."""
+"""SIGINT and SIGTERM at any moment of a command: it prints one line and exits with 130 or 143."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ COMMANDS = {
     "generate": ["generate", "To be", "--tokens", "250", "--seed", "1"],
     "info": ["info"],
     "train --help": ["train", "--help"],
-    "dump": ["dump", "To be", "--out", "pictures"],  # which draws with matplotlib
+    "dump": ["dump", "To be", "--out", "pictures"],  # draws with matplotlib
 }
 EXPECTED = {signal.SIGINT: (130, "glgpt: interrupted\n"), signal.SIGTERM: (143, "glgpt: terminated\n")}
 
 
 def caught(pid: int) -> bool:
-    """Whether a process has a handler of its own for SIGTERM, which the first lines of the command set."""
+    """True if a process has its own handler for SIGTERM, which the first lines of the command set."""
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def waiting(pid: int) -> bool:
-    """Whether the kernel has a signal for a process that it did not hand over yet; it has an order of its own."""
+    """True if the kernel holds a signal that it has not delivered to a process yet; it delivers in its own order."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -41,7 +41,7 @@ def waiting(pid: int) -> bool:
 
 
 def struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float) -> str | None:
-    """What went wrong with a command that gets signals `after` seconds from its first line, None if nothing did."""
+    """Sends signals to a command `after` seconds from its first line; returns what went wrong, or None."""
     with tempfile.TemporaryDirectory() as folder:
         return _struck(args, after, numbers, gap, folder)
 
@@ -67,16 +67,16 @@ def _struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float,
     left = sorted(p.name for p in Path(folder).iterdir())
     if left not in ([], ["pictures"]):
         return f"{args[0]} after {after:.3f} s: {left} is left"
-    if not ran or process.returncode == 0:  # the work was done; nothing but what it says itself
+    if not ran or process.returncode == 0:  # the work was done before the signal
         return f"{args[0]} after {after:.3f} s: {err[-300:]!r}" if "Traceback" in err or "glgpt: " in err else None
-    allowed = [EXPECTED[signal.Signals(n)] for n in (numbers if gap < 0.01 else numbers[:1])]  # the kernel's order, too
+    allowed = [EXPECTED[signal.Signals(n)] for n in (numbers if gap < 0.01 else numbers[:1])]  # in either order
     if (process.returncode, err) in allowed:
         return None
     return f"{args[0]} after {after:.3f} s, {numbers}: {process.returncode}, {err[-300:]!r}"
 
 
 def strike(moments: int, seed: int, longest: float = 2.0) -> list[str]:
-    """What went wrong at random moments, over all commands, both signals, one or two of them."""
+    """Sends one or two signals at random moments to all commands; returns what went wrong."""
     chance = random.Random(seed)
     found = []
     for i in range(moments):
@@ -90,7 +90,7 @@ def strike(moments: int, seed: int, longest: float = 2.0) -> list[str]:
 
 @pytest.mark.slow
 def test_random_moments() -> None:
-    """A short part of what this file does as a program."""
+    """Runs a short part of this file's main program."""
     assert strike(12, 7) == []
 
 
@@ -100,7 +100,7 @@ def test_the_first_moments(number: int) -> None:
 
 
 def test_the_first_of_two_signals_decides() -> None:
-    """Python runs the handlers of two that wait in the order of their numbers: SIGINT, though SIGTERM came first."""
+    """Python runs the handlers of pending signals in the order of their numbers: SIGINT, even if SIGTERM came first."""
     busy = "import hashlib; print(flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 3_000_000)"
     for code in (
         f"import glgpt.cli; from glgpt.__main__ import entry; glgpt.cli.main = lambda leave: exec({busy!r}); entry()",
@@ -112,13 +112,13 @@ def test_the_first_of_two_signals_decides() -> None:
         process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout and process.stdout.read(1)
         for number in (signal.SIGTERM, signal.SIGINT):
-            time.sleep(0.05)  # longer than the kernel takes to hand one on
+            time.sleep(0.05)  # longer than the kernel takes to deliver a signal
             process.send_signal(number)
         assert (process.communicate()[1], process.returncode) == (b"glgpt: terminated\n", 143)
 
 
 def test_a_module_is_imported_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An extension that an exception stops half way aborts the process: exit code -6, from within matplotlib."""
+    """Regression: an exception during the import of an extension of matplotlib aborted the process (exit code -6)."""
     (tmp_path / "extension_of_glgpts_tests.py").write_text(
         "import os, signal\n"
         "try:\n"
@@ -142,7 +142,7 @@ def test_a_signal_while_a_destructor_runs_is_not_lost() -> None:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             for _ in range(1000):
-                pass  # the exception comes here, and Python drops it
+                pass  # the exception is raised here, and Python drops it
 
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), unwinding():
@@ -160,14 +160,16 @@ def test_what_is_half_done_is_undone_whatever_comes_meanwhile() -> None:
             time.sleep(20)
         finally:
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.5)  # and the watching thread signals too
+            time.sleep(0.5)  # the watching thread signals here too
             undone.append(True)
     assert (undone, left) == ([True], [])
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore, as do children
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # background jobs of a shell, and their children, ignore it
     number_of_moments = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     failures = strike(number_of_moments, int(sys.argv[2]) if len(sys.argv) > 2 else 1)
     print("\n".join(failures))

@@ -1,4 +1,4 @@
-"""`glgpt train` as a command: options, exit codes, what is shown; presets and schedules. With a fake trainer."""
+"""`glgpt train` with a fake trainer: options, exit codes, output; presets and schedules."""
 
 from __future__ import annotations
 
@@ -37,15 +37,19 @@ def vocabulary(tokenizer: str) -> int:
     return {"bytes": 256, "gpt2": 50257}.get(tokenizer) or int(tokenizer.removeprefix("bpe:"))
 
 
-@pytest.mark.parametrize("words", [["train"], ["tokenizer", "train"]])
+COMMANDS = "train|export|serve|data|data fetch|data clean|tokenizer|tokenizer train|tokenizer inspect|split serve"
+
+
+@pytest.mark.parametrize("words", [words.split() for words in COMMANDS.split("|")], ids=" ".join)
 def test_help_has_an_example_that_parses(words: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as end:
         main([*words, "--help"])
     text = capsys.readouterr().out
     assert end.value.code == 0
-    example = shlex.split(text.partition("example:\n")[2].strip())
-    assert example[: len(words) + 1] == ["glgpt", *words]
-    assert callable(build_parser().parse_args(example[1:]).run)
+    examples = [shlex.split(line, comments=True) for line in text.partition("examples:\n")[2].strip().splitlines()]
+    assert examples[0][: len(words) + 1] == ["glgpt", *words]
+    for example in examples:
+        assert example[0] == "glgpt" and callable(build_parser().parse_args(example[1:]).run)
 
 
 def test_training_prints_its_figures(capsys: Capture) -> None:
@@ -86,7 +90,7 @@ def test_training_prints_its_figures(capsys: Capture) -> None:
         ("play.txt --init shakespeare --n-layer 2", "n_layer"), (".", "is a folder"),
         ("play.txt --n-layer 100000000", "n_layer is 100000000"),
         ("play.txt --device cpu", "--device"),
-        ("play.txt --context 200000", "too few for a context"), ("play.txt --init nowhere/at/all", "there is no f"),
+        ("play.txt --context 200000", "too few for a context"), ("play.txt --init nowhere/at/all", "neither a folder"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_refused_in_one_line(args: str, why: str, capsys: Capture) -> None:
@@ -107,10 +111,10 @@ def test_a_run_that_diverges_fails_with_1(capsys: Capture, monkeypatch: pytest.M
 
 
 def test_an_overflow_in_halves_is_told(capsys: Capture) -> None:
-    """A step that was taken again is not said, or a resumed run forgets its precision."""
+    """Checks that a repeated step is reported, and that a resumed run keeps its precision."""
     args = ["train", "play.txt", "--out", "run", "--steps", "6", *SHAPE, "--precision", "f16"]
     assert main(args) == 0
-    said = "step 3/6  gradients overflowed once; taken again with a loss scale of 32768\n"
+    said = "step 3/6  gradients overflowed once; repeated with a loss scale of 32768\n"
     assert capsys.readouterr().err.count(said) == 1
     assert main(["train", "--resume", "run", "--steps", "8"]) == 0
     assert json.loads(Path("run/train.json").read_text())["settings"]["precision"] == "f16"
@@ -121,7 +125,7 @@ def test_an_overflow_in_halves_is_told(capsys: Capture) -> None:
     board.start(Start(Path("run"), GPT2Config(), settings_for("nano", None, {}), 1, 1, 1, {}, 0))
     board.step(Step(3, 1.0, 1.0, 1e-3, 0.0, 0.0, None, None, 512.0, 2))
     Console(file=out, width=120).print(board.draw())
-    assert "step 3: gradients overflowed 2 times; taken again with a loss scale of 512" in out.getvalue()
+    assert "step 3: gradients overflowed 2 times; repeated with a loss scale of 512" in out.getvalue()
 
 
 def test_generate_takes_a_folder_for_its_model(capsys: Capture) -> None:
@@ -131,7 +135,7 @@ def test_generate_takes_a_folder_for_its_model(capsys: Capture) -> None:
     assert main(["generate", "x" * 200, "--tokens", "1", "--seed", "1"]) == 0
 
 
-# What is shown
+# Output
 
 
 def test_samples_cannot_steer_the_terminal() -> None:

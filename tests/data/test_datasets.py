@@ -1,4 +1,4 @@
-"""Texts to learn from: the bundled sets, cleaning up, counting, and fetching from servers that misbehave."""
+"""Training texts: the bundled sets, cleaning, inspecting, and fetching from servers that misbehave."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_text_comes_whole_and_is_kept_by_its_content(stranger: str, path: str)
         ("empty", "empty", 1),
         ("file", "not allowed", 1),
         ("cut", "tried 4 times: it ended after", 4),
-        ("stalls", "tried 4 times: no byte came", 4),
+        ("stalls", "tried 4 times: no byte arrived", 4),
         ("endless", "larger than", 1),
         ("long", "is empty", 1),
         ("lies", "tried 4 times: it sent bytes 0-3/8 where bytes from 4 on were asked for", 4),
@@ -98,8 +98,8 @@ def test_a_server_that_says_no_is_named_in_one_line(
         ("http://127.0.0.1:99999/x", "Port out of range"),
         ("http://127.0.0.1:x/x", "Port could not be cast"),
         ("http:///x", "does not begin with"),
-        ("file:///etc/hostname", "a name is a set, an http address or book:N"),
-        ("novel", "a name is a set, an http address or book:N"),
+        ("file:///etc/hostname", "give a data set, an http address or book:N"),
+        ("novel", "give a data set, an http address or book:N"),
     ],
 )
 def test_an_invalid_address_is_refused(name: str, said: str) -> None:
@@ -133,7 +133,7 @@ def test_another_encoding_and_a_mirror_can_be_named(stranger: str, tmp_path: Pat
 def test_a_run_says_where_its_text_is_from(stranger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "glgpt.training.trainer", fake_trainer)
     assert main(["data", "fetch", f"{stranger}/text", "--out", str(tmp_path / "a.txt")]) == 0
-    (tmp_path / "b.txt").write_text(TEXT)  # the same by content
+    (tmp_path / "b.txt").write_text(TEXT)  # the same content
     (tmp_path / "c.txt").write_text("My own text.\n" * 100)
     size = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context": 8, "batch": 1, "steps": 1, "device": "software"}
     for files, count in ((["a.txt", "c.txt"], 1), (["b.txt"], 1), (["c.txt"], 0)):
@@ -154,8 +154,8 @@ def test_a_bundled_set_is_always_the_same(name: str) -> None:
     }
     text = data.bundled(name)
     assert text == data.bundled(name) and text.endswith("\n") and 50_000 < len(text) < 300_000
-    assert data.clean(text)[0] == text  # or training on it here and in the page, which cleans up, would differ
-    if name in digests:  # the code changes as the package does
+    assert data.clean(text)[0] == text  # otherwise training here and in the page, which cleans texts, would differ
+    if name in digests:  # the set "code" changes with the package
         assert hashlib.sha256(text.encode()).hexdigest().startswith(digests[name])
 
 
@@ -191,7 +191,7 @@ START = "*** START OF THE PROJECT GUTENBERG "
     ids=["markers", "blanks", "lines"],
 )
 def test_cleaning_is_linear_in_a_text_of_repeats(text: str, cleaned: str) -> None:
-    """Retrying each position to the end of the text takes 20 seconds or more."""
+    """Regression: trying each position to the end of the text took 20 seconds or more."""
     begun = time.process_time()
     assert data.clean(text)[0] == cleaned
     assert time.process_time() - begun < 3
@@ -213,7 +213,7 @@ def test_cleaning_takes_away_what_it_says(tmp_path: Path, capsys: Capture) -> No
     assert main(["data", "clean", *map(str, files), "--out", str(tmp_path / "out.txt"), "--steps", "duplicates"]) == 0
     assert (tmp_path / "out.txt").read_bytes() == book.encode()
     assert main(["data", "clean", str(files[0]), "--out", str(tmp_path / "no.txt"), "--steps", "polish"]) == 2
-    assert "no step" in capsys.readouterr().err
+    assert "unknown cleaning step" in capsys.readouterr().err
 
 
 def test_inspecting_counts(tmp_path: Path, capsys: Capture) -> None:
@@ -221,7 +221,7 @@ def test_inspecting_counts(tmp_path: Path, capsys: Capture) -> None:
     found = data.inspect(text, validation=0.25)
     assert (found.bytes, found.characters, found.lines, found.distinct) == (19, 13, 2, 11)
     assert found.scripts == pytest.approx({"Latin": 3 / 7, "Cyrillic": 2 / 7, "Han": 2 / 7})
-    assert found.held_back == 4  # of 14.25 bytes on, from the next character
+    assert found.held_back == 4  # the share begins at byte 14.25, and is rounded to the next character
     (tmp_path / "text.txt").write_text(text)
     assert main(["data", "inspect", str(tmp_path / "text.txt")]) == 0
     assert "Latin 42.9%" in capsys.readouterr().out
@@ -236,7 +236,7 @@ def test_the_books_of_a_page_come_from_its_mirror_alone() -> None:
     assert own[0]["url"] == "https://books.example:8080/mirror/cache/epub/1342/pg1342.txt"
     assert Reading(NO_BOOKS).listed() == []
     for wrong in ("books.example", "file:///books", "https://a b", "https://x;script-src", "https://x'"):
-        with pytest.raises(GlgptError, match="no address of a server"):
+        with pytest.raises(GlgptError, match="not a server's address"):
             Reading(hosts=[wrong])
         with pytest.raises(GlgptError):
             Reading(wrong)

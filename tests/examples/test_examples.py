@@ -1,4 +1,4 @@
-"""The scripts in examples/, run as a person would."""
+"""Runs the scripts in examples/ as a user would."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def run(name: str, *args: str, folder: Path) -> str:
-    """What the example prints; it must end well and say nothing on stderr but progress."""
+    """Runs an example and returns its output; it must succeed, with nothing but progress on stderr."""
     found = subprocess.run(
         [sys.executable, ROOT / "examples" / name, *args],
         cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
@@ -47,11 +47,11 @@ def test_generate(tmp_path: Path) -> None:
 def test_logit_lens(tmp_path: Path) -> None:
     lines = run("logit_lens.py", "ROMEO:\nIs it", "--top", "2", folder=tmp_path).splitlines()
     assert [line.split()[0] for line in lines] == ["embed", *(f"h.{i}.resid_post" for i in range(6))]
-    assert lines[-1].split()[1] == "·not"  # what greedy decoding says next
+    assert lines[-1].split()[1] == "·not"  # the next token of greedy decoding
 
 
 def test_logit_lens_of_a_llama(tmp_path: Path) -> None:
-    """Its weights have other names, and its last norm is another one."""
+    """Uses the names of Llama's weights and its last norm, which differ from GPT-2's."""
     config = LlamaConfig(1024, 64, 32, 2, 4, 2, 40)
     folder = RandomCheckpoint(config).save(tmp_path / "llama")
     for file in ("vocab.json", "merges.txt"):

@@ -1,4 +1,4 @@
-"""examples/operation: the options that its files name are those of the commands."""
+"""The files in examples/operation use only options that the commands have."""
 
 from __future__ import annotations
 

@@ -42,17 +42,17 @@ def run(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (("--url", "notanurl"), "--url notanurl is no address"),
-        (("--url", "https://"), "is no address"),
-        (("--url", "https://example.org:99999/"), "is no address"),
-        (("--tls-cert", "nowhere.pem", "--tls-key", "nowhere.key"), "--tls-cert nowhere.pem: there is no such file"),
-        (("--tls-cert", __file__, "--tls-key", __file__), "are no certificate and its key"),
-        (("--rounds", "8"), "holds a session with --rounds 5; 8 needs a new --out"),
-        (("--quorum", "7"), "holds a session with --quorum 2; 7"),
-        (("--strategy", "fedavg"), "holds a session with --strategy diloco; fedavg"),
-        (("--preset", "tiny"), "holds a session with --preset nano; tiny"),
-        (("--batch", "9"), "holds a session with --batch 2; 9"),
-        (("--context", "900"), "; 900 needs a new --out"),
+        (("--url", "notanurl"), "--url notanurl is not a web address"),
+        (("--url", "https://"), "is not a web address"),
+        (("--url", "https://example.org:99999/"), "is not a web address"),
+        (("--tls-cert", "nowhere.pem", "--tls-key", "nowhere.key"), "--tls-cert nowhere.pem: no such file"),
+        (("--tls-cert", __file__, "--tls-key", __file__), "are not a certificate and its key"),
+        (("--rounds", "8"), "holds a session with --rounds 5; use a new --out for 8"),
+        (("--quorum", "7"), "holds a session with --quorum 2; use a new --out for 7"),
+        (("--strategy", "fedavg"), "holds a session with --strategy diloco; use a new --out for fedavg"),
+        (("--preset", "tiny"), "holds a session with --preset nano; use a new --out for tiny"),
+        (("--batch", "9"), "holds a session with --batch 2; use a new --out for 9"),
+        (("--context", "900"), "use a new --out for 900"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(

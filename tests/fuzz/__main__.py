@@ -1,4 +1,4 @@
-"""`python tests/fuzz`: all targets; see `harness.main` for its settings."""
+"""`python tests/fuzz` fuzzes all targets; see `harness.main` for its settings."""
 
 import sys
 

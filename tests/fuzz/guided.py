@@ -1,7 +1,7 @@
-"""Coverage-guided fuzzing with atheris, where it is installed: `make fuzz ENGINE=atheris SECONDS=600 ONLY=config,run`.
+"""Coverage-guided fuzzing with atheris, if it is installed: `make fuzz ENGINE=atheris SECONDS=600 ONLY=config,run`.
 
-The targets, seeds and structure-aware mutations are those of `harness`; libFuzzer keeps what reaches new code of glgpt
-and mutates it further. An input is all of a target's files, one after another, each behind its length.
+It uses the targets, seeds and structure-aware mutations of `harness`; libFuzzer keeps inputs that reach new code of
+glgpt and mutates them further. An input is all of a target's files, each preceded by its length.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TIME, MEMORY = 60, 3072  # seconds of a case and MiB of the process: both more t
 
 
 def joined(files: dict[str, bytes]) -> bytes:
-    """All files in the order of their names."""
+    """Returns the input of libFuzzer for these files, in the order of their names."""
     return b"".join(len(data).to_bytes(4, "little") + data for _, data in sorted(files.items()))
 
 
 def split(data: bytes, names: list[str]) -> dict[str, bytes] | None:
-    """What `joined` put together; None where the lengths are not right."""
+    """Returns the files of an input of `joined`; None if the lengths are wrong."""
     files, at = {}, 0
     for name in names:
         size = int.from_bytes(data[at : at + 4], "little")
@@ -82,7 +82,7 @@ def child(name: str, corpus: str, *options: str) -> None:
 
 
 def main() -> int:
-    """Runs the targets one after another, each in a process; 1 where there was a finding."""
+    """Runs the targets in turn, each in a process; returns 1 if there was a finding."""
     try:
         import atheris  # noqa: F401
     except ImportError:

@@ -1,6 +1,6 @@
-"""Runs cases of a target in child processes with limits, judges each, and shortens what it finds.
+"""Runs cases of a target in child processes with limits, judges each, and shortens the findings.
 
-A verdict is one of: refused (in one printable line), accepted (and equal to what the reference library reads), or a
+A verdict is one of: refused (with one printable line), accepted (with the same result as the reference library), or a
 finding: another exception, a message of several lines, a difference, more than `SECONDS` or `MEMORY`, a crash.
 """
 
@@ -38,20 +38,20 @@ REGRESSIONS = Path(__file__).parent / "regressions"
 
 
 class Difference(Exception):  # noqa: N818
-    """What was accepted is not what the reference library reads."""
+    """Raised if an accepted file is read differently by the reference library."""
 
 
 class Target(Protocol):
-    """A parser: files to begin with, and what reads them."""
+    """A parser to fuzz: valid files, and the function that reads mutated ones."""
 
     name: str
 
     def seeds(self) -> list[Files]:
-        """Valid files, small."""
+        """Returns small valid files."""
         ...
 
     def run(self, folder: Path) -> None:
-        """Reads a folder's files; raises GlgptError to refuse them, Difference where they are read wrongly."""
+        """Reads a folder's files; raises GlgptError to refuse them, Difference if they are read wrongly."""
         ...
 
 
@@ -64,7 +64,7 @@ class Finding:
 
 
 def verdict(run: Callable[[Path], None], folder: Path) -> str:
-    """ "refused" or "accepted", or what is wrong."""
+    """Runs a parser; returns "refused", "accepted", or what is wrong."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -72,7 +72,7 @@ def verdict(run: Callable[[Path], None], folder: Path) -> str:
     except GlgptError as error:
         message = str(error)
         if not message.isprintable() or not message or len(message) > LONGEST:
-            return f"a message that is no printable line of at most {LONGEST} characters: {message[:200]!r}"
+            return f"a message that is not a printable line of at most {LONGEST} characters: {message[:200]!r}"
         return "refused"
     except SystemExit as end:
         said = printed.getvalue()
@@ -95,7 +95,7 @@ def write(folder: Path, files: Files) -> None:
 
 
 def judged(target: Target, files: Files) -> str:
-    """The verdict on files, in this process."""
+    """Returns the verdict on files, in this process."""
     folder = Path(tempfile.mkdtemp(prefix="glgpt-fuzz-"))
     try:
         write(folder, files)
@@ -105,7 +105,7 @@ def judged(target: Target, files: Files) -> str:
 
 
 def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
-    """The verdict on each of the cases, in children with limits on time and memory."""
+    """Yields the verdict on each case, from child processes with limits on time and memory."""
     at = 0
     while at < len(cases):
         read, write = os.pipe()
@@ -144,7 +144,7 @@ def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
 
 
 def _cpu(process: int) -> float:
-    """Seconds that a process has computed."""
+    """Returns the CPU time of a process, in seconds."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -162,14 +162,14 @@ def _child(target: Target, cases: Sequence[Files], pipe: int) -> None:
 
 
 def case(target: Target, seeds: list[Files], number: int, seed: int) -> tuple[int, list[int]]:
-    """Which seed, and which steps, the case `number` has."""
+    """Returns the index of the seed and the steps of the case `number`."""
     draw = random.Random(f"{target.name} {seed} {number}")
     steps = [draw.getrandbits(32) for _ in range(draw.choice([1, 1, 1, 2, 2, 3, 5]))]
     return draw.randrange(len(seeds)), steps
 
 
 def shortened(target: Target, files: Files, steps: list[int], what: str) -> list[int]:
-    """Fewer steps that still give a finding of the same kind (delta debugging, one step at a time)."""
+    """Returns fewer steps that still give a finding of the same kind (delta debugging, one step at a time)."""
     kind = what.split(":", maxsplit=1)[0]
     left = list(steps)
     for step in steps:
@@ -180,7 +180,7 @@ def shortened(target: Target, files: Files, steps: list[int], what: str) -> list
 
 
 def fuzz(target: Target, count: int, seed: int, until: float | None = None) -> tuple[Counter[str], list[Finding]]:
-    """Judges `count` cases, or as many as there is time for; what was found, each kind once and shortened."""
+    """Judges `count` cases, or fewer if time runs out; returns verdicts, and each kind of finding once, shortened."""
     seeds, verdicts, found = target.seeds(), Counter[str](), {}
     for start in range(0, count, BATCH):
         if until and time.monotonic() > until:
@@ -198,7 +198,7 @@ def fuzz(target: Target, count: int, seed: int, until: float | None = None) -> t
 
 
 def kept(target: Target, finding: Finding) -> Path:
-    """Writes the files of a finding to the regressions, from where every later run judges them first."""
+    """Writes the files of a finding to the regressions, which every later run judges too."""
     files = mutated(target.seeds()[finding.seed], finding.steps)
     folder = REGRESSIONS / target.name / "-".join(f"{step:08x}" for step in finding.steps[:3])
     write(folder, files)
@@ -206,7 +206,7 @@ def kept(target: Target, finding: Finding) -> Path:
 
 
 def regressions(target: Target) -> dict[str, Files]:
-    """The kept cases of a target, by name."""
+    """Returns the stored regressions of a target, by name."""
     found = {}
     for folder in sorted(p for p in (REGRESSIONS / target.name).glob("*") if p.is_dir()):
         found[folder.name] = {
@@ -216,7 +216,7 @@ def regressions(target: Target) -> dict[str, Files]:
 
 
 def main(targets: Sequence[Any]) -> int:
-    """`make fuzz`: CASES (10,000) of each target, or SECONDS in all; SEED; ONLY=name,name."""
+    """Runs `make fuzz`; environment: CASES per target (10,000) or SECONDS in total, SEED, ONLY=name,name."""
     only = os.environ.get("ONLY", "")
     chosen = [t for t in targets if not only or t.name in only.split(",")]
     seconds, count, seed = (

@@ -1,7 +1,7 @@
-"""Mutations of files, each decided by one number, so that a case is a list of numbers and can be shortened.
+"""Mutations of files, each determined by one number, so that a case is a list of numbers and can be shortened.
 
-They know the formats that they damage: JSON by its nodes, safetensors by header and data, zip files by their entries,
-pickles by their opcodes, all else by bytes.
+They use the structure of the formats: the nodes of JSON, header and data of safetensors, the entries of zip files, the
+opcodes of pickles, and the bytes of other files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PICKLED = [
 
 
 def mutated(files: Files, steps: list[int]) -> Files:
-    """The files after the mutations that the numbers stand for, one after another."""
+    """Returns the files after the mutations of these numbers, in order."""
     found = dict(files)
     for step in steps:
         draw = random.Random(step)
@@ -109,7 +109,7 @@ def value(draw: random.Random) -> Any:
 
 
 def changed(whole: Any, draw: random.Random) -> Any:
-    """A JSON value with one node replaced, removed, repeated, renamed or exchanged for another."""
+    """Returns a JSON value with one node replaced, removed, repeated, renamed or exchanged for another."""
     nodes: list[tuple[Any, Any]] = []
 
     def walk(node: Any, depth: int) -> None:

@@ -41,7 +41,7 @@ sys.exit(entry())
 
 
 def started(line: list[str], folder: Path) -> subprocess.Popen[str]:
-    """A command, once its own code runs: what loads the tests' trainer before is no part of glgpt."""
+    """Starts a command; returns it when glgpt's own code runs, after the tests' trainer is loaded."""
     mark = folder / "started"
     mark.unlink(missing_ok=True)
     environment = os.environ | {"FAKE_SECONDS": "0.005", "FAKE_STARTED": str(mark), "PYTHONFAULTHANDLER": "1"}
@@ -59,7 +59,7 @@ def started(line: list[str], folder: Path) -> subprocess.Popen[str]:
 
 
 def struck(line: list[str], folder: Path, number: int, after: float, ends: bool = True) -> str:
-    """Ends a command after some seconds; what was wrong with how it ended. A server never `ends` by itself."""
+    """Ends a command after some seconds; returns what was wrong. `ends` is False for a server, which must not exit."""
     process = started(line, folder)
     time.sleep(after)
     process.send_signal(number)
@@ -75,7 +75,7 @@ def struck(line: list[str], folder: Path, number: int, after: float, ends: bool 
 
 
 def training(folder: Path, draw: random.Random, number: int) -> str:
-    """The run resumes from what it had saved; one that was ended before its first checkpoint is not there."""
+    """Checks that a run resumes from its checkpoint, and leaves nothing if it ended before the first one."""
     run = folder / "run"
     line = [FAKE, "train", "play.txt", "--out", "run", "--save-every", "10", "--sample-tokens", "5", *SMALL]
     if run.exists():
@@ -108,7 +108,7 @@ def tokenizers(folder: Path, draw: random.Random, number: int) -> str:
 
 
 def exports(folder: Path, draw: random.Random, number: int) -> str:
-    """The page is the one before or the new one, and whole; an interrupt leaves nothing beside it."""
+    """Checks that the page is complete, either the previous or the new one; an interrupt leaves no other files."""
     page = folder / "page"
     before = (page / "manifest.json").read_bytes() if page.exists() else b""
     model = TESTS / "goldens" / draw.choice(["one-f16", "vocab3-untied"])
@@ -133,7 +133,7 @@ def exports(folder: Path, draw: random.Random, number: int) -> str:
 
 
 def serving(folder: Path, draw: random.Random, number: int) -> str:
-    """Whole answers are the file, and the port is free again."""
+    """Checks that complete answers equal the file, and that the port is free again."""
     site = folder / "site"
     if not site.exists():
         site.mkdir()

@@ -1,4 +1,4 @@
-"""The parsers that are fuzzed, and what each is compared with. None needs a graphics device."""
+"""The parsers that are fuzzed, and the libraries that they are compared with. None needs a graphics device."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _made(parser: Parser) -> list[Files]:
 
 
 def _folder(*names: str, keep: str = "") -> Callable[[], list[Files]]:
-    """Goldens' files, but for their references."""
+    """Returns the files of goldens, without their references."""
     return lambda: [
         {p.name: p.read_bytes() for p in sorted((GOLDENS / n).iterdir()) if p.suffix != ".npz" and keep in p.name}
         for n in names
@@ -106,7 +106,7 @@ def _by_library(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _loaded(path: Path) -> dict[str, np.ndarray]:
-    """A file's tensors by the library, which has no bf16 for numpy: bf16 becomes f32, by its bits."""
+    """Reads a file's tensors with the library; converts the bits of bf16, which NumPy does not have, to f32."""
     from safetensors import deserialize
 
     found = {}
@@ -149,7 +149,7 @@ def _config(folder: Path) -> None:
 
 
 def _small_tokenizer() -> Files:
-    """The embedded tokenizer's first merges, so that a case is quick."""
+    """Returns the embedded tokenizer with its first merges only, so that a case is quick."""
     vocab = json.loads((embedded_weights() / "vocab.json").read_text())
     small = {token: i for token, i in vocab.items() if i < 300}
     lines = (embedded_weights() / "merges.txt").read_text().split("\n")[: 1 + 300 - 257]
@@ -438,7 +438,7 @@ def _earlier() -> list[Files]:
 
 
 def _output(folder: Path) -> None:
-    """What is in a folder that `--out` names decides whether it is replaced."""
+    """Checks `--out`: the content of the folder decides if it is replaced."""
     dump_out(folder)
     export_out(folder, False)
 
@@ -469,7 +469,7 @@ WIDTH = 8  # of the hidden states of `_messages`
 
 
 def _message(folder: Path) -> None:
-    """Each side reads what the other says, and hidden states."""
+    """Reads the messages of both sides, and hidden states."""
     for kind in hidden.FORMATS:
         data = (folder / f"{kind}.bin").read_bytes()
         with contextlib.suppress(GlgptError):

@@ -1,4 +1,4 @@
-"""A short, seeded part of `make fuzz`, and every case that it once found."""
+"""A short, seeded part of `make fuzz`, and all stored regressions."""
 
 from __future__ import annotations
 
@@ -86,5 +86,5 @@ def test_every_kind_of_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_what_is_mutated_is_accepted_before(target: Parser) -> None:
-    """Mutations of what is refused anyway find nothing: `manifest.json` here is to be of the present schema."""
+    """Checks that seeds are accepted, since mutations of refused files find nothing: manifest.json must be current."""
     assert set(limited(target, target.seeds())) == {"accepted"}

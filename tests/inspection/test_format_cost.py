@@ -22,7 +22,7 @@ from glgpt.tuning.kernel_selection import DeviceSettings
 
 CONFIG = GPT2Config(vocab_size=64, n_positions=32, n_embd=128, n_layer=2, n_head=4)
 SOFTWARE = DeviceSettings(device="software")
-CHANGES = "q4 changes what the model predicts: the KL divergence from f32 is "
+CHANGES = "q4 changes the model's predictions: the KL divergence from f32 is "
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def test_a_large_model_is_compared_on_request(
     """Fails if the first text waits minutes for a comparison that was not requested."""
     monkeypatch.setattr(format_check, "LARGE", 1000)
     assert generate(outliers, "q4") == 0
-    assert "q4 was not compared with f32, which takes minutes" in capsys.readouterr().err and not cache_file().exists()
+    assert "q4 was not compared with f32: it takes minutes" in capsys.readouterr().err and not cache_file().exists()
     assert generate(outliers, "q4", "--check") == 0 and CHANGES in capsys.readouterr().err
     assert generate(outliers, "q4") == 0 and CHANGES in capsys.readouterr().err
 

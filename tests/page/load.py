@@ -1,8 +1,8 @@
-"""Load on `glgpt serve`: clients that connect and say nothing, clients that leave in mid-answer, and one that checks.
+"""Load test of `glgpt serve`: clients that never finish a request, clients that abort an answer, and one that checks.
 
     python tests/page/load.py --seconds 600        # ten minutes: 200 half-open, 50 aborting clients
 
-Prints one line of figures, and fails where an answer was wrong, late or missing, or the server said anything.
+Prints one line of measurements. Fails if an answer is wrong, late or missing, or if the server prints anything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def connect(port: int) -> socket.socket:
 
 
 def half_open(port: int, stop: threading.Event, clients: int, seed: int) -> None:
-    """Keeps `clients` connections that never finish a request; opens those anew that the server closed."""
+    """Keeps `clients` connections that never finish a request, and replaces some of them every half second."""
     chance = random.Random(seed)
     held: list[socket.socket] = []
     while not stop.is_set():
@@ -55,7 +55,7 @@ def half_open(port: int, stop: threading.Event, clients: int, seed: int) -> None
 
 
 def aborting(port: int, stop: threading.Event, seed: int) -> None:
-    """Asks for the large file, reads a little, and resets the connection."""
+    """Requests the large file, reads a little, and resets the connection, again and again."""
     chance = random.Random(seed)
     while not stop.is_set():
         try:
@@ -70,14 +70,14 @@ def aborting(port: int, stop: threading.Event, seed: int) -> None:
 
 
 def answer(port: int, request: bytes) -> bytes:
-    """The whole answer to a request on a connection of its own."""
+    """Sends a request on a new connection; returns the whole answer."""
     with connect(port) as made:
         made.sendall(request)
         return b"".join(iter(lambda: made.recv(1 << 20), b""))
 
 
 def load(seconds: float, half: int = 200, aborts: int = 50, seed: int = 1) -> dict[str, Any]:
-    """Runs `glgpt serve` under that load; returns how many checks it answered, the slowest, and its memory's growth."""
+    """Runs `glgpt serve` under load; returns the number of checks, the slowest answer, and the growth of its memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         large = random.Random(seed).randbytes(8 << 20)
@@ -122,7 +122,7 @@ def load(seconds: float, half: int = 200, aborts: int = 50, seed: int = 1) -> di
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process holds (Linux)."""
+    """Returns the resident memory of a process in bytes (Linux)."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 

@@ -1,8 +1,8 @@
-"""What both languages compute, as cases: `shared_cases.json` holds what Python gives, and the page must give the same.
+"""Cases of what Python and the page both compute; `shared_cases.json` holds the results of Python.
 
-    PYTHONPATH=tests python tests/page/shared_cases.py    writes the file anew, after a change that both sides make
+    PYTHONPATH=tests python tests/page/shared_cases.py    rewrites the file, after a change on both sides
 
-`test_shared_cases.py` holds that Python still gives it, `viewer/test/shared.test.ts` that TypeScript does.
+`test_shared_cases.py` checks that Python still gives these results, `viewer/test/shared.test.ts` that TypeScript does.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TEXTS = (
 
 
 def chunks() -> list[dict[str, Any]]:
-    """Plans of prompts: the cheapest cut into recorded sizes."""
+    """Plans of prompts: the cheapest division into recorded sizes."""
     known = (64, 16, 1)
     lengths = (1, 3, 7, 15, 16, 17, 20, 25, 63, 64, 65, 80, 100, 127, 128)
     return [
@@ -68,7 +68,7 @@ def chunks() -> list[dict[str, Any]]:
 
 
 def windows() -> list[dict[str, int]]:
-    """Where the part of a text begins that its next token is computed from."""
+    """Starts of the part of a text from which its next token is computed."""
     return [
         {"tokens": tokens, "context": context, "start": window_start(tokens, context)}
         for context in (1, 2, 7, 256)
@@ -85,12 +85,12 @@ def drafts() -> list[dict[str, Any]]:
 
 
 def limits() -> dict[str, Any]:
-    """What a split server's messages allow, and the errors after which a client connects again."""
+    """Limits of a split server's messages, and the errors after which a client reconnects."""
     return {"guesses": MOST_GUESSES, "alternatives": MOST_ALTERNATIVES, "again": AGAIN, "replays": REPLAYS}
 
 
 def layouts() -> list[dict[str, Any]]:
-    """Matrices as texels: tiles, halves and integers of several column tiles in a texel, panels."""
+    """Matrices as texels: tiles, f16 and integers with several column tiles in a texel, panels."""
     found = []
     for layout in (
         Layout(5, 7),
@@ -124,20 +124,20 @@ def layouts() -> list[dict[str, Any]]:
 
 
 def halves() -> list[list[float | None]]:
-    """Sixteen bits and the number they are; None: not a number."""
+    """16-bit patterns and their f16 values; None for NaN."""
     bits = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x8000, 0x8001, 0xBC00, 0xFBFF, 0x7E00, 0x3555], np.uint16)
     values = bits.view(np.float16).astype(np.float64)
     return [[int(b), None if np.isnan(v) else float(v)] for b, v in zip(bits, values, strict=True)]
 
 
 def randoms() -> list[dict[str, Any]]:
-    """What a device is given of a seed, and the hash that random numbers come from."""
+    """Values that a device gets from a seed, and the hash from which random numbers are made."""
     seeds = (0, 1, 57, 2**32 - 1, 2**32, 2**53 - 1)
     return [{"seed": s, "given": draw_seed(s), "hash": hash4((draw_seed(s), 1, 2, 3))} for s in seeds]
 
 
 def samplers() -> list[dict[str, Any]]:
-    """The distribution that settings leave of logits, and the ids drawn from it."""
+    """Distributions of logits under sampling settings, and the ids drawn from them."""
     logits = (3 * np.random.default_rng(5).standard_normal(24)).astype(np.float32)
     found = []
     for settings in (
@@ -166,7 +166,7 @@ def samplers() -> list[dict[str, Any]]:
 
 
 def batches() -> list[dict[str, Any]]:
-    """The windows that a step trains on, and those of an evaluation; the index of an embedding's gradient."""
+    """Windows of a training step and of an evaluation; the index of an embedding's gradient."""
     ids = (np.arange(1000) * 37 % 91).astype(np.uint16)
     found = []
     for seed, step, rows, context in ((5, 1, 4, 6), (0, 250, 3, 9), (2**32 - 1, 123456, 2, 16)):
@@ -189,7 +189,7 @@ def batches() -> list[dict[str, Any]]:
 
 
 def rates() -> list[dict[str, Any]]:
-    """The learning rate over a run."""
+    """Learning rates over a run."""
     found = []
     for schedule in ("cosine", "linear", "constant"):
         settings = Settings("bytes", 1, 1, 4, 4, 1, 40, 3e-3, 3e-4, 5, schedule=schedule)
@@ -203,7 +203,7 @@ def rates() -> list[dict[str, Any]]:
 
 
 def loss_scales() -> list[dict[str, Any]]:
-    """From the first scale, runs of (steps that fitted, overflows after them): the scale after each; None: it ends."""
+    """Loss scales after runs of (steps without overflow, overflows after them); None if training ends."""
     found = []
     for runs in (
         [(1, 1), (0, 1), (1999, 0), (1, 0), (1999, 1), (2000, 0)],
@@ -226,7 +226,7 @@ def loss_scales() -> list[dict[str, Any]]:
 
 
 def splits() -> list[dict[str, Any]]:
-    """Bytes of the training part of a text, whose end lies between two characters."""
+    """Bytes of the training part of a text, which ends between two characters."""
     found = []
     for text, last in (("abcdefghij", 0.25), ("naïve 漢字 🙂🙂", 0.3), ("漢字漢字", 0.5), ("a", 0.1), ("abc", 0.0)):
         train, _ = Text.of_string(text).split(last)
@@ -235,7 +235,7 @@ def splits() -> list[dict[str, Any]]:
 
 
 def n_grams() -> list[dict[str, Any]]:
-    """Baselines of a score: ranks and figures of n-gram models, on contexts that the training text has and has not."""
+    """Baselines of a score: ranks and metrics of n-gram models, on contexts inside and outside the training text."""
     found = []
     for vocab, train_size, context, seed in ((11, 300, 4, 3), (5, 40, 3, 9), (300, 2, 5, 1)):
         text = [int(v * v * vocab) for v in np.random.Generator(np.random.PCG64(seed)).random(train_size + 61)]
@@ -261,7 +261,7 @@ def _plain(row: Any) -> dict[str, Any]:
 
 
 def predictions() -> dict[str, Any]:
-    """What logits give their targets, some of them equal."""
+    """Predictions of targets from logits, some of which are equal."""
     logits = np.round(2 * np.random.default_rng(8).standard_normal((30, 7))).astype(np.float32)
     targets = np.arange(30) * 5 % 7
     found = Predictions.empty(30)
@@ -277,7 +277,7 @@ def predictions() -> dict[str, Any]:
 
 
 def copied() -> list[dict[str, Any]]:
-    """What samples take from a text."""
+    """Passages that samples copy from a text."""
     text = "It was the best of times, it was the worst of times; naïve 漢字 🙂 ÉTÉ, été.\n" * 2
     samples = (
         "",
@@ -290,7 +290,7 @@ def copied() -> list[dict[str, Any]]:
 
 
 def tasks() -> list[dict[str, Any]]:
-    """Answers of toy tasks in windows, by bytes and in longer tokens."""
+    """Answers of toy tasks in windows, with tokens of one byte and longer ones."""
     lines = "".join(f"{a}+{b}={a + b}\n" for a, b in ((1, 2), (33, 4), (5, 66), (7, 8), (99, 9)))
     found = []
     for cuts in (list(range(len(lines) + 1)), [0, 2, 3, 5, 8, 9, 11, 14, 15, 18, 20, 23, 26, 30, 31, 33]):
@@ -315,7 +315,7 @@ def tasks() -> list[dict[str, Any]]:
 
 
 def cleaning() -> list[dict[str, Any]]:
-    """Texts cleaned up, and what they are made of."""
+    """Cleaned texts, and their inspection."""
     book = "x\r\n*** START OF THE PROJECT GUTENBERG EBOOK A ***\r\n\r\n  One. \t\n\n\n\nTwo ДЕ 漢字.\r\r\n"
     book += "*** END OF THIS PROJECT GUTENBERG EBOOK A ***\nno"
     found = []
@@ -346,7 +346,7 @@ def cleaning() -> list[dict[str, Any]]:
 
 
 def repeated(runs: list[list[Any]]) -> str:
-    """The text of `[text, times]` one after another."""
+    """Joins the texts of `[text, times]`, each repeated."""
     return "".join(unit * times for unit, times in runs)
 
 
@@ -364,7 +364,7 @@ LEARNT = [
 
 
 def vocabularies() -> list[dict[str, Any]]:
-    """What is learnt from words beyond the bytes that are learnt from together."""
+    """Tokenizers trained on words that are longer than the maximum."""
     found = []
     for runs, size in LEARNT:
         with tempfile.TemporaryDirectory() as folder:
@@ -375,7 +375,7 @@ def vocabularies() -> list[dict[str, Any]]:
 
 
 def tokenizers() -> list[dict[str, Any]]:
-    """The embedded model's tokenizer and two others as the page gets them, and the ids of texts."""
+    """The embedded model's tokenizer and two others in the page's format, and the ids of texts."""
     from glgpt.checkpoint.opening import Checkpoint
 
     checkpoint = Checkpoint.open(None)
@@ -398,7 +398,7 @@ def _as_data(tokenizer: Tokenizer) -> dict[str, Any]:
             for text in TEXTS
         ],
         "prompt": tokenizer.prompt("to be"),
-        # A digest of the ids: their number, and the sum of each times its place.
+        # A digest of the ids: their number, and the sum of each id times its position.
         "long": [
             {"runs": r, "ids": len(ids), "sum": int((ids * (np.arange(len(ids)) % 1000)).sum())} for r, ids in long
         ],
@@ -406,7 +406,7 @@ def _as_data(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def tolerances() -> list[dict[str, Any]]:
-    """Tensors beside references: errors everywhere, of one value, beside a massive one, of values near zero."""
+    """Tensors and references: errors in all values, in one value, next to a massive one, in values near zero."""
     rng = np.random.default_rng(6)
     tolerance = Tolerance.of("f16", 30)
     found = []
@@ -434,7 +434,7 @@ def tolerances() -> list[dict[str, Any]]:
 
 
 def cases() -> dict[str, Any]:
-    """All of them, as the file holds them."""
+    """Returns all cases, in the format of the file."""
     found = {
         "costs": {"one_token": ONE_TOKEN, "per_chunk": PER_CHUNK},
         "chunks": chunks(),

@@ -1,4 +1,4 @@
-"""Connections that never finish a request, or never read the answer: each is closed in time, and others are served."""
+"""Connections that never finish a request or never read the answer are closed in time, and others are served."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glgpt.page.serve import application, bound_socket, settings
 
 @contextlib.contextmanager
 def serving(folder: Path, limits: Limits, **more: object) -> Iterator[tuple[int, Connections]]:
-    """Port and connections of a server that a thread runs."""
+    """Runs a server in a thread; yields its port and connections."""
     listener = bound_socket("127.0.0.1", 0, "--port", limits)
     server = uvicorn.Server(settings(application(folder), listener.connections, **more))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
@@ -52,7 +52,7 @@ def get(port: int) -> bytes:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Reads to the end of a connection that the server closes."""
+    """Reads a connection until the server closes it."""
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(1 << 16):
             pass
@@ -67,7 +67,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def test_half_open_requests_are_closed_in_time(folder: Path) -> None:
-    """A server had no limit: they took its 1,024 descriptors, and it answered no one else."""
+    """Regression: half-open requests took all 1,024 file descriptors, and the server answered no other client."""
     with serving(folder, Limits(total=99, address=40, request=1.5)) as (port, connections):
         halves = [connect(port) for _ in range(32)]
         for i, half in enumerate(halves):
@@ -116,7 +116,7 @@ def test_a_client_that_does_not_read_is_disconnected(folder: Path) -> None:
         for one in (lazy, slow):
             one.sendall(b"GET /large.bin HTTP/1.1\r\nHost: localhost\r\n\r\n")
         read = 0
-        for _ in range(8):  # it takes longer than a stall in all, and goes on
+        for _ in range(8):  # takes longer than the stall limit in total, with progress
             time.sleep(0.1)
             read += len(slow.recv(4 << 20))
         deadline = time.monotonic() + 20

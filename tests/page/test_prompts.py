@@ -1,4 +1,4 @@
-"""Which texts a page opens with: given ones, those of the model's folder, or neutral ones, in its chat format."""
+"""The example prompts of a page: given ones, those of the model's folder, or neutral ones, in its chat format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = {"trained_on": "two letters", "prompts": [{"title": "First", "text": "ab"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model with a tokenizer of bytes and two special tokens."""
+    """Returns a model with a tokenizer of bytes and two special tokens."""
     folder = save_checkpoint(tmp_path / "model", CONFIG, random_weights(CONFIG))
     make_tokenizer("bytes", Text.of_string("a"), folder)
     (folder / "added_tokens.json").write_text(json.dumps({"<|start|>": 256, "<|end|>": 257}))
@@ -36,11 +36,13 @@ def titles(prompts: Prompts) -> list[str]:
 
 
 def test_prompts_are_given_or_the_models_own_or_neutral(folder: Path) -> None:
-    """A model of any kind opens with Shakespeare."""
+    """Regression: pages of all models opened with Shakespeare."""
     assert titles(Prompts.load(folder, CONFIG, ())) == list(NEUTRAL)
     (folder / "page.json").write_text(json.dumps(PAGE))
     own = Prompts.load(folder, CONFIG, ())
-    assert titles(own) == ["First"] and own.page.trained_on == "two letters"  # the other one leaves no room to write
+    assert (
+        titles(own) == ["First"] and own.page.trained_on == "two letters"
+    )  # the other prompt leaves no room for new tokens
     given = Prompts.load(folder, CONFIG, ["Dear\nSir,", "x" * 40])
     assert titles(given) == ["Dear Sir,", "x" * 31 + "…"] and given.opening() == list(b"Dear\nSir,")
     assert given.manifest()["prompts"][0] == {"title": "Dear Sir,", "text": "Dear\nSir,"}
@@ -56,7 +58,7 @@ def test_a_prompt_that_the_model_cannot_take_is_refused(
 ) -> None:
     (tmp_path / "dist").mkdir()
     monkeypatch.setattr("glgpt.page.export.built_page", lambda: tmp_path / "dist")
-    for prompt, why in (("", "--prompt is empty"), ("a" * 64, "has 64 tokens; this page takes 1 to 63")):
+    for prompt, why in (("", "--prompt is empty"), ("a" * 64, "has 64 tokens; it must have 1 to 63")):
         assert main(["export", "--model", str(folder), "--prompt", prompt, "--out", str(tmp_path / "out")]) == 2
         assert why in capsys.readouterr().err
     (folder / "page.json").write_text('{"prompts": [{"title": "x"}]}')
@@ -76,11 +78,11 @@ def test_an_instruct_model_gets_its_chat_format(folder: Path) -> None:
     assert prompts.manifest()["chat"] == [256, "user\n", None, 257, 256, "assistant\n"]
     head, tail = [256, *b"user\n"], [257, 256, *b"assistant\n"]
     assert prompts.opening() == [*head, *QUESTIONS[0].encode(), *tail]
-    assert prompts.ids("a <|end|>") == [*head, *b"a <|end|>", *tail]  # what a user types is no special token
+    assert prompts.ids("a <|end|>") == [*head, *b"a <|end|>", *tail]  # a special token in the user's text is plain text
 
 
 def test_a_number_of_parameters_is_said_in_words() -> None:
-    """135 million was 1.3e+2 million in the page, which says it as this does (`viewer/test/logic.test.ts`)."""
+    """Regression: 135 million was 1.3e+2 million in the page; `viewer/test/logic.test.ts` has the same cases."""
     numbers = [970, 151_072, 5_066_752, 134_515_008, 999_700_000, 1_557_611_200]
     assert [count_in_words(n) for n in numbers] == [
         "970", "151,000", "5.07 million", "135 million", "1 billion", "1.56 billion",

@@ -1,4 +1,4 @@
-"""The reference run: what a page that captures everything computes, whatever the number of blocks."""
+"""The reference run: the same values as a page that captures everything, for any number of blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glgpt.page.files import reference_json
 
 
 def test_blocks_are_captured_together(tmp_path: Path) -> None:
-    """The blocks of other captures are fused, and in f16 rounded otherwise, so that a page differs from it."""
+    """Blocks that are not captured are fused, which changes f16 rounding: a page would differ from the reference."""
     config = GPT2Config(vocab_size=60, n_positions=64, n_embd=24, n_layer=14, n_head=3)
     folder = save_checkpoint(tmp_path / "deep", config, random_weights(config))
     names = list(config.activations)

@@ -1,4 +1,4 @@
-"""`glgpt serve`: what is served and with which headers, what is not, how it ends; asked with plain sockets."""
+"""`glgpt serve`, tested with plain sockets: served and refused paths, headers, and how it ends."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def port(site: Path) -> Iterator[int]:
 
 
 def ask(port: int, *requests: bytes) -> bytes:
-    """All that comes back for requests on one connection, the last of which closes it."""
+    """Sends requests on one connection, the last of which closes it; returns all answers."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as made:
         made.sendall(b"".join(requests))
         return b"".join(iter(lambda: made.recv(1 << 16), b""))
@@ -89,7 +89,7 @@ def test_ranges(port: int, asked: str | None, status: int, expected: bytes | Non
 
 
 def test_texts_are_compressed_and_weights_are_not(site: Path, port: int) -> None:
-    """A page's script shrinks to a third; weights keep their length, which the page shows progress by."""
+    """A page's script shrinks to a third; weights keep their length, from which the page computes progress."""
     script = b"let text = 'to be or not to be';\n" * 1000
     (site / "large.js").write_bytes(script)
     (site / "large.bin").write_bytes(bytes(100_000))
@@ -169,7 +169,7 @@ def test_what_is_not_served(port: int, path: str, capfd: pytest.CaptureFixture[s
     ],
 )  # fmt: skip
 def test_it_answers_to_this_machine_s_names_alone(site: Path, host: str, known: bool) -> None:
-    """A name that somebody else has resolved to this address reads nothing (DNS rebinding)."""
+    """Refuses a name that another site has resolved to this address (DNS rebinding)."""
     with serving(application(site, names=["class.example"])) as address:
         port = int(address.rsplit(":", 1)[1].rstrip("/"))
         status, headers, body = parsed(ask(port, request("/a.bin", host=host)))
@@ -188,10 +188,10 @@ def test_a_classroom_is_told_the_address_and_what_it_means(site: Path) -> None:
             assert b"".join(iter(lambda: made.recv(1 << 16), b"")).endswith(BYTES)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
-    assert out == "" and "Anyone on this network can open this address" in err  # no code: stdout is no terminal
+    assert out == "" and "Anyone on this network can open this address" in err  # no QR code: stdout is not a terminal
     with command(str(site), "--port", "0", "--host", "203.0.113.7") as process:
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (2, "") and "203.0.113.7 is no address of this machine" in err
+    assert (process.returncode, out) == (2, "") and "203.0.113.7 is not an address of this machine" in err
 
 
 def test_no_other_method(port: int) -> None:
@@ -216,7 +216,7 @@ def test_nonsense_and_resets_leave_it_silent_and_answering(port: int, capfd: pyt
 
 
 def test_what_cannot_be_served_is_refused(tmp_path: Path, site: Path) -> None:
-    with pytest.raises(FileError, match=r"holds no index\.html"):
+    with pytest.raises(FileError, match=r"has no index\.html"):
         application(tmp_path)
     with pytest.raises(ArgumentError, match="port 99999 cannot be used: it must be from 0 to 65535"):
         Server(application(site), 99999)
@@ -250,7 +250,7 @@ def test_a_signal_ends_it_at_once_whoever_is_connected(site: Path, number: int, 
 def test_a_taken_port_and_a_strange_name_are_one_line(site: Path, port: int) -> None:
     for args, said in (
         ((str(site), "--port", str(port)), f"port {port} cannot be used: Address already in use"),
-        (("a\n\x1b[2Jb",), "a\\n\\x1b[2Jb holds no index.html"),
+        (("a\n\x1b[2Jb",), "a\\n\\x1b[2Jb has no index.html"),
         (("a\0b".replace("\0", "\x07"),), "a\\x07b"),
     ):
         with command(*args) as process:
@@ -260,6 +260,6 @@ def test_a_taken_port_and_a_strange_name_are_one_line(site: Path, port: int) -> 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_it_answers_under_load() -> None:
-    """A short part of `tests/page/load.py --seconds 600`."""
+    """Runs a short part of `tests/page/load.py --seconds 600`."""
     found = load(3, half=50, aborts=10)
     assert found["checks"] > 1 and found["slowest_s"] < 10 and found["memory_grown_mib"] < 50

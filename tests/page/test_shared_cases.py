@@ -1,4 +1,4 @@
-"""The cases that both languages read are still what Python gives."""
+"""Checks that Python still gives the results in shared_cases.json."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def made() -> dict[str, object]:
 @pytest.mark.parametrize("kind", KEPT)
 def test_python_gives_the_shared_cases(made: dict[str, object], kind: str) -> None:
     assert same(made[kind], KEPT[kind]), (
-        "a change that both sides make: PYTHONPATH=tests python tests/page/shared_cases.py"
+        "if both sides have changed, run: PYTHONPATH=tests python tests/page/shared_cases.py"
     )
 
 
-def same(ours: Any, theirs: Any) -> bool:
-    """Equal; floats to 1e-12, since numpy's exponential differs in its last bit from release to release."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in ours)
-    if isinstance(ours, (list, tuple)) and isinstance(theirs, list):
-        return len(ours) == len(theirs) and all(map(same, ours, theirs))
-    if isinstance(ours, float) and isinstance(theirs, float):
-        return math.isclose(ours, theirs, rel_tol=1e-12, abs_tol=1e-15)
-    return bool(ours == theirs)
+def same(now: Any, stored: Any) -> bool:
+    """True if equal; floats to 1e-12, since the last bit of NumPy's exponential depends on the release."""
+    if isinstance(now, dict) and isinstance(stored, dict):
+        return now.keys() == stored.keys() and all(same(now[key], stored[key]) for key in now)
+    if isinstance(now, (list, tuple)) and isinstance(stored, list):
+        return len(now) == len(stored) and all(map(same, now, stored))
+    if isinstance(now, float) and isinstance(stored, float):
+        return math.isclose(now, stored, rel_tol=1e-12, abs_tol=1e-15)
+    return bool(now == stored)
 
 
 def test_none_is_missing(made: dict[str, object]) -> None:

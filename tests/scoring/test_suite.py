@@ -87,9 +87,9 @@ def test_a_toy_task_is_scored_by_exact_match(tmp_path: Path) -> None:
     [
         (["missing.txt", "--suite"], "missing.txt"),
         ([".", "--suite"], "not a training run"),
-        (["-", "--suite", "--json", "--csv"], "exclude"),
+        (["-", "--suite", "--json", "--csv"], "cannot be combined"),
         (["-", "--suite", "--window", "4"], "--window"),
-        ([".", "--suite", "--model", "gpt2"], "leave --model"),
+        ([".", "--suite", "--model", "gpt2"], "remove --model"),
         (["-", "--csv"], "--suite"),
         (["short.txt", "--suite"], "too few"),
     ],

@@ -33,7 +33,7 @@ def test_without_ray_one_line_says_what_to_install(
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and 'pip install "glgpt[cluster]"' in err
     assert main(["split", "serve", "--stages", "2"]) == 2
-    assert "--stages goes with --engine ray" in capsys.readouterr().err
+    assert "--stages needs --engine ray" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

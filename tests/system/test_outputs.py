@@ -1,4 +1,4 @@
-"""What `--out` may name, for every command: nothing but a free name, an empty folder or the command's own output."""
+"""Valid `--out` of every command: a new name, an empty folder, or the command's earlier output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one of everything, which is the current one."""
+    """Makes a folder with one file of every kind the current one."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -103,7 +103,7 @@ def test_a_file_is_free_or_of_the_same_command(command: str, place: Path, capsys
         f"pipe/a{suffix}",
         "no/a" + suffix,
     ]:
-        if out != "no/a.html":  # an export makes the folder
+        if out != "no/a.html":  # an export creates the folder
             refused(words, out, capsys)
     if suffix:
         refused(words, "free", capsys)
@@ -124,7 +124,7 @@ def test_what_is_no_earlier_output_is_refused_whatever_its_manifest(
     else:
         Path("other/manifest.json").write_text(manifest)
     before = kinds(place)
-    assert "is not empty and is no earlier" in refused(FOLDERS[command], "other", capsys)
+    assert "is not empty and is not an earlier" in refused(FOLDERS[command], "other", capsys)
     assert kinds(place) == before
 
 
@@ -143,9 +143,9 @@ def test_what_is_allowed(place: Path) -> None:
 
 
 def test_a_pipe_that_comes_late_is_not_replaced(place: Path) -> None:
-    with pytest.raises(FileError, match="is no file"), written_whole(place / "pipe") as file:
+    with pytest.raises(FileError, match="is not a file"), written_whole(place / "pipe") as file:
         file.write(b"x")
-    with pytest.raises(FileError, match="is no file"), staged_folder(place / "full") as folder:
+    with pytest.raises(FileError, match="is not a file"), staged_folder(place / "full") as folder:
         (folder / "mine").write_text("new")
         (folder / "pipe").write_text("new")
         os.mkfifo(place / "full/pipe")
@@ -166,7 +166,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(place: Path) -> None:
 
 @pytest.mark.parametrize("command", ["logits", "dump", "tokenizer train"])
 def test_a_file_that_cannot_grow_is_named(command: str, place: Path) -> None:
-    """As on a full disk: writes fail halfway. In a process of its own, since the limit is the process's."""
+    """Simulates a full disk with a limit on file sizes, in a separate process, since the limit is per process."""
     import subprocess
     import sys
 
@@ -196,7 +196,7 @@ def test_an_earlier_output_is_replaced(place: Path, monkeypatch: pytest.MonkeyPa
     assert sorted(p.name for p in Path("out").iterdir()) == ["h.0.ln_1.png", "h.1.ln_1.png", "manifest.json"]
     capsys.readouterr()
     np.savez("mine.npz", a=np.zeros(2))
-    assert "exists and is no file of logits" in refused(f"logits --model {WIDE} --ids 1,2", "mine.npz", capsys)
+    assert "exists and is not a file of logits" in refused(f"logits --model {WIDE} --ids 1,2", "mine.npz", capsys)
 
 
 def test_quoted_text_is_short_and_printable() -> None:
@@ -206,7 +206,7 @@ def test_quoted_text_is_short_and_printable() -> None:
 
 
 def test_what_stopped_a_copy_of_many_files_is_said_of_the_folder(tmp_path: Path) -> None:
-    """A full disk was `out: [Errno 28] No space left on device`."""
+    """Regression: the error for a full disk was `out: [Errno 28] No space left on device`."""
     why = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere/half")
     with pytest.raises(OSError, match="No space left") as caught, named_errors(tmp_path / "out"):
         raise shutil.Error([("a", "b", str(why))])

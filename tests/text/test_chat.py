@@ -1,4 +1,4 @@
-"""The chat template: where it is read from, what it may use, and that a hostile one does no harm."""
+"""The chat template: the files it is read from, what it may use, and that a hostile one does no harm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tokenizer() -> Tokenizer:
 
 
 def write(folder: Path, template: object, file: str = "") -> Path:
-    """A folder with this chat template in tokenizer_config.json, or in `file`."""
+    """Writes a chat template to tokenizer_config.json, or to `file`; returns the folder."""
     (folder / "tokenizer_config.json").write_text(json.dumps(CONFIG | ({} if file else {"chat_template": template})))
     if file:
         (folder / file).write_text(str(template))
@@ -41,7 +41,7 @@ def test_a_template_is_read_wherever_it_is_kept(tmp_path: Path, tokenizer: Token
 
 
 def test_texts_around_the_message_are_encoded_with_it(tokenizer: Tokenizer) -> None:
-    """Split from the message, blanks before it would be tokens of their own."""
+    """If the message were encoded separately, blanks before it would become separate tokens."""
     seen: list[str] = []
     tokenizer._ordinary = lambda text: seen.append(text) or [0] * len(text)  # type: ignore[func-returns-value]
     assert Chat((256, "a ", None, "b", 257, "c")).encode(tokenizer, "<s>") == [256, *[0] * 6, 257, 0]
@@ -53,8 +53,8 @@ def test_texts_around_the_message_are_encoded_with_it(tokenizer: Tokenizer) -> N
     [
         ("{{ raise_exception('no such role') }}", "no such role"),
         ("{% for m in messages %}", "TemplateSyntaxError"),
-        ("{{ messages[0].content }}{{ messages[0].content }}", "2 times, not once"),
-        ("hello", "0 times, not once"),
+        ("{{ messages[0].content }}{{ messages[0].content }}", "2 times instead of once"),
+        ("hello", "0 times instead of once"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
         ("{{ 'a' * 4000000000 }}", "MemoryError"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "too much time or memory"),
@@ -62,7 +62,7 @@ def test_texts_around_the_message_are_encoded_with_it(tokenizer: Tokenizer) -> N
     ],
 )
 def test_a_bad_template_is_refused_in_one_line(tmp_path: Path, tokenizer: Tokenizer, template: str, why: str) -> None:
-    with pytest.raises(GlgptError, match=r"tokenizer_config\.json: the chat template is not usable") as raised:
+    with pytest.raises(GlgptError, match=r"tokenizer_config\.json: the chat template cannot be used") as raised:
         load_chat(write(tmp_path, template), tokenizer)
     assert why in str(raised.value) and str(raised.value).isprintable()
 

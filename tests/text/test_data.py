@@ -1,4 +1,4 @@
-"""Text and batches: pieces give the whole text's ids, bad text is refused, a batch depends on seed and step alone."""
+"""Text and batches: pieces give the ids of the whole text, bad text is refused, batches depend on seed and step."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def test_pieces_suit_a_tokenizer_that_puts_a_space_before_text(spaced: Tokenizer
 
 
 def test_a_special_token_with_blanks_is_never_cut() -> None:
-    assert cut("one <a b> two", ["<a b>"]) == 3  # not before `b>`, nor so near the end that one may be under way
+    assert (
+        cut("one <a b> two", ["<a b>"]) == 3
+    )  # not before `b>`, nor near the end, where a special token may have begun
     assert cut("one <a b> two and three", ["<a b>"]) == 17
     assert cut("<a b>", ["<a b>"]) == 0
 
@@ -146,7 +148,7 @@ def test_no_text_is_refused(tmp_path: Path) -> None:
         Text.of_string("")
     with pytest.raises(GlgptError, match="surrogate"):
         Text.of_string("a\ud800")
-    with pytest.raises(GlgptError, match="no string"):
+    with pytest.raises(GlgptError, match="not a string"):
         Text.of_string(5)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):
         Text.of_files([tmp_path / "none"])
@@ -165,7 +167,7 @@ def test_ids_are_made_once_and_mapped(tmp_path: Path, shakespeare: Tokenizer, mo
     assert found.validation.tolist() == shakespeare.encode(text[middle:])
     assert isinstance(found.train, np.memmap) and found.train.dtype == np.uint16
     assert seen[-1] == (len(text), len(text))
-    monkeypatch.setattr(shakespeare, "encode", None)  # the second time, nothing is tokenised
+    monkeypatch.setattr(shakespeare, "encode", None)  # the second time, nothing is tokenized
     again = load_data(Text.of_string(text), 0.1, shakespeare, key)
     assert again.train.tolist() == found.train.tolist() and again.key == found.key
     monkeypatch.undo()
@@ -233,7 +235,7 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
 
 def test_windows_start_anywhere_alike() -> None:
     counts = np.bincount(np.concatenate([starts(7, step, 100, 50) for step in range(1, 501)]), minlength=50)
-    assert len(counts) == 50  # the last place included, none beyond
+    assert len(counts) == 50  # includes the last position, and none beyond
     assert ((counts - 1000) ** 2 / 1000).sum() < 86  # chi-squared of 49 degrees, p = 0.001
     assert (starts(7, 1, 1000, 1) == 0).all()
 
@@ -257,7 +259,7 @@ def test_fixed_windows_cover_the_text_once() -> None:
 
 def test_a_text_shorter_than_the_context_is_refused() -> None:
     check_length(np.zeros(9, np.uint16), 8, "training")
-    with pytest.raises(GlgptError, match="8 tokens, too few for a context of 8: it takes 9"):
+    with pytest.raises(GlgptError, match="8 tokens, too few for a context of 8: it needs 9"):
         check_length(np.zeros(8, np.uint16), 8, "training")
 
 

@@ -1,4 +1,4 @@
-"""Crafted tokenizer.json files and texts: refused in one line or read correctly, without a panic or a hang."""
+"""Crafted tokenizer.json files and texts are refused in one line or read correctly, without a panic or a hang."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def sequence(*steps: dict[str, Any]) -> dict[str, Any]:
         (layout("tinyllama", post_processor=layout("llama2")["post_processor"] | {"special_tokens": {}}), "no ids"),
         # These took memory or time without bound.
         (layout("tinyllama", normalizer=sequence(*[replace("a", "aa")] * 40)), "normalizer.Sequence.*16 items"),
-        (layout("tinyllama", normalizer=sequence(*[replace("a", "aa")] * 4)), "more than 8 characters of one"),
-        (layout("tinyllama", normalizer=replace("a", "a" * 9)), "more than 8 characters of one"),
+        (layout("tinyllama", normalizer=sequence(*[replace("a", "aa")] * 4)), "expand one character to more than 8"),
+        (layout("tinyllama", normalizer=replace("a", "a" * 9)), "expand one character to more than 8"),
         (layout("tinyllama", normalizer={"type": "Prepend", "prepend": "x" * 10**6}), "at most 64 characters"),
-        (layout("qwen2", pre_tokenizer=regex("(a+)*b")), "repeats a group of several lengths, at character 4"),
+        (layout("qwen2", pre_tokenizer=regex("(a+)*b")), "repeats a group of varying length, at character 4"),
         (layout("qwen2", pre_tokenizer=regex("(?<x>a)")), "is not supported from character 0"),
         (layout("gemma", added_tokens=[{"content": f"<{i}>"} for i in range(MOST_SPECIAL + 1)]), "at most 10000 items"),
         (layout("gemma", added_tokens=[{"content": "x" * 257}]), "at most 256 characters"),
@@ -109,7 +109,7 @@ def test_what_no_text_depends_on_is_not_read(tmp_path: Path, change: dict[str, A
 
 
 def test_ids_are_the_same_each_time(tmp_path: Path) -> None:
-    """A dropout of 1 would leave no merge, and one between 0 and 1 others each time."""
+    """Dropout is ignored: 1 would leave no merges, and a value between 0 and 1 would give random ids."""
     ours = load(tmp_path, with_model("tinyllama", dropout=0.9))
     assert len({tuple(ours.encode("to be or not to be, and the other")) for _ in range(20)}) == 1
 
@@ -168,7 +168,7 @@ def test_patterns_that_could_take_long_are_refused(pattern: str) -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("unit", [" ", "\n", "a", "1", "-", "🙂", "e\u0301", " \n"])
 def test_a_long_run_takes_time_by_its_length(tmp_path: Path, name: str, unit: str) -> None:
-    """tiktoken panicked from 999,999 blanks on: it stores a state for each, and the bound is a million."""
+    """Regression: tiktoken panicked from 999,999 blanks on, since it stores a state for each, at most a million."""
     ours, took = load(tmp_path, layout(name)), []
     for count in (20_000, 160_000):
         text, start = unit * (count // len(unit)), time.process_time()
@@ -184,7 +184,7 @@ def test_a_million_blanks_are_no_panic(tmp_path: Path, name: str) -> None:
     ours = load(tmp_path, layout(name))
     for text in (" " * 1_200_000, "x" + "\n" * 1_200_000 + "y", "\u3000\t" * 600_000 + "1"):
         assert ours.decode(ours.encode(text)) == text
-    text = "a" + " " * (MOST_RUN - 1) + "b"  # up to here ids are those of one run
+    text = "a" + " " * (MOST_RUN - 1) + "b"  # up to this length, the run is not divided
     assert (
         ours.encode(text)
         == tokenizers.Tokenizer.from_str(json.dumps(layout(name))).encode(text, add_special_tokens=False).ids

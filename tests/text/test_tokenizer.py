@@ -1,4 +1,4 @@
-"""The tokenizer: round trips, streams, labels, odd vocabularies, and what a damaged file says."""
+"""The tokenizer: round trips, streams, labels, unusual vocabularies, and errors for damaged files."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ LETTERS = {byte: letter for letter, byte in module.LETTER_BYTE.items()}
 
 
 def spell(data):
-    """Bytes as vocab.json writes them."""
+    """Returns bytes in the letters of vocab.json."""
     return "".join(LETTERS[byte] for byte in data)
 
 
@@ -172,7 +172,7 @@ def test_tokenizer_json(tmp_path):
     ):
         path.write_text(json.dumps(other))
         ours = load_tokenizer(tmp_path, 258)
-        assert ours.split is None and ours.encode("ab") == [256]  # on the library's own engine
+        assert ours.split is None and ours.encode("ab") == [256]  # on the `tokenizers` library
     path.write_text(json.dumps(combined({}, [], model={"type": "BPE", "byte_fallback": True})))
     with pytest.raises(GlgptError, match="is damaged: tokenizers cannot read it"):
         load_tokenizer(tmp_path, 258)
@@ -195,11 +195,11 @@ def test_no_tokenizer(tmp_path, monkeypatch):
     assert ours.eos == 256
 
 
-# Merges that tiktoken would apply otherwise than BPE does
+# Merges that tiktoken would apply in another order than BPE
 
 
 def by_pairs(data, merges):
-    """The textbook algorithm: the pair of least rank first, leftmost first."""
+    """Encodes with the textbook algorithm: merges the pair of lowest rank first, from the left."""
     parts = [data[i : i + 1] for i in range(len(data))]
     while len(parts) > 1:
         ranked = [(merges.get(pair, 10**9), at) for at, pair in enumerate(pairwise(parts))]
@@ -235,7 +235,7 @@ def test_accepted_merges_are_applied_as_bpe_does(data):
 )
 def test_stray_merges_are_refused(tmp_path, merges):
     made = {a + b: 256 + i for i, (a, b) in enumerate(merges)}
-    with pytest.raises(GlgptError, match=r"merges.txt: '.*' '.*' is out of order"):
+    with pytest.raises(GlgptError, match=r"merges.txt: the merge '.*' '.*' is out of order"):
         load_tokenizer(write(tmp_path, alphabet() | made, merges), 300)
 
 
@@ -246,14 +246,14 @@ def test_stray_merges_are_refused(tmp_path, merges):
     ("name", "content", "said"),
     [
         ("vocab.json", b"{", "vocab.json is not valid JSON"),
-        ("vocab.json", b"[]", "vocab.json holds no JSON object"),
-        ("vocab.json", b"\xff", "vocab.json is no UTF-8 text"),
+        ("vocab.json", b"[]", "vocab.json does not hold a JSON object"),
+        ("vocab.json", b"\xff", "vocab.json is not UTF-8 text"),
         ("vocab.json", b'{"a": "b"}', "vocab.json does not map tokens to ids"),
         ("vocab.json", b'{"a": -1}', "vocab.json does not map tokens to ids"),
         ("vocab.json", b'{"a": 1, "b": 1}', "vocab.json gives two tokens the same id"),
         ("vocab.json", b"version https://git-lfs.github.com/spec/v1", "run git lfs pull"),
-        ("merges.txt", b"\xff", "merges.txt is no UTF-8 text"),
-        ("merges.txt", b"#version: 0.2\nt h\nthe", "merges.txt, line 3: 'the' is no pair of tokens"),
+        ("merges.txt", b"\xff", "merges.txt is not UTF-8 text"),
+        ("merges.txt", b"#version: 0.2\nt h\nthe", "merges.txt, line 3: 'the' is not a pair of tokens"),
         ("merges.txt", b"q x\n", "merges.txt: the merge 'q' 'x' needs a token that the vocabulary lacks"),
         ("tokenizer_config.json", b"nonsense", "tokenizer_config.json is not valid JSON"),
         ("added_tokens.json", b'{"a": 0.5}', "added_tokens.json does not map tokens to ids"),
@@ -273,7 +273,7 @@ def test_damaged_files(tmp_path, name, content, said):
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_damaged_tokenizer_json(tmp_path_factory, data):
-    # Any value in place of any part: a tokenizer, none, or one clear line.
+    # Replaces any part by any value: gives a tokenizer, None, or a one-line error.
     folder = tmp_path_factory.mktemp("damaged")
     whole = combined({"a": 0, "b": 1, "ab": 2}, ["a b"], added_tokens=[{"content": "<x>", "id": 3}])
     place = whole
@@ -298,7 +298,7 @@ def test_damaged_tokenizer_json(tmp_path_factory, data):
 
 @pytest.mark.parametrize(("there", "missing"), [("vocab.json", "merges.txt"), ("merges.txt", "vocab.json")])
 def test_half_a_tokenizer_is_none(tmp_path, there, missing):
-    """In its place GPT-2's own would be taken, whose ids mean something else."""
+    """Otherwise GPT-2's tokenizer would be used, whose ids have another meaning."""
     (tmp_path / there).write_text("{}")
     with pytest.raises(GlgptError, match=f"{missing} is missing"):
         load_tokenizer(tmp_path, 50257)
@@ -308,22 +308,22 @@ def test_a_merge_that_is_there_twice_is_refused(tmp_path):
     vocab = {"a": 0, "b": 1, "ab": 2}
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\na b\n")
-    with pytest.raises(GlgptError, match=r"merges\.txt: the merge 'a' 'b' is there twice"):
+    with pytest.raises(GlgptError, match=r"merges\.txt: the merge 'a' 'b' appears twice"):
         load_tokenizer(tmp_path, 3)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("merges.txt", b"\x1b[2J\x07 x y\n", r"line 1: '\x1b[2J\x07 x y' is no pair of tokens"),
+        ("merges.txt", b"\x1b[2J\x07 x y\n", r"line 1: '\x1b[2J\x07 x y' is not a pair of tokens"),
         ("merges.txt", b"\xc2\x9b1m " + b"x" * 9999 + b"\n", r"the merge '\x9b1m' 'xxx"),
         ("merges.txt", b"\n" * ((1 << 20) + 2), "more than 1,048,576 lines"),
-        ("vocab.json", b'{"a": 16777216}', "an id that is not below 16,777,216"),
-        ("vocab.json", b'{"a": 1' + b"0" * 50 + b"}", "a whole number of 51 digits"),
+        ("vocab.json", b'{"a": 16777216}', "ids must be below 16,777,216"),
+        ("vocab.json", b'{"a": 1' + b"0" * 50 + b"}", "an integer of 51 digits"),
         (
             "tokenizer_config.json",
             b'{"added_tokens_decoder": {"' + b"9" * 5000 + b'": {"content": "<x>"}}}',
-            "an id that is not below 16,777,216",
+            "ids must be below 16,777,216",
         ),
         (
             "added_tokens.json",

@@ -1,4 +1,4 @@
-"""Tokenizers made for training: their files load, say what was asked, and are the same each time."""
+"""Tokenizers made for training: their files load, have the requested size, and are the same each time."""
 
 from __future__ import annotations
 
@@ -63,13 +63,15 @@ def test_a_bpe_has_the_size_asked_for(tmp_path: Path) -> None:
     assert sorted(vocab.values()) == list(range(400)) and vocab[EOS] == 0
     lines = (tmp_path / "merges.txt").read_text().splitlines()
     assert lines[0] == "#version: 0.2" and len(lines) == 1 + 400 - 257
-    assert [vocab[line.replace(" ", "")] for line in lines[1:]] == list(range(257, 400))  # an id a merge, in order
+    assert [vocab[line.replace(" ", "")] for line in lines[1:]] == list(
+        range(257, 400)
+    )  # one id for each merge, in order
     ids = tokenizer.encode(PLAY)
     assert tokenizer.decode(ids) == PLAY and len(ids) < 0.6 * len(PLAY)
 
 
 def test_the_merges_are_those_of_the_definition(tmp_path: Path) -> None:
-    """Counted by hand: the most frequent pair each time; of equals that with the smaller ids."""
+    """Merges counted by hand: the most frequent pair each time; of equally frequent pairs, the one with smaller ids."""
     text = "low low low lower lower newest newest widest"
     make_tokenizer("bpe:263", Text.of_string(text), tmp_path)
     words = [(" " if i else "") + word for i, word in enumerate(text.split())]
@@ -96,7 +98,7 @@ def test_the_merges_are_those_of_the_definition(tmp_path: Path) -> None:
 
 def test_the_same_text_gives_the_same_files(tmp_path: Path) -> None:
     keys = set()
-    for i, parts in enumerate(([PLAY], [PLAY], [PLAY[:1000], PLAY[1000:]])):  # however it comes in files
+    for i, parts in enumerate(([PLAY], [PLAY], [PLAY[:1000], PLAY[1000:]])):  # independent of the division into files
         files = []
         for j, part in enumerate(parts):
             files.append(tmp_path / f"{i}-{j}.txt")
@@ -117,7 +119,7 @@ def test_the_end_of_text_written_out_is_not_learnt_from(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind, why",
     [
-        ("bpe:256", "too small"), ("bpe:5000", "too large for this text: it gives"), ("bpe:x", "write bpe:N"),
+        ("bpe:256", "too small"), ("bpe:5000", "too large for this text, which gives"), ("bpe:x", "write bpe:N"),
         ("bpe:", "write bpe:N"), ("bpe", "write bpe:N"), ("byte", "is not gpt2, bytes, bpe:N or a folder"),
     ],
 )  # fmt: skip
@@ -152,7 +154,7 @@ def test_a_models_tokenizer_is_cut_to_its_vocabulary(tmp_path: Path) -> None:
 
 
 def test_merges_are_found_again_from_the_tokens() -> None:
-    """As GPT-2's own are, of which tiktoken keeps the tokens only."""
+    """The merges of GPT-2's tokenizer are found in this way: tiktoken stores only the tokens."""
     lines = (embedded_weights() / "merges.txt").read_text().splitlines()
     tokenizer = load_tokenizer(embedded_weights(), 1024)
     assert tokenizer
@@ -178,7 +180,7 @@ def test_the_command_trains_and_says_so(tmp_path: Path, capsys: Capture) -> None
     tokenizer = load_tokenizer(out, None)
     assert tokenizer and tokenizer.vocab_size == 300
     assert main(["tokenizer", "train", str(tmp_path / "play.txt"), "--vocab", "300", "--out", str(out)]) == 2
-    assert "holds a tokenizer already" in capsys.readouterr().err
+    assert "holds a tokenizer" in capsys.readouterr().err
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path, capsys: Capture) -> None:
@@ -197,7 +199,7 @@ def test_the_command_refuses_in_one_line(tmp_path: Path, capsys: Capture) -> Non
 
 @pytest.mark.parametrize("size", [1 << 21, 99999999999, 10**5000], ids=["2^21", "terabytes", "long"])
 def test_a_size_beyond_reason_is_refused(size: int, tmp_path: Path) -> None:
-    """The library would abort the process in an allocation of terabytes."""
+    """Otherwise the library would try to allocate terabytes and abort the process."""
     with pytest.raises(GlgptError, match="is too large"):
         train_bpe(Text.of_string("to be " * 100), size, tmp_path / "out")
     kind = f"bpe:{size}" if size < 10**100 else "bpe:" + "9" * 5000
@@ -210,7 +212,7 @@ def test_a_full_disk_leaves_no_folder_and_names_the_file(tmp_path: Path, monkeyp
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "umask", full)  # which is called when a file has been written
+    monkeypatch.setattr(os, "umask", full)  # called after a file has been written
     with pytest.raises(OSError, match="No space left") as caught:
         make_tokenizer("bytes", Text.of_string("x"), tmp_path / "out")
     assert caught.value.filename == str(tmp_path / "out/vocab.json")
@@ -221,14 +223,14 @@ def test_a_full_disk_leaves_no_folder_and_names_the_file(tmp_path: Path, monkeyp
 
 
 def test_a_long_run_of_one_character_is_learnt_from_in_parts(tmp_path: Path) -> None:
-    """80,000 blanks took over a minute, and a million 27 minutes."""
+    """Regression: 80,000 blanks took more than a minute, and a million 27 minutes."""
     train_bpe(Text.of_string("to be " * 40 + " " * 1_000_000 + "x"), 266, tmp_path / "long")
     lines = (tmp_path / "long/merges.txt").read_text().splitlines()
     assert lines[1:6] == [f"{'Ġ' * n} {'Ġ' * n}" for n in (1, 2, 4, 8, 16)]
     train_bpe(
         Text.of_string("to be " * 40 + " " * (1_000_000 % MOST_WORD + 1000 * MOST_WORD) + "x"), 266, tmp_path / "as"
     )
-    assert identity(tmp_path / "as") == identity(tmp_path / "long")  # as often in parts of the same length
+    assert identity(tmp_path / "as") == identity(tmp_path / "long")  # the same number of parts of the same length
 
 
 SLOW = """
@@ -248,13 +250,13 @@ train_bpe(Text.of_string(text), 20_000, Path(sys.argv[1]), show)
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are read from /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_training_at_once(tmp_path: Path, number: signal.Signals) -> None:
-    """SIGTERM was ignored until the library had learnt its last merge."""
+    """Regression: SIGTERM was ignored until the library had learned its last merge."""
     handled = "import signal\nsignal.signal(signal.SIGTERM, signal.default_int_handler)\n"
     command = [sys.executable, "-c", handled + SLOW, str(tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout and any(line.strip() == "read" for line in process.stdout)
         (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        time.sleep(1)  # it learns merges
+        time.sleep(1)  # the process is learning merges
         sent = time.monotonic()
         process.send_signal(number)
         assert process.wait(60) != 0 and time.monotonic() - sent < 20

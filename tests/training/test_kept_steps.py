@@ -43,12 +43,12 @@ def test_the_last_saved_steps_are_kept_and_named(run: Path, capsys: pytest.Captu
 
 
 def test_a_step_that_is_not_kept_is_named_with_those_that_are(run: Path) -> None:
-    with pytest.raises(GlgptError, match=r"does not keep step 4: its kept steps are 12, 14 \(glgpt train --keep"):
+    with pytest.raises(GlgptError, match=r"has no step 4: its saved steps are 12, 14 \(glgpt train --keep"):
         Checkpoint.open("run@4")
     assert main(["generate", "run@4"]) == 2
     glgpt.train(resume="run", steps=16, keep=0)
     assert kept_steps(run) == []
-    with pytest.raises(GlgptError, match="it keeps no steps beside its last one"):
+    with pytest.raises(GlgptError, match="only its last checkpoint is saved"):
         Checkpoint.open("run@16")
 
 

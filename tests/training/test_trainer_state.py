@@ -242,7 +242,7 @@ def test_a_folder_without_a_state_is_refused(goldens: Path, tmp_path: Path) -> N
     state = tmp_path / "state.safetensors"
     for damage in (state.read_bytes()[:-9], b"", b"x" * 100):
         state.write_bytes(damage)
-        with pytest.raises(GlgptError, match=r"state\.safetensors is no whole safetensors file"):
+        with pytest.raises(GlgptError, match=r"state\.safetensors is not a valid safetensors file"):
             Trainer.load(tmp_path, device=DEVICE)
 
 

@@ -154,7 +154,7 @@ def test_an_existing_folder_is_not_overwritten() -> None:
     refused("run holds a run already; continue it with --resume run", out="run")
     Path("full").mkdir()
     Path("full/letter").write_text("dear")
-    refused("full is not empty; name another folder", out="full")
+    refused("full is not empty; give another folder", out="full")
     refused("play.txt is a file", out="play.txt")
     Path("bare").mkdir()
     assert glgpt.train("play.txt", out="bare", **SMALL).step == 40

@@ -1,1 +1,4 @@
-"""Options in a file, logs and metrics for those who operate a server. It never knows what a server does."""
+"""Options for operators of servers: a configuration file, logs and metrics.
+
+`add_server_options` adds them to a command and `operated` applies them. They work for any server command.
+"""

@@ -1,4 +1,4 @@
-"""`--config FILE`: options of a command in a TOML file, by their long names; the command line goes before."""
+"""`--config FILE`: reads options of a command from a TOML file; the command line takes precedence."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MOST = 1 << 20  # bytes of a file
 
 
 def configured(args: Sequence[str], options: dict[str, argparse.Action]) -> list[str]:
-    """Returns the arguments with those of the file that `--config` names before them, if it is among them.
+    """Returns the arguments, preceded by those of the file that `--config` names, if any.
 
-    `options` are a parser's by their names. An option that the command line gives is left out of the file's. Raises
-    ArgumentError for an unknown option or a value of another type, FileError for a file that cannot be read.
+    `options` maps option names to a parser's actions. Options given on the command line replace those of the file.
+    Raises ArgumentError for an unknown option or a value of the wrong type, FileError for a file that cannot be read.
     """
     words = list(args[: args.index("--")] if "--" in args else args)
     files = [word.partition("=")[2] for word in words if word.startswith(f"{OPTION}=")]
@@ -34,7 +34,7 @@ def configured(args: Sequence[str], options: dict[str, argparse.Action]) -> list
     if not files:
         return list(args)
     if len(files) > 1:
-        raise ArgumentError(f"{OPTION} is given {len(files)} times; give one file")
+        raise ArgumentError(f"{OPTION} is given {len(files)} times; give it once")
     name = f"{OPTION} {quoted(files[0], 300)}"
     try:
         values = tomllib.loads(read_text(Path(files[0]).expanduser(), MOST))
@@ -58,7 +58,7 @@ def _meant(key: str, options: dict[str, argparse.Action]) -> str:
 
 
 def _words(where: str, option: str, action: argparse.Action, value: Any) -> list[str]:
-    """The words of a command line that give an option this value."""
+    """Returns the command-line words that set an option to this value."""
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise ArgumentError(f"{where} must be true or false, not {written(value)}")

@@ -1,4 +1,4 @@
-"""Prints what the library logs about models and pages, as lines on stderr."""
+"""Prints the library's log messages about models and pages on stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Stderr(logging.Handler):
 
 @contextlib.contextmanager
 def log_on_stderr() -> Iterator[None]:
-    """Prints messages from INFO up while it is open."""
+    """Prints messages of level INFO and above on stderr inside the block."""
     handler, loggers = _Stderr(), [logging.getLogger(name) for name in SHOWN]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -33,7 +33,7 @@ def log_on_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def log_elsewhere() -> Iterator[None]:
-    """Leaves these messages to the root logger's handlers while it is open: a server formats its own."""
+    """Leaves these messages to the root logger inside the block: a server formats its own log."""
     loggers = [logging.getLogger(name) for name in SHOWN]
     before = [(logger.handlers[:], logger.level) for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Options for operators of servers: a file of options, logs, metrics."""
+"""Options for operators of servers: a configuration file, logs and metrics."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ logger = logging.getLogger(__name__)
 
 
 def add_server_options(parser: argparse.ArgumentParser, level: str = "warning", file: bool = True) -> None:
-    """Adds the options of `operated` and `--config`, which `Parser` reads; `file`: with `--log-file`."""
+    """Adds the options that `operated` applies, and `--config`, which `Parser` reads; `file` adds `--log-file`."""
     g = parser.add_argument_group("operation")
-    g.add_argument(OPTION, metavar="FILE", help="TOML with any of these options, by their long names without --")
-    g.add_argument(
-        "--metrics", metavar="[HOST:]PORT", help="serve Prometheus metrics at /metrics there (default: nowhere)"
-    )
-    g.add_argument("--log-level", choices=LEVELS, default=level, help=f"what is logged (default {level})")
-    g.add_argument("--log-format", choices=STYLES, default="text", help="json: one object a line (default text)")
+    text = "TOML file with options by their long names without --; options given here take precedence"
+    g.add_argument(OPTION, metavar="FILE", help=text)
+    text = "serve Prometheus metrics at /metrics on this address (default: no metrics)"
+    g.add_argument("--metrics", metavar="[HOST:]PORT", help=text)
+    g.add_argument("--log-level", choices=LEVELS, default=level, help=f"minimum level to log (default {level})")
+    g.add_argument("--log-format", choices=STYLES, default="text", help="json: one object per line (default text)")
     if not file:
         return
-    g.add_argument("--log-file", metavar="FILE", help="log there instead of stderr; rotated at 8 MiB, 5 are kept")
+    text = "log to this file instead of stderr; rotated at 8 MiB, 5 old files are kept"
+    g.add_argument("--log-file", metavar="FILE", help=text)
 
 
 @contextlib.contextmanager
 def operated(args: argparse.Namespace) -> Iterator[None]:
-    """Logs and serves metrics as the options say until the block ends.
+    """Logs and serves metrics inside the block, as the options say.
 
-    Raises ArgumentError for an address, and FileError for a log, that cannot be used.
+    Raises ArgumentError for an address that cannot be used, and FileError for a log file that cannot be written.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(log_elsewhere())
@@ -47,7 +48,7 @@ def operated(args: argparse.Namespace) -> Iterator[None]:
 
 
 def listening(text: str, option: str) -> tuple[str, int]:
-    """Returns the host and port of an option. Raises ArgumentError for what is neither PORT nor HOST:PORT."""
+    """Returns the host and port of an option. Raises ArgumentError unless it is PORT or HOST:PORT."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or len(port) > 5 or int(port) > 65535 or (":" in host and host[:1] != "["):
         raise ArgumentError(f"{option} {written(text)} is not [HOST:]PORT, such as 8043 or 0.0.0.0:8043")

@@ -1,4 +1,4 @@
-"""Documents of strangers that say how text becomes ids: tokenizer.json and chat templates, read within bounds.
+"""Reads tokenizer.json and chat templates, which are untrusted, with limits on size, time and memory.
 
-It knows which parts are supported; it never knows models or GL.
+`read_document` and `load_chat` are the entry points. The package depends on `text` and `system` only.
 """

@@ -1,4 +1,4 @@
-"""The chat template of an instruct model: what stands around a user's message, as token ids and text."""
+"""Reads the chat template of an instruct model: the token ids and text around a user's message."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from glgpt.text.tokenizer import Tokenizer
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 MAX_BYTES = 1 << 18  # of a template
-TIMEOUT_S = 60.0  # of the process that renders it, whose own limit is on computing time
-_MESSAGE = "\ue000message\ue001"  # stands for the user's text; private-use characters, which no template has
-_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")  # that a template may name
+TIMEOUT_S = 60.0  # wall time of the process that renders it; the process itself limits its CPU time
+_MESSAGE = "\ue000message\ue001"  # placeholder of the user's text, with private-use characters
+_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")  # variables that a template may use
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A user's turn and the start of the model's answer.
+    """The format of a user's message and the start of the model's answer.
 
-    `pieces` are ids of special tokens and texts between them; None stands for the user's message.
+    `pieces` are ids of special tokens, texts between them, and None for the user's message.
     """
 
     pieces: tuple[int | str | None, ...]
 
     def encode(self, tokenizer: Tokenizer, message: str) -> list[int]:
-        """Encodes a turn; special tokens that the message spells out are plain text.
+        """Encodes a user's message in the chat format; special tokens in the message are treated as plain text.
 
-        Raises GlgptError when the vocabulary lacks a byte of it.
+        Raises GlgptError if the vocabulary lacks a byte of it.
         """
         ids: list[int] = []
         text = ""
@@ -49,9 +49,9 @@ class Chat:
 
 
 def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
-    """Reads the chat template of a checkpoint's folder; None where it has none.
+    """Reads the chat template of a checkpoint's folder; returns None if it has none.
 
-    Raises FileError, naming the file, for a template that cannot be rendered or leaves the message out.
+    Raises FileError, naming the file, for a template that cannot be rendered or omits the message.
     """
     config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
     file = folder / (TEMPLATE if (folder / TEMPLATE).exists() else CONFIG)
@@ -60,7 +60,7 @@ def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
         return None
     rendered = _rendered(source, _variables(config), file)
     if rendered.count(_MESSAGE) != 1:
-        raise FileError(f"{_damaged(file)}: it holds the user's message {rendered.count(_MESSAGE)} times, not once")
+        raise FileError(f"{_damaged(file)}: it has the user's message {rendered.count(_MESSAGE)} times instead of once")
     special = {**tokenizer.special, _MESSAGE: -1}
     longest_first = sorted(special, key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", rendered)
@@ -69,7 +69,7 @@ def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
 
 
 def _default(template: Any) -> str | None:
-    """Returns the template of tokenizer_config.json, a text or a list of named ones; None where there is none."""
+    """Returns the template of tokenizer_config.json, a string or a list of named ones; None if there is none."""
     if isinstance(template, list):
         named = {str(t.get("name")): t.get("template") for t in template if isinstance(t, Mapping)}
         template = named.get("default")
@@ -86,11 +86,11 @@ def _variables(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _damaged(file: Path) -> str:
-    return f"{quoted(file, 300)}: the chat template is not usable"
+    return f"{quoted(file, 300)}: the chat template cannot be used"
 
 
 def _rendered(source: str, variables: Mapping[str, Any], file: Path) -> str:
-    """Renders in a process with limits on time and memory, since a template is a program from the checkpoint."""
+    """Renders a template in a process with limits on time and memory, since it is an untrusted program."""
     command = [sys.executable, "-m", "glgpt.text.untrusted.render_template"]
     asked = json.dumps({"template": source, "variables": variables})
     try:

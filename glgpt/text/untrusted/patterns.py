@@ -1,4 +1,4 @@
-"""Which regular expressions of a tokenizer.json may run: those whose failed matches take little time.
+"""Checks the regular expressions of a tokenizer.json: only those whose failed matches take little time may run.
 
 They run in a backtracking engine, on texts of a megabyte and more.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 MOST_CHARACTERS = 10_000
-MOST_REPEATS = 3  # unbounded repeats in one alternative: each multiplies a failed match's steps by the text's length
-MOST_WAYS = 1000  # in which one alternative can match, but for those repeats
+MOST_REPEATS = 3  # unbounded repeats in an alternative; each multiplies a failed match's steps by the text's length
+MOST_WAYS = 1000  # in which an alternative can match, apart from those repeats
 _CLASS = r"\[(?:[^\[\]\\]|\\.|\[(?:[^\[\]\\]|\\.)*\])+\]"
 _TOKEN = re.compile(
     r"(?P<atom>\\[pP]\{\^?\w{1,40}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\[dDwWsSrntbBAzZhH]|\\[^\w\s]|\\ "
@@ -21,13 +21,13 @@ _TOKEN = re.compile(
 
 
 def checked_pattern(pattern: str) -> str:
-    """Returns the regular expression. Raises ValueError for one that could take long, or is not understood.
+    """Returns the regular expression. Raises ValueError if it could take long, or is not supported.
 
-    A group may be repeated only where it holds no other group, and what it holds has one length: `(?:\\d{3})*`, not
-    `(a+)*` or `(a|ab)*`. Back-references, calls, conditions and named groups are not supported.
+    A group may be repeated only if it contains no other group and always matches the same length: `(?:\\d{3})*`, but
+    not `(a+)*` or `(a|ab)*`. Back-references, calls, conditions and named groups are not supported.
     """
     if len(pattern) > MOST_CHARACTERS:
-        raise ValueError(f"the regular expression has {len(pattern):,} characters; at most {MOST_CHARACTERS:,} can be")
+        raise ValueError(f"the regular expression has {len(pattern):,} characters; the limit is {MOST_CHARACTERS:,}")
     at, seen = 0, _Seen()
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
@@ -38,19 +38,19 @@ def checked_pattern(pattern: str) -> str:
             raise ValueError(f"the regular expression {why}, at character {at}")
         at = token.end()
     if seen.groups:
-        raise ValueError("the regular expression leaves a group open")
+        raise ValueError("the regular expression does not close a group")
     return pattern
 
 
 class _Group:
-    """An open group: its alternatives so far, and whether what it holds has one length and no group."""
+    """An open group: its alternatives so far; `plain` if it has one length and contains no group."""
 
     def __init__(self) -> None:
         self.alternatives, self.plain = 1, True
 
 
 class _Seen:
-    """The unread rest of a regular expression, and the cost of the alternative being read."""
+    """The open groups of a regular expression, and the cost of the alternative being read."""
 
     def __init__(self) -> None:
         self.groups: list[_Group] = []
@@ -58,7 +58,7 @@ class _Seen:
         self._last: _Group | None = None  # the group that ended with the last token
 
     def problem(self, token: re.Match[str]) -> str:
-        """Reads a token; returns what is wrong with it, or an empty text."""
+        """Reads a token; returns what is wrong with it, or an empty string."""
         last, self._last = self._last, None
         if token["open"]:
             self._varies()
@@ -86,7 +86,7 @@ class _Seen:
         if most != least:
             self._varies()
         if last and not last.plain and most != 1:
-            return "repeats a group of several lengths"
+            return "repeats a group of varying length"
         if most is None:
             self.repeats += 1
         else:

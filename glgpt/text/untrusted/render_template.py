@@ -1,6 +1,6 @@
-"""Renders a Jinja template in a sandbox, with limits on time and memory: JSON on stdin, the text on stdout.
+"""Renders a Jinja template in a sandbox with limits on time and memory: reads JSON from stdin, writes text to stdout.
 
-A process of its own, which `glgpt.text.untrusted.chat` starts: the template is a program that comes with a checkpoint.
+`glgpt.text.untrusted.chat` starts it as a process, since a template is a program that comes with a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_TEXT = 1 << 20  # characters
 
 
 def main() -> int:
-    """Renders what stdin holds; the exit code."""
+    """Renders the template on stdin; returns the exit code."""
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     from jinja2 import TemplateError
@@ -27,7 +27,7 @@ def main() -> int:
         raise TemplateError(str(message))
 
     asked = json.load(sys.stdin)
-    # As transformers renders them: blocks leave no blank lines, and loops may break.
+    # The options of transformers: blocks leave no blank lines, and loops may break.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -35,11 +35,11 @@ def main() -> int:
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
         text = environment.from_string(asked["template"]).render(asked["variables"])
-    except Exception as error:  # whatever a template makes Python raise
+    except Exception as error:  # a template can raise any error
         print(f"{type(error).__name__}: {error}"[:1000], file=sys.stderr)
         return 1
     if len(text) > MAX_TEXT:
-        print(f"it gives {len(text):,} characters", file=sys.stderr)
+        print(f"it produces {len(text):,} characters, more than {MAX_TEXT:,}", file=sys.stderr)
         return 1
     sys.stdout.buffer.write(text.encode("utf-8"))
     return 0

@@ -1,6 +1,6 @@
-"""tokenizer.json: the parts that glgpt supports, each with bounds, so that no file can crash or exhaust an engine.
+"""Reads tokenizer.json: the supported parts, each with limits, so that no file can crash or exhaust an engine.
 
-Only what is declared here reaches an engine: other fields are dropped (truncation, padding and dropout among them), and
+Only what is declared here reaches an engine. Other fields are dropped, including truncation, padding and dropout, and
 other kinds of parts are refused.
 """
 
@@ -20,12 +20,12 @@ from glgpt.system.files import read_json
 from glgpt.text.token_ids import MOST_IDS, MOST_MERGES, MOST_SPECIAL, added_ids, checked_ids
 from glgpt.text.untrusted.patterns import checked_pattern
 
-MOST_STEPS = 16  # of a sequence of parts
-MOST_GROWTH = 8  # characters that the replacements of a normalizer may make of one
+MOST_STEPS = 16  # steps of a sequence
+MOST_GROWTH = 8  # characters to which a normalizer's replacements may expand one character
 _Id = Annotated[int, Field(ge=0, lt=MOST_IDS)]
 _Token = Annotated[str, Field(max_length=256)]
 _Short = Annotated[str, Field(max_length=64)]
-_Flag = Annotated[bool, BeforeValidator(lambda value: value or False)]  # null is none
+_Flag = Annotated[bool, BeforeValidator(lambda value: value or False)]  # null means false
 
 
 class _Part(BaseModel):
@@ -41,7 +41,7 @@ class _Regex(_Part):
 
 
 class ByteLevel(_Part):
-    """Each byte as a letter: a part of any stage."""
+    """Represents each byte as a letter; it may be a part of any stage."""
 
     type: Literal["ByteLevel"]
     add_prefix_space: bool = True
@@ -50,12 +50,12 @@ class ByteLevel(_Part):
 
 
 class Metaspace(_Part):
-    """Blanks as another character, in front of words: a pre-tokenizer or a decoder."""
+    """Replaces the blanks before words by another character; a pre-tokenizer or a decoder."""
 
     type: Literal["Metaspace"]
     replacement: Annotated[str, Field(min_length=1, max_length=1)]
     prepend_scheme: Literal["first", "never", "always"] = "always"
-    add_prefix_space: bool | None = None  # of older files
+    add_prefix_space: bool | None = None  # in older files
     split: bool = True
 
 
@@ -83,7 +83,7 @@ class _Replace(_Part):
     content: _Short
 
     def growth(self) -> float:
-        """The characters that one becomes, at most; a regular expression may match none."""
+        """Returns the maximum number of characters that one becomes; a regular expression may match an empty text."""
         if isinstance(self.pattern, _Text):
             return len(self.content) / len(self.pattern.String)
         return 1 + len(self.content)
@@ -165,11 +165,11 @@ class _Template(_Part):
     @classmethod
     def _one_text(cls, single: list[Any]) -> list[Any]:
         if sum(isinstance(piece, _TextPiece) for piece in single) != 1:
-            raise ValueError("the template must have the text once")
+            raise ValueError("the template must contain the text once")
         return single
 
     def around(self) -> tuple[list[int], list[int]]:
-        """The ids before and after a text. Raises ValueError for a token without ids."""
+        """Returns the ids before and after a text. Raises ValueError for a token without ids."""
         sides = list[int](), list[int]()
         after = False
         for piece in self.single:
@@ -188,7 +188,7 @@ class _Pair(_Part):
     after: Annotated[tuple[str, _Id], Field(alias="sep", strict=False)]
 
     def around(self) -> tuple[list[int], list[int]]:
-        """The ids before and after a text."""
+        """Returns the ids before and after a text."""
         return [self.before[1]], [self.after[1]]
 
 
@@ -225,7 +225,7 @@ class _Decoders(_Part):
 
 
 class Added(_Part):
-    """A token that is looked for in a text before it is split. Its id is not that of the file: see `added_ids`."""
+    """A token that is searched for in a text before it is split. Its id in the file is ignored: see `added_ids`."""
 
     content: _Token
     single_word: bool = False
@@ -262,25 +262,25 @@ class _Whole(_Part):
     def _bounded(cls, normalizer: _Part | None) -> _Part | None:
         growth = math.prod(max(1.0, step.growth()) for step in steps(normalizer) if isinstance(step, _Replace))
         if growth > MOST_GROWTH:
-            raise ValueError(f"the replacements make more than {MOST_GROWTH} characters of one")
+            raise ValueError(f"the replacements expand one character to more than {MOST_GROWTH}")
         return normalizer
 
     @field_validator("post_processor")
     @classmethod
     def _one_template(cls, processor: _Part | None) -> _Part | None:
         if sum(not isinstance(step, ByteLevel) for step in steps(processor)) > 1:
-            raise ValueError("more than one part adds special tokens")
+            raise ValueError("more than one step adds special tokens")
         return processor
 
 
 def steps(part: Any) -> list[Any]:
-    """Returns the parts of a sequence, a part that is none by itself, and nothing for None."""
+    """Returns the steps of a sequence, a list of the part itself if it is not a sequence, and [] for None."""
     return [] if part is None else getattr(part, "steps", [part])
 
 
 @dataclass(frozen=True)
 class Document:
-    """A tokenizer.json that was checked: `vocab` maps tokens to ids, `added` those that are never split."""
+    """A checked tokenizer.json: `vocab` maps tokens to ids, `added` does so for tokens that are never split."""
 
     path: Path
     vocab: Mapping[str, int]
@@ -290,12 +290,12 @@ class Document:
     whole: _Whole
 
     def dump(self, part: Literal["normalizer", "pre_tokenizer"]) -> dict[str, Any] | None:
-        """A part as the file has it, with the fields that it leaves out; None for none, or an empty sequence."""
+        """Returns a part in the file's format, with defaults for missing fields; None if it is absent or empty."""
         found = getattr(self.whole, part)
         return dict(found.model_dump(by_alias=True, exclude_none=True)) if steps(found) else None
 
     def for_engine(self) -> str:
-        """The checked parts that a text's ids depend on, as a tokenizer.json."""
+        """Returns a tokenizer.json with the checked parts that affect a text's ids."""
         model = self.whole.model.model_dump() | {"vocab": self.vocab, "merges": self.merges, "dropout": None}
         tokens = [t.model_dump() | {"id": self.added[t.content]} for t in self.whole.added_tokens if t.content]
         parts = {"normalizer": self.dump("normalizer"), "pre_tokenizer": self.dump("pre_tokenizer")}
@@ -304,7 +304,10 @@ class Document:
 
 
 def read_document(path: Path) -> Document | None:
-    """Reads a tokenizer.json; None for another kind of model than BPE. Raises FileError, naming the field, as above."""
+    """Reads a tokenizer.json; returns None if its model is not BPE.
+
+    Raises FileError, naming the field, for a damaged file and for an unsupported part.
+    """
     whole, name = read_json(path), quoted(path, 300)
     if isinstance(model := whole.get("model"), dict) and model.get("type", "BPE") != "BPE":
         return None
@@ -326,9 +329,9 @@ def read_document(path: Path) -> Document | None:
 
 
 def _problem(error: ValidationError) -> str:
-    """Returns what is wrong with a file, and in which field, to follow its name."""
+    """Returns the end of an error message, after the file's name: the field and what is wrong with it."""
     errors = error.errors(include_url=False, include_input=False)
-    first = min(errors, key=lambda e: e["type"] == "missing")  # a pattern that is wrong is no text either
+    first = min(errors, key=lambda e: e["type"] == "missing")  # a wrong regex also gives "missing" for a plain text
     field = quoted(".".join(str(at) for at in first["loc"] if not str(at).startswith("_")), 120)
     if first["type"] == "union_tag_invalid":
         context = first["ctx"]
