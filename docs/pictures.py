@@ -1,11 +1,11 @@
-"""Makes the pictures in docs/images anew, of the embedded model and the page as they are now.
+"""Makes the pictures in docs/images from the current embedded model and page.
 
-    python docs/pictures.py                          all of them
-    python docs/pictures.py page-text head           these
-    python docs/pictures.py --out out/pictures       elsewhere, to compare
+    python docs/pictures.py                          make all pictures
+    python docs/pictures.py page-text head           make these
+    python docs/pictures.py --out out/pictures       write to another folder, to compare
 
-`attention` and `head` are what `glgpt dump` draws; a `page-…` is a shot of the exported page in Chromium (`make viewer`
-builds it). `nano-loss.png` is of a run of 2,000 steps (docs/training.md) and stays as it is.
+`glgpt dump` draws `attention` and `head`. Each `page-…` is a screenshot of the exported page in Chromium (build the
+page with `make viewer`). `nano-loss.png`, from a run of 2,000 steps (docs/training.md), is not made here.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from glgpt.page.export import export  # noqa: E402
 from glgpt.system.files import written_whole  # noqa: E402
 
 LINE = "To be, or not to be: that is the question."
-HEAD = 1, 6  # of `LINE`: looks back at the latest comma or colon
-WORD = "·father"  # of the page's own text: what else was weighed there are words, too
-PAGE_HEAD = 3, 5  # of the same text: at the end of a line, looks back at the name of who speaks
+HEAD = 1, 6  # layer and head that, in `LINE`, attend to the latest comma or colon
+WORD = "·father"  # a token of the page's first text whose alternatives are whole words too
+PAGE_HEAD = 3, 5  # layer and head that, in the same text, attend from a line's end to the speaker's name
 WIDTH = 1180
-STEPS = 320  # of training, before its picture is taken
+STEPS = 320  # training steps before the picture is taken
 TIMEOUT = 300_000  # ms
 
 WRITTEN = "!document.querySelector('.caret') && /decode/.test(document.querySelector('.rate')?.textContent)"
-STRONGEST = """async ([layer, head]) => {  // a look at an earlier token than the one before: [x, y]
+STRONGEST = """async ([layer, head]) => {  // finds the strongest attention to a token before the previous one: [x, y]
   const {shape: [, n], data} = await glgpt.activation(`h.${layer}.attn.pattern`);
   const at = (i, j) => data[(head * n + i) * n + j];
   let best = [24, 0];
@@ -53,19 +53,19 @@ STRONGEST = """async ([layer, head]) => {  // a look at an earlier token than th
 
 
 class Studio:
-    """Pages that the model was exported to, a Chromium to open them in, and the folder for the pictures."""
+    """Exports pages, opens them in Chromium, and writes pictures to a folder."""
 
     def __init__(self, out: Path, stack: ExitStack) -> None:
         self.out, self.stack = out, stack
 
     @cached_property
     def work(self) -> Path:
-        """A folder for what is made on the way."""
+        """A temporary folder."""
         return Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
 
     @cached_property
     def heads(self) -> Path:
-        """The pictures that `glgpt dump` makes of `LINE`."""
+        """Folder of the pictures that `glgpt dump` makes of `LINE`."""
         with GPT2.from_pretrained("shakespeare") as model:
             assert model.tokenizer
             dump(model, model.tokenizer.encode(LINE), self.work / "heads")
@@ -73,7 +73,7 @@ class Studio:
 
     @cached_property
     def chromium(self) -> Any:
-        """Chromium, started."""
+        """A running Chromium."""
         try:
             from playwright.sync_api import sync_playwright  # noqa: PLC0415
         except ModuleNotFoundError:
@@ -98,7 +98,7 @@ class Studio:
 
     @contextmanager
     def page(self, link: str, height: int, view: str = "Text", site: str = "") -> Iterator[Any]:
-        """The page behind `link`, its text written, showing a view."""
+        """Opens the page at `link`, waits until its text is written, and shows a view."""
         chromium = self.chromium
         with chromium.new_page(viewport={"width": WIDTH, "height": height}, color_scheme="light") as page:
             wait_without_eval(page).set_default_timeout(TIMEOUT)
@@ -106,24 +106,24 @@ class Studio:
             page.evaluate("glgpt.ready")
             page.wait_for_function(WRITTEN)
             page.get_by_role("navigation", name="Views").get_by_role("button", name=view, exact=True).click()
-            page.wait_for_timeout(1500)  # a software driver draws for a while
+            page.wait_for_timeout(1500)  # a software driver takes a while to draw
             yield page
 
     def keep(self, name: str, png: bytes) -> None:
-        """Writes a picture and says so."""
+        """Writes a picture and prints its path and size."""
         self.out.mkdir(parents=True, exist_ok=True)
         with written_whole(self.out / f"{name}.png") as file:
             file.write(png)
         print(f"{self.out / name}.png: {len(png) / 1000:.0f} KB", flush=True)
 
     def shoot(self, name: str, page: Any, whole: bool = True) -> None:
-        """Keeps the page as it looks, the whole or what the window shows."""
+        """Takes a screenshot of the whole page, or of the window only."""
         page.wait_for_timeout(1000)
         self.keep(name, packed(page.screenshot(full_page=whole)))
 
 
 def packed(png: bytes) -> bytes:
-    """A picture as a smaller file, in 256 colours; the commonest stay as they are, and with them all plain areas."""
+    """Reduces a picture to 256 colours. The 64 most common colours, and with them plain areas, do not change."""
     with Image.open(io.BytesIO(png)) as file:
         image = file.convert("RGB")
     pixels = np.asarray(image).reshape(-1, 3)
@@ -139,27 +139,27 @@ def packed(png: bytes) -> bytes:
 
 
 def attention(studio: Studio) -> None:
-    """All heads."""
+    """Makes the picture of all heads."""
     studio.keep("attention", (studio.heads / "contact-sheet.png").read_bytes())
 
 
 def head(studio: Studio) -> None:
-    """One of them."""
+    """Makes the picture of one head."""
     studio.keep("head", (studio.heads / "layer-{:02}-head-{:02}.png".format(*HEAD)).read_bytes())
 
 
 def page_text(studio: Studio) -> None:
-    """The page as it opens, and what else the model weighed at one token."""
+    """Shows the page as it opens, with the alternatives of one token."""
     with studio.page("", 960) as page:
         token = page.locator(f".token[aria-label^='{WORD},']").first
         if not token.count():
-            raise GlgptError(f"the text that the page opens with has no token {WORD} any more; name another in WORD")
+            raise GlgptError(f"the page's first text no longer has the token {WORD}; change WORD")
         token.hover()
         studio.shoot("page-text", page)
 
 
 def page_attention(studio: Studio) -> None:
-    """One head, and a look of it."""
+    """Shows one head and one of its attention weights."""
     layer, head = PAGE_HEAD
     with studio.page(f"#tokens=90&layer={layer}&head={head}", 950, "Attention") as page:
         x, y = page.evaluate(STRONGEST, [layer, head])
@@ -168,7 +168,7 @@ def page_attention(studio: Studio) -> None:
 
 
 def page_blocks(studio: Studio) -> None:
-    """What each block would say."""
+    """Shows each block's predictions."""
     with studio.page("#tokens=90", 640, "Blocks") as page:
         page.wait_for_function("document.querySelectorAll('.lens td button:not(:empty)').length >= 60")
         page.locator(".lens tr").nth(7).locator("td button").nth(5).click()
@@ -176,14 +176,14 @@ def page_blocks(studio: Studio) -> None:
 
 
 def page_textures(studio: Studio) -> None:
-    """An intermediate as a matrix, and one of its values."""
+    """Shows an activation as a matrix, and one of its values."""
     with studio.page("#tokens=90&texture=h.3.attn.q", 830, "Textures") as page:
         page.locator(".plane canvas").first.hover(position={"x": 301, "y": 20})
         studio.shoot("page-textures", page)
 
 
 def page_passes(studio: Studio) -> None:
-    """The passes of a token, timed, and one of them."""
+    """Shows a token's passes with their times, and one of them."""
     with studio.page("#tokens=90", 1026, "Passes") as page:
         page.get_by_role("button", name="Time them").click()
         page.wait_for_function("/slope over repeats|timer queries/.test(document.querySelector('.names').textContent)")
@@ -193,7 +193,7 @@ def page_passes(studio: Studio) -> None:
 
 
 def page_device(studio: Studio) -> None:
-    """The device, compared with the desktop."""
+    """Shows the device and its comparison with the desktop."""
     with studio.page("#tokens=90", 760, "Device") as page:
         page.get_by_role("button", name="Compare").click()
         page.wait_for_function("/PASS|FAIL/.test(document.querySelector('.verdict').textContent)")
@@ -201,7 +201,7 @@ def page_device(studio: Studio) -> None:
 
 
 def page_cut(studio: Studio) -> None:
-    """A layer that looks at the token before alone: both texts, and what became of each word."""
+    """Shows a layer that attends only to the previous token: both texts, compared word by word."""
     with studio.page("#tokens=60&layer=2&head=mean", 700, "Attention") as page:
         page.get_by_label("Looks at").select_option("previous")
         page.wait_for_function("document.querySelector('.intervention-bar .parting')")
@@ -212,21 +212,21 @@ def page_cut(studio: Studio) -> None:
 
 
 def page_data(studio: Studio) -> None:
-    """A text of one's own choice, cleaned and cut in two."""
+    """Shows a chosen text, cleaned up and split in two."""
     with studio.page("#tokens=2&step=data", 860, "Train", studio.training) as page:
         page.wait_for_timeout(2000)
         studio.shoot("page-data", page)
 
 
 def page_tokens(studio: Studio) -> None:
-    """A text cut by two vocabularies."""
+    """Shows a text tokenized by two vocabularies."""
     with studio.page("#tokens=2&step=tokens", 860, "Train", studio.training) as page:
         page.wait_for_function("document.querySelectorAll('.vocabulary')[1]?.dataset.tokens > 0")
         studio.shoot("page-tokens", page, whole=False)
 
 
 def page_train(studio: Studio) -> None:
-    """A model that has learnt for `STEPS` steps; then what it writes, `page-write`, and its score, `page-score`."""
+    """Shows a model after `STEPS` steps of training, a text by it (`page-write`) and its score (`page-score`)."""
     with studio.page("#tokens=2&step=train", 1000, "Train", studio.training) as page:
         page.get_by_role("button", name="Start").click()
         for step in range(STEPS // 10, STEPS + 1, STEPS // 10):
@@ -253,14 +253,14 @@ PICTURES = {maker.__name__.replace("_", "-"): maker for maker in MAKERS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Makes the pictures that were asked for; the exit code."""
+    """Makes the requested pictures and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(PICTURES)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(PICTURES)} (default: all)")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images", metavar="DIR", help="default: docs/images")
     args = parser.parse_args(argv)
     try:
         if unknown := [name for name in args.names if name not in PICTURES]:
-            raise GlgptError(f"no picture is called {unknown[0]!r}; take of {', '.join(PICTURES)}")
+            raise GlgptError(f"unknown picture {unknown[0]!r}; expected any of {', '.join(PICTURES)}")
         with ExitStack() as stack:
             studio = Studio(args.out, stack)
             for name in args.names or PICTURES:

@@ -1,4 +1,4 @@
-"""The figures of docs/split.md: what rounding hidden states costs, what they give away, how fast a split model is.
+"""Measures the results in docs/split.md: what rounding hidden states costs, what they reveal, a split model's speed.
 
 python docs/split_figures.py loss [MODEL] [--windows 5]
 python docs/split_figures.py probe [MODEL]
@@ -6,8 +6,8 @@ python docs/split_figures.py distance
 python docs/split_figures.py token [MODEL] [--device gpu] [--blocks 6-11] [--wire f16]
 python docs/split_figures.py sessions [MODEL] [--device gpu] [--blocks 1-11] [--dtype f16]
 
-MODEL is a folder or a Hub name. Without one, `loss` and `probe` take the embedded model, `token` and `sessions`
-take random weights of GPT-2's 124M shape.
+MODEL is a folder or a Hub name. Without it, `loss` and `probe` use the embedded model; `token` and `sessions` use
+random weights of GPT-2's 124M shape.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from glgpt.wire import hidden, messages  # noqa: E402
 from glgpt.wire.messages import Ask, Open, Step  # noqa: E402
 
 TEXT = ROOT / "tests" / "data" / "shakespeare-validation.txt"
-JUDGED, LEARNED = 20, 100  # windows of a whole context each, for `probe`
+JUDGED, LEARNED = 20, 100  # windows of a whole context to test and to train on, for `probe`
 LOSS_WINDOWS = 20
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\n"
 ROUND_TRIPS = (0, 5, 50, 200)  # milliseconds
 CLIENTS = (1, 2, 4, 8)
-ROUNDS = 3  # of each number of clients, by turns
+ROUNDS = 3  # for each number of clients, in turns
 
 
 def windows(model: GPT2, count: int) -> list[list[int]]:
-    """Texts of a whole context, one after another."""
+    """Returns `count` consecutive texts of a whole context."""
     ids, n = model.encode(TEXT.read_text(encoding="utf-8")), model.config.n_positions
     return [ids[i * n : (i + 1) * n] for i in range(count)]
 
 
 def nats(logits: Floats, ids: list[int]) -> Floats:
-    """The loss of each next token, `[T - 1]`."""
+    """Returns the loss of each next token, `[T - 1]`."""
     x = logits[:-1].astype(np.float64)
     x -= x.max(axis=1, keepdims=True)
     losses: Floats = np.log(np.exp(x).sum(axis=1)) - x[np.arange(len(x)), ids[1:]]
@@ -71,7 +71,7 @@ def nats(logits: Floats, ids: list[int]) -> Floats:
 
 
 def loss(name: str | None, count: int) -> None:
-    """Loss and greedy agreement by the depth of the cut and how states travel."""
+    """Prints loss and greedy agreement for each split point and each encoding of hidden states."""
     with GPT2.from_pretrained(name, device="software") as model:
         texts, names = windows(model, count), model.config.stream()
         runs = [model.run_with_cache(ids, names) for ids in texts]
@@ -99,7 +99,7 @@ def loss(name: str | None, count: int) -> None:
 
 
 def probe(name: str | None) -> None:
-    """How many tokens of unseen text a linear map recovers from their hidden states, by depth."""
+    """Prints how many tokens of unseen text a linear map recovers from their hidden states, for each depth."""
     with GPT2.from_pretrained(name, device="software") as model:
         names = model.config.stream()
         texts = windows(model, LEARNED + JUDGED)
@@ -117,7 +117,7 @@ def probe(name: str | None) -> None:
         x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
         onehot = np.zeros((cut, vocab))
         onehot[np.arange(cut), targets[:cut]] = 1
-        onehot /= np.sqrt(onehot.sum(axis=0) + 1)  # rare tokens count as much as common ones nearly
+        onehot /= np.sqrt(onehot.sum(axis=0) + 1)  # so that rare tokens count nearly as much as common ones
         w = np.linalg.solve(x[:cut].T @ x[:cut] + 1e-1 * np.eye(x.shape[1]), x[:cut].T @ onehot)
         right = float(((x[cut:] @ w).argmax(axis=1) == targets[cut:]).mean())
         print(f"{n}: {100 * right:.1f}% of {len(targets) - cut} unseen tokens", flush=True)
@@ -125,7 +125,7 @@ def probe(name: str | None) -> None:
 
 @contextlib.contextmanager
 def server(model: str | None = None, blocks: str = "4-5", **options: Any) -> Iterator[StageServer]:
-    """A server of some blocks of a model, on software GL unless `options` say otherwise."""
+    """Runs a server of some blocks of a model, by default on software GL."""
     engine = Engine(model, blocks, **{"device": "software"} | options)
     with contextlib.closing(engine), running(StageServer(engine, port=0)) as made:
         yield made
@@ -133,7 +133,7 @@ def server(model: str | None = None, blocks: str = "4-5", **options: Any) -> Ite
 
 @contextlib.contextmanager
 def model_or_random(name: str | None) -> Iterator[str]:
-    """A model's name; without one a folder of random weights of GPT-2's 124M shape."""
+    """Yields the model's name; without one, a folder of random weights of GPT-2's 124M shape."""
     if name:
         yield name
         return
@@ -143,7 +143,7 @@ def model_or_random(name: str | None) -> Iterator[str]:
 
 @contextlib.contextmanager
 def serving(model: str, blocks: str, device: str, dtype: str) -> Iterator[str]:
-    """The address of `glgpt split serve` in a process of its own, as its users have it."""
+    """Runs `glgpt split serve` as a separate process and yields its address."""
     call = [sys.executable, "-m", "glgpt", "split", "serve", "--model", model, "--blocks", blocks, "--listen", "0"]
     call += ["--json", "--device", device, "--dtype", dtype]
     process = subprocess.Popen(call, stdout=subprocess.PIPE, text=True)
@@ -156,7 +156,7 @@ def serving(model: str, blocks: str, device: str, dtype: str) -> Iterator[str]:
 
 
 def token(name: str | None, device: str, blocks: str | None, dtype: str, wire: str, tokens: int) -> None:
-    """Milliseconds of a decoded token, unsplit and with some blocks on a server on this machine, interleaved."""
+    """Prints the milliseconds per decoded token, unsplit and with some blocks on a local server, measured in turns."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(model_or_random(name))
         with Checkpoint.open(folder) as checkpoint:
@@ -179,15 +179,15 @@ def token(name: str | None, device: str, blocks: str | None, dtype: str, wire: s
             ms = {label: statistics.median(found) for label, found in taken.items()}
             more = ms["split"] - 1.15 * ms["unsplit"]
             print(
-                f"temperature {temperature}: unsplit {ms['unsplit']:.2f} ms a token, split {ms['split']:.2f}, "
-                f"{ms['split'] / ms['unsplit']:.2f}x, {more:+.2f} ms beyond 1.15x"
+                f"temperature {temperature}: unsplit {ms['unsplit']:.2f} ms per token, split {ms['split']:.2f}, "
+                f"{ms['split'] / ms['unsplit']:.2f}x, {more:+.2f} ms above 1.15x"
                 + ("" if len(texts) == 1 else "  TEXTS DIFFER"),
                 flush=True,
             )
 
 
 async def client(url: str, width: int, tokens: int) -> None:
-    """A session that sends the same hidden state again and again."""
+    """Runs a session that sends the same hidden state `tokens` times."""
     states = np.random.default_rng(0).standard_normal((1, width)).astype("<f4").tobytes()
     async with connect(url, compression=None, proxy=None, max_size=None) as socket:
         await socket.send(messages.encode(Open(protocol=messages.PROTOCOL)))
@@ -200,7 +200,7 @@ async def client(url: str, width: int, tokens: int) -> None:
 
 
 def clients(url: str, count: int, width: int, tokens: int) -> None:
-    """`count` sessions at once; prints the seconds that they took."""
+    """Runs `count` sessions at once and prints the seconds that they took."""
 
     async def run() -> float:
         start = time.perf_counter()
@@ -211,7 +211,7 @@ def clients(url: str, count: int, width: int, tokens: int) -> None:
 
 
 def sessions(name: str | None, device: str, blocks: str | None, dtype: str, tokens: int) -> None:
-    """Tokens/s of one server by the number of sessions; the clients are a process of their own and compute nothing."""
+    """Prints a server's tokens/s for several numbers of sessions. Clients run in another process, without a model."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(model_or_random(name))
         with Checkpoint.open(folder) as checkpoint:
@@ -239,7 +239,7 @@ def sessions(name: str | None, device: str, blocks: str | None, dtype: str, toke
 
 
 def distance() -> None:
-    """Tokens/s of one client over lines of several lengths, with and without speculation."""
+    """Prints a client's tokens/s over several network latencies, with and without speculation."""
     with server() as made:
         for temperature in (0.0, 0.8):
             for round_trip in ROUND_TRIPS:
@@ -260,27 +260,29 @@ def distance() -> None:
 
 
 def main() -> None:
-    """Runs one of the figures."""
+    """Runs one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, metavar="FIGURE")
+    commands = parser.add_subparsers(required=True, metavar="MEASUREMENT")
     for figure in (loss, probe):
         p = commands.add_parser(figure.__name__, help=figure.__doc__)
         p.add_argument("name", nargs="?", metavar="MODEL")
         p.set_defaults(run=figure)
         if figure is loss:
-            p.add_argument("--windows", type=int, default=LOSS_WINDOWS, dest="count", help="of a whole context each")
+            p.add_argument(
+                "--windows", type=int, default=LOSS_WINDOWS, dest="count", help="number of windows of a whole context"
+            )
     commands.add_parser("distance", help=distance.__doc__).set_defaults(run=distance)
     for served, held in ((token, "the latter half"), (sessions, "all but the first, without the embedding")):
         p = commands.add_parser(served.__name__, help=served.__doc__)
         p.add_argument("name", nargs="?", metavar="MODEL")
         p.add_argument("--device", default="software")
-        p.add_argument("--blocks", metavar="A-B", help=f"what the server holds (default: {held})")
+        p.add_argument("--blocks", metavar="A-B", help=f"blocks that the server holds (default: {held})")
         p.add_argument("--dtype", default="f32")
-        p.add_argument("--tokens", type=int, default=40, help="of each session and round")
+        p.add_argument("--tokens", type=int, default=40, help="number of tokens per session and round")
         p.set_defaults(run=served)
         if served is token:
             p.add_argument("--wire", default="f32")
-    p = commands.add_parser("clients", help="what `sessions` starts")
+    p = commands.add_parser("clients", help="the clients that `sessions` starts")
     p.add_argument("url")
     for number in ("count", "width", "tokens"):
         p.add_argument(number, type=int)

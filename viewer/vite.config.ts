@@ -1,12 +1,12 @@
 import { defineConfig, type UserConfig } from "vite";
 
-// Relative addresses, so that the page works under any path; one script and one style, so that a single file can hold them.
+// The page. Addresses are relative, so that it works under any path; one script and one style fit into a single file.
 const page: UserConfig = {
   base: "./",
   build: { target: "es2022", assetsInlineLimit: 1 << 20, chunkSizeWarningLimit: 600, modulePreload: false },
 };
 
-// The scriptable object as a module, and an example of its use.
+// The scriptable object as a module, with an example page.
 const embed: UserConfig = {
   publicDir: "embed",
   build: {
@@ -17,7 +17,7 @@ const embed: UserConfig = {
   },
 };
 
-// The dashboard of a federation, which its gateway serves.
+// A federation's dashboard, which its gateway serves.
 const dashboard: UserConfig = {
   base: "./",
   root: "dashboard",

@@ -56,7 +56,7 @@ for (const kind of [HTMLCanvasElement, OffscreenCanvas]) {
 
 
 @pytest.mark.parametrize(
-    ("init", "message"), [(NO_WEBGL, "no WebGL2"), (SMALL_TEXTURES, "stops at 64 squared")], ids=["none", "too small"]
+    ("init", "message"), [(NO_WEBGL, "no WebGL2"), (SMALL_TEXTURES, "at most 64 x 64")], ids=["none", "too small"]
 )
 def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init: str, message: str) -> None:
     page = browse(serve(exported), init)
@@ -82,7 +82,7 @@ def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     page.goto(serve(exported))
     page.get_by_role("alert").wait_for()
     said = page.get_by_role("alert").inner_text()
-    assert "no memory for the" in said and "MB with --dtype q8" in said and "MB with --context 128." in said
+    assert "enough memory for the" in said and "MB with --dtype q8" in said and "MB with --context 128." in said
     assert not [url for url in fetched if "weights" in url]
 
 
@@ -359,7 +359,7 @@ def test_a_manifest_that_cannot_be_is_said(
     ("changed", "said"),
     [
         ({"pattern": "("}, "its split pattern is not a regular expression"),
-        ({"ids": [0, 1]}, "it has 2 ids of"),
+        ({"ids": [0, 1]}, "it has 2 ids for"),
         ({"ranks": "A=A", "ids": None}, "a token is not base64"),
     ],
 )

@@ -108,10 +108,10 @@ def test_a_text_comes_whole_or_in_words_for_people(page: Any, stranger: str) -> 
         ("zeros", "holds a zero byte", 1),
         ("empty", "is empty", 1),
         ("cut", "tried 4 times: ", 4),
-        ("stalls", "no byte came for 0.7 s", 4),
-        ("endless", "this page takes up to 1.0 MB", 1),
+        ("stalls", "no data arrived for 0.7 s", 4),
+        ("endless", "this page accepts up to 1.0 MB", 1),
         ("round", "tried 4 times", 4),
-        ("closed", "lets no page of another address read it (CORS)", 1),
+        ("closed", "does not let other pages read it (CORS)", 1),
     ):
         found = fetch(path)
         assert said in found.get("error", ""), (path, found)
@@ -122,9 +122,9 @@ def test_a_text_comes_whole_or_in_words_for_people(page: Any, stranger: str) -> 
     assert fetch("latin", encoding="windows-1252")["text"] == "naïve café"
     assert Stranger.asked == []  # the bytes were held
     for address, said in (
-        ("http://127.0.0.1:9/x", "may fetch from"),
-        ("novel", "is no address"),
-        ("file:///etc/hostname", "is no web address"),
+        ("http://127.0.0.1:9/x", "may only fetch from"),
+        ("novel", "is not an address"),
+        ("file:///etc/hostname", "is not a web address"),
     ):
         assert said in page.evaluate(FETCH, [address, {}])["error"]
 

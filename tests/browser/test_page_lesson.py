@@ -97,7 +97,9 @@ def test_a_cut_head_writes_what_the_desktop_writes_without_it(page: Any) -> None
             assert page.evaluate(script, asked) == list(desktop.generate_ids(ids, 24, temperature=0, interventions=cut))
         page.evaluate("glgpt.intervene([])")
         assert page.evaluate(script, asked) == whole
-    assert "no part of this model" in page.evaluate("glgpt.intervene(['h.3.attn.99']).catch((error) => error.message)")
+    assert "not a part of this model" in page.evaluate(
+        "glgpt.intervene(['h.3.attn.99']).catch((error) => error.message)"
+    )
 
 
 def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(page: Any) -> None:
@@ -118,7 +120,7 @@ def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(page:
             wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
             assert page.evaluate(script, asked) == wanted != whole, word
         page.evaluate("glgpt.intervene([])")
-    assert "is no change of a part" in page.evaluate("glgpt.intervene(['h.3*x']).catch((error) => error.message)")
+    assert "is not a change of a part" in page.evaluate("glgpt.intervene(['h.3*x']).catch((error) => error.message)")
 
 
 def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None:
@@ -172,13 +174,13 @@ def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_d
             assert np.abs(found - plain[np.arange(24), wanted]).max() > 1e-3, word
         page.evaluate("glgpt.intervene([])")
     for wrong, said in {
-        "h.3.mlp:previous": "no part of this model",
-        "h.3.attn:sideways": "no pattern of attention",
-        "h.3@x@a": "is no change",
+        "h.3.mlp:previous": "not a part of this model",
+        "h.3.attn:sideways": "not an attention pattern",
+        "h.3@x@a": "is not a change",
     }.items():
         assert said in page.evaluate("(word) => glgpt.intervene([word]).catch((error) => error.message)", wrong)
     twice = page.evaluate("glgpt.intervene(['h.3@1@a', 'h.3@2@a']).catch((error) => error.message)")
-    assert "a part can be patched at one" in twice
+    assert "a part can be patched at only one" in twice
 
 
 def test_where_a_head_looks_and_a_patch_are_chosen_and_kept_in_the_link(page: Any) -> None:

@@ -172,9 +172,9 @@ def test_a_saved_model_is_opened_beside_the_pages_own(site: Path, serve: Serve, 
     np.testing.assert_allclose(logits(page), wanted, atol=2e-4, rtol=1e-4)
     (folder / "play.txt").write_text("a text")
     for names, said in (
-        (["play.txt"], "play.txt holds no model: a model is the .zip that Download saved"),
+        (["play.txt"], "play.txt holds no model: choose the .zip that Download saved"),
         (["config.json"], "config.json holds no model"),
-        (["config.json", "model.safetensors"], "vocab.json is missing beside the weights: a model is"),
+        (["config.json", "model.safetensors"], "vocab.json is missing next to the weights: choose"),
     ):
         page.locator(".models input[type=file]").set_input_files([str(folder / name) for name in names])
         page.get_by_text(said).wait_for()

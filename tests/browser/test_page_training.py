@@ -238,9 +238,9 @@ def test_what_cannot_be_trained_is_said(page: Any) -> None:
         return found
 
     assert "too few" in said({"text": "short"})
-    assert "no string" in said({"text": 5})
+    assert "must be a string" in said({"text": 5})
     assert "outside the vocabulary" in said({"ids": [1, 999]})
-    assert "Steps are 0" in said({"text": PLAY, "steps": 0})
+    assert "steps is 0" in said({"text": PLAY, "steps": 0})
     assert "too large for this text" in said({"text": "ab" * 500, "config": {"tokenizer": "bpe:300"}})
     assert "mini with bytes" in said({"text": PLAY, "config": {"preset": "huge"}})
     assert "only one" in said({})

@@ -98,7 +98,7 @@ def test_a_training_that_cannot_begin_leaves_the_one_before(page: Any) -> None:
       return found;
     }"""
     *checked, built = page.evaluate(script, [TWELVE, step])
-    for (said, *same), expected in zip(checked, ("not whole", "holds a NaN", "cut off"), strict=True):
+    for (said, *same), expected in zip(checked, ("incomplete", "holds a NaN", "cut off"), strict=True):
         assert expected in said and same == [True, True, "paused", True]
     assert "cannot render to" in built[0] and built[1:] == [True, False, "paused", True]
     page.evaluate("glgpt.resume()")

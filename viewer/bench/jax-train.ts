@@ -1,5 +1,5 @@
-// The same training step in jax-js's WebGL backend: one jitted function from weights and a batch to the loss and the
-// weights that follow. jax-js counts references: `.ref` is one more, and every operation takes one.
+// The training step in jax-js's WebGL backend: one jitted function from weights and a batch to the loss and the new
+// weights. jax-js counts references: `.ref` adds one, and every operation consumes one.
 
 import { defaultDevice, init, jit, nn, numpy as np, tree, valueAndGrad } from "@jax-js/jax";
 import { batch, type Course, type Learner, type Shape, type Weights } from "./learner";
@@ -30,7 +30,7 @@ export class JaxLearner implements Learner {
   }
 
   static async open(shape: Shape, course: Course, weights: Weights): Promise<JaxLearner> {
-    if (!(await init("webgl")).includes("webgl")) throw new Error("jax-js finds no WebGL");
+    if (!(await init("webgl")).includes("webgl")) throw new Error("jax-js found no WebGL");
     defaultDevice("webgl");
     return new JaxLearner(shape, course, weights);
   }
@@ -80,7 +80,7 @@ export class JaxLearner implements Learner {
     return nn.logSoftmax(logits).mul(nn.oneHot(targets, vocab_size)).sum(1).sum().mul(-1 / (size * context));
   }
 
-  /** AdamW (Loshchilov and Hutter 2019) on gradients clipped by the norm of all together. */
+  /** Applies AdamW (Loshchilov and Hutter 2019) to gradients clipped by their global norm. */
   private update([values, first, second]: State, gradients: Params, [unbias1, unbias2]: np.Array[]): State {
     const { betas, eps, clip, weight_decay } = this.shape.recipe;
     const { lr } = this.course;

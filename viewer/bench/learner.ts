@@ -1,4 +1,4 @@
-// What is raced in training: learners that begin with the same weights and see the same windows of the same text.
+// The interface of the compared trainings, which begin with the same weights and see the same windows of the same text.
 
 import { starts, type Ids } from "../src/training/batches";
 import type { Tensors } from "../src/training/files";
@@ -16,7 +16,7 @@ export interface Shape {
   };
 }
 
-/** A race's text, and the learning rate of every step. */
+/** The text of a comparison, its seed, and the learning rate of every step. */
 export interface Course {
   ids: Ids;
   seed: number;
@@ -25,21 +25,21 @@ export interface Course {
 
 export interface Learner {
   readonly engine: string;
-  /** Takes that many steps more, and resolves with their losses (nats a token) when the last one's work is done. */
+  /** Takes this many more steps. Resolves to their losses (nats per token) when the last step is done. */
   take(steps: number): Promise<number[]>;
-  /** Bytes of all its textures; null where it does not say. */
+  /** Returns the bytes of all its textures; null if the engine does not report them. */
   bytes(): number | null;
   close(): void;
 }
 
 export type Weights = Tensors;
 
-/** The first ids of a step's windows. */
+/** Returns the positions at which a step's windows begin. */
 export function firstIds({ ids, seed }: Course, { recipe: { batch, context } }: Shape, step: number): number[] {
   return starts(seed, step, batch, ids.length - context);
 }
 
-/** A step's ids, window by window, and the targets that follow each. */
+/** Returns a step's ids, window by window, and the target that follows each id. */
 export function batch(course: Course, shape: Shape, step: number): { inputs: Int32Array; targets: Int32Array } {
   const { context } = shape.recipe;
   const at = firstIds(course, shape, step).flatMap((first) => Array.from({ length: context }, (_, i) => first + i));

@@ -1,4 +1,5 @@
-// The page's player beside tfjs on one device: products, and GPT-2 with a cache. `run.py` serves this and takes the results.
+// Compares the page's player with tfjs on one device: products, and GPT-2 with a cache. `run.py` serves this page and
+// receives the results.
 
 import { Device } from "../src/gl/device";
 import { Player } from "../src/gl/player";
@@ -12,7 +13,7 @@ import { train, type TrainTask } from "./train";
 interface Task {
   rounds: number;
   only: "products" | "model" | null;
-  dtype: "f32" | "f16" | "q8" | "q4"; // of the page's model; products are measured in f32 and f16
+  dtype: "f32" | "f16" | "q8" | "q4"; // the page's model; products are measured in f32 and f16
   shape: [number, number];
   rows: number[];
   prompt: number;
@@ -29,8 +30,8 @@ interface Row {
 }
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
-const DECODED = 16; // tokens a measured generation decodes, around the context asked for
-const KEPT = 512e6; // bytes of results that may live at once
+const DECODED = 16; // tokens that a measured generation decodes, around the given context
+const KEPT = 512e6; // maximum bytes of results that live at once
 
 async function products(device: Device, task: Task, m: number): Promise<{ rows: Row[]; apart: Record<string, number> }> {
   const [k, n] = task.shape;
@@ -77,7 +78,7 @@ async function products(device: Device, task: Task, m: number): Promise<{ rows: 
     ms: time,
     gflops: (2 * m * k * n) / time / 1e6,
   });
-  // each dtype with the better of the two fetches, as the page's own probe would have it
+  // each dtype with the faster of the two fetches, which the page's probe would choose
   return { rows: [row("tfjs", ms[0]!), row("glgpt f32", least(ms[1]!, ms[2]!)), row("glgpt f16", least(ms[3]!, ms[4]!))], apart };
 }
 
@@ -85,12 +86,12 @@ function least(a: number, b: number): number {
   return Math.min(a, b);
 }
 
-/** A decoded token by what chooses it; tfjs's only ever takes the best. */
+/** The sampling settings that are measured; tfjs's model is always greedy. */
 const SAMPLED = {
   "+ temp 0.8": { temperature: 0.8 },
   "+ top-k 40": { temperature: 0.8, topK: 40 },
   "+ top-p 0.9": { temperature: 0.8, topP: 0.9 },
-  "+ shown": { temperature: 0.8, topP: 0.9, alternatives: 8 }, // as the Text view asks
+  "+ shown": { temperature: 0.8, topP: 0.9, alternatives: 8 }, // the Text view's settings
 };
 
 /** Reads the checkpoint tensor by tensor. */
@@ -124,7 +125,7 @@ async function models(task: Task): Promise<{ rows: Row[]; tokens: Record<string,
   const sampled: Record<string, number[]> = {};
   const said: Record<string, number[]> = {};
   for (let round = -1; round < task.rounds; round++) {
-    // Other ids every round, so that no cache holds them; the first round compiles and is not counted.
+    // Each round has other ids, so that no cache holds them. The first round compiles and is not counted.
     const ids = (count: number) => Array.from({ length: count }, (_, i) => (7919 * (i + 1) + 104729 * (round + 2)) % task.config.vocab_size);
     for (const [engine, generate] of Object.entries(contenders)) {
       const time = (times[engine] ??= { prefill: [], decode: [] });

@@ -1,10 +1,10 @@
-// What the bench's tasks share: files of the folder that run.py serves, its ear, and how things are timed.
+// Shared by the benchmark's tasks: fetches files that run.py serves, posts results to it, and measures times.
 
 import { Glgpt } from "../src/api";
 import type { Source } from "../src/engine/source";
 import type { Player } from "../src/gl/player";
 
-const TARGET = 250; // ms that a measured series of plays should take
+const TARGET = 250; // target ms of a measured series of plays
 
 async function fetched(name: string): Promise<Response> {
   const response = await fetch(name);
@@ -31,7 +31,7 @@ export interface Contender {
   time: (count: number) => Promise<number>;
 }
 
-/** Milliseconds of one play each, by turns: the slope over a series, so that what a readback costs is left out. */
+/** Returns each contender's milliseconds per play, measured in turns. The slope over a series excludes the readback. */
 export async function slopes(contenders: Contender[], rounds: number, most: number): Promise<number[]> {
   const counts: number[] = [];
   for (const { time } of contenders) {
@@ -49,31 +49,33 @@ export async function slopes(contenders: Contender[], rounds: number, most: numb
   return found.map(median);
 }
 
-const SURE = 0.85; // of the best sample that the second best must reach
+const SURE = 0.85; // minimum ratio of the second best sample to the best
 
 /**
- * The peak among samples of a rate: the best, since other work on the machine and a clock that is still low only ever
- * take from it. `sure`: whether a second sample comes close, so that the best is no accident of the timer.
+ * Returns the peak of a rate's samples: the best one, since other work and a low clock rate can only reduce it. `sure`:
+ * true if a second sample is close, so that the best is not an error of the timer.
  */
 export function peakOf(samples: readonly number[]): { rate: number; sure: boolean } {
   const [rate = 0, second = 0] = [...samples].sort((a, b) => b - a);
   return { rate, sure: second >= SURE * rate && rate > 0 };
 }
 
-/** Milliseconds of so many plays of an entry, whose end is known by reading a texture of it. */
+/** Returns a function that measures the milliseconds of `count` plays of an entry, with a read that waits for them. */
 export function timer(player: Player, entry: string, texture: string): Contender["time"] {
   return async (count) => {
     const start = performance.now();
     for (let i = 0; i < count; i++) {
       player.play(entry);
-      player.device.gl.flush(); // else a driver may leave out what the next play overwrites
+      player.device.gl.flush(); // without it, a driver may skip draws that the next play overwrites
     }
     await player.read(texture, 0, 1);
     return performance.now() - start;
   };
 }
 
-/** The page's object as at a second visit: all shaders compiled, and the recording that this device was measured to run fastest. */
+/**
+ * Returns the page's object in the state of a second visit: all shaders compiled, with the fastest measured recording.
+ */
 export async function warmedUp(source: Source): Promise<Glgpt> {
   const first = new Glgpt(source);
   await first.warmUp();

@@ -1,14 +1,14 @@
-"""`make bench-web`: the page's player beside tfjs's WebGL backend, in one Chromium, on products and on GPT-2 124M.
+"""`make bench-web`: compares the page with tfjs's WebGL backend in one Chromium, on products and on GPT-2 124M.
 
-    python viewer/bench/run.py                        a table
-    python viewer/bench/run.py --json >figures.json
+    python viewer/bench/run.py                        print a table
+    python viewer/bench/run.py --json >results.json
     python viewer/bench/run.py --dtype f16 --rounds 9
-    python viewer/bench/run.py --train                steps of training, beside tfjs and jax-js
+    python viewer/bench/run.py --train                compare training steps with tfjs and jax-js
     python viewer/bench/run.py --train --sizes nano small --dtype f16
 
-Weights are random (seed 0) and the same on both sides. The page's time a token is what `glgpt.generate` reports.
-Training begins from the same weights on the same text everywhere; the first losses must agree. --dtype f16 is then the
-page's precision, beside others in f32.
+Weights are random (seed 0) and the same on both sides. The page's time per token is the one that `glgpt.generate`
+reports. All trainings begin with the same weights on the same text, and their first losses must agree. With --train,
+--dtype f16 is the page's precision; the others train in f32.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ FLAGS = (
     "--no-first-run --disable-background-networking --disable-component-update --disable-sync "
     "--disable-background-timer-throttling --disable-renderer-backgrounding"
 )
-SILENCE = 300  # seconds without a word after which the browser is given up
-TOLERANCE = {"f32": 1e-3, "f16": 0.25}  # of products whose values reach 150, where a half is up to 0.06 off
+SILENCE = 300  # seconds without a message after which the run is aborted
+TOLERANCE = {"f32": 1e-3, "f16": 0.25}  # for products with values up to 150, where f16 rounds by up to 0.06
 
 
 def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None:
-    """All that the page asks for: the programs and matrices of the products, the model in both forms."""
+    """Writes all files for the page: programs and matrices of the products, and the model in both formats."""
     config = GPT2Config()
     task = {
         "rounds": rounds,
@@ -76,7 +76,7 @@ def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None
 
 
 def make_products(folder: Path) -> None:
-    """Programs by kernel, dtype and rows, and their matrices, plain and as texels."""
+    """Writes programs for each kernel, dtype and number of rows, and their matrices, plain and as texels."""
     folder.mkdir()
     k, n = SHAPE
     random = np.random.default_rng(0)
@@ -96,7 +96,7 @@ def make_products(folder: Path) -> None:
 
 
 def measure(folder: Path, chromium: str, flags: list[str]) -> dict[str, Any]:
-    """Opens the folder in the browser and waits for what it posts."""
+    """Opens the folder in the browser and returns the result that the page posts."""
     said: queue.Queue[tuple[str, Any]] = queue.Queue()
 
     async def take(request: Request) -> Response:
@@ -116,21 +116,21 @@ def measure(folder: Path, chromium: str, flags: list[str]) -> dict[str, Any]:
                     raise GlgptError(f"the page failed: {what}")
                 print(f"bench-web: {what}", file=sys.stderr, flush=True)
         except queue.Empty:
-            raise GlgptError(f"{chromium} said nothing for {SILENCE} s") from None
+            raise GlgptError(f"{chromium} sent no message for {SILENCE} s") from None
         finally:
             browser.terminate()
             browser.wait()
 
 
 def finish(result: dict[str, Any]) -> dict[str, Any]:
-    """Adds the ratios, tfjs's time over the engine's; refuses figures of two sides that compute different things."""
+    """Adds the ratios of tfjs's time to the engine's. Raises GlgptError if the two sides' products differ."""
     for what, apart in result["apart"].items():
         if apart > TOLERANCE[what.split()[-1]]:
             raise GlgptError(f"the products {what} differ by {apart:.3g}")
     theirs = {(r["name"], r["shape"]): r["ms"] for r in result["rows"] if r["engine"] == "tfjs"}
     for row in result["rows"]:
         other = theirs.get((row["name"], row["shape"]))
-        row["ratio"] = other / row["ms"] if other else None  # tfjs's model draws no tokens
+        row["ratio"] = other / row["ms"] if other else None  # tfjs's model does not sample
     if "tokens" in result:
         expected, found = (ids for _, ids in sorted(result["tokens"].items(), reverse=True))
         result["same_tokens"] = sum(a == b for a, b in zip(expected, found, strict=True)) / len(expected)
@@ -138,7 +138,7 @@ def finish(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The figures as lines of text."""
+    """Formats the results as text."""
     lines = [result["renderer"], result["browser"], ""]
     for r in sorted(result["rows"], key=lambda r: (r["name"], r["shape"], r["engine"] != "tfjs")):
         rate = f"{r['gflops']:9.1f} GFLOPS" if "gflops" in r else " " * 16
@@ -151,31 +151,31 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """The command line above."""
+    """Runs the command line documented above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument(
         "--dtype",
         choices=tuple(FORMATS),
         default="f32",
-        help="of the model's weights in the page; with --train its precision",
+        help="format of the page's weights; with --train, the page's precision",
     )
-    parser.add_argument("--rounds", type=int, default=5, help="medians of this many rounds")
-    parser.add_argument("--only", choices=("products", "model"), help="measure this alone")
-    parser.add_argument("--train", action="store_true", help="measure steps of training instead")
-    sizes = "with --train: nano (the default), small (minutes a round on software GL)"
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds, of which medians are printed")
+    parser.add_argument("--only", choices=("products", "model"), help="measure only this")
+    parser.add_argument("--train", action="store_true", help="measure training steps instead")
+    sizes = "with --train: nano (the default), small (minutes per round on software GL)"
     parser.add_argument("--sizes", nargs="+", choices=train.SIZES, help=sizes)
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
-    parser.add_argument("--flags", default=FLAGS, help="the browser's flags, as one text")
+    parser.add_argument("--flags", default=FLAGS, help="the browser's flags, as one string")
     args = parser.parse_args()
     if args.train and (args.only or args.dtype not in train.APART):
-        parser.error("--train trains in f32 or f16 and measures nothing else; leave --only out")
+        parser.error("--train requires --dtype f32 or f16 and cannot be combined with --only")
     if args.sizes and not args.train:
-        parser.error("--sizes says what to train; give --train with it")
+        parser.error("--sizes requires --train")
     if args.rounds < 1:
         parser.error(f"--rounds is {args.rounds}; it must be at least 1")
     if not (BUILT / "index.html").is_file():
-        parser.error("the bench is not built; run make bench-web")
+        parser.error("the benchmark is not built; run make bench-web")
     try:
         with tempfile.TemporaryDirectory(prefix="glgpt-bench-web-") as folder:
             print("bench-web: writing weights and pages", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-// The same training step in tfjs's WebGL backend, with a backward pass by hand, as fast as its public operations allow:
-// queries, keys and values in one product, sums as products with ones, operations that have packed kernels, numbers that
-// stay on the device, parameters of a kind updated together, and no readback before the last step is done.
+// The training step in tfjs's WebGL backend, with a hand-written backward pass, as fast as its public operations allow:
+// queries, keys and values in one product, sums as products with ones, operations with packed kernels, numbers that
+// stay on the device, parameters of one kind updated together, and no readback before the last step is done.
 
 import "@tensorflow/tfjs-backend-webgl";
 import * as tf from "@tensorflow/tfjs-core";
@@ -10,13 +10,13 @@ type M = tf.Tensor2D;
 type Heads = tf.Tensor3D;
 type Back = (dy: M) => M;
 
-/** Parameters of one kind, one below the other (vectors side by side), so that AdamW takes few passes. */
+/** Parameters of one kind, stacked (vectors side by side), so that AdamW takes few passes. */
 interface Group {
   names: string[];
   sizes: number[];
   axis: 0 | 1;
   decay: number;
-  state: [M, M, M]; // values, first and second moments, these without their (1 - beta)
+  state: [M, M, M]; // values, first and second moments; the moments lack their factor (1 - beta)
 }
 
 export class TfLearner implements Learner {
@@ -64,14 +64,14 @@ export class TfLearner implements Learner {
   async take(steps: number): Promise<number[]> {
     const losses: tf.Scalar[] = [];
     for (let i = 0; i < steps; i++) losses.push(tf.tidy(() => this.one()));
-    await tf.tidy(() => tf.slice(this.groups.at(-1)!.state[0], [0, 0], [1, 1])).data(); // of the last update
+    await tf.tidy(() => tf.slice(this.groups.at(-1)!.state[0], [0, 0], [1, 1])).data(); // waits for the last update
     const values = await Promise.all(losses.map(async (loss) => (await loss.data())[0]!));
     tf.dispose(losses);
     return values;
   }
 
   bytes(): number {
-    return (tf.memory() as unknown as { numBytesInGPU: number }).numBytesInGPU; // with what it keeps for reuse
+    return (tf.memory() as unknown as { numBytesInGPU: number }).numBytesInGPU; // with textures kept for reuse
   }
 
   close(): void {
@@ -94,7 +94,7 @@ export class TfLearner implements Learner {
 
   // -- forward and backward ---------------------------------------------------------------------------------------
 
-  /** The loss; leaves the gradients in `d`. */
+  /** Computes the loss, and stores the gradients in `d`. */
   private backward(): tf.Scalar {
     const { config, recipe } = this.shape;
     const { inputs, targets } = batch(this.course, this.shape, ++this.step);
@@ -120,7 +120,7 @@ export class TfLearner implements Learner {
     return loss;
   }
 
-  /** A tensor that stays on the device: tfjs would upload a number, or ones, for each operation anew. */
+  /** Returns a tensor that stays on the device; tfjs would upload numbers and ones again for each operation. */
   private kept<T extends tf.Tensor>(name: string, make: () => T): T {
     const found = this.constants.get(name) ?? tf.keep(make());
     this.constants.set(name, found);
@@ -139,7 +139,7 @@ export class TfLearner implements Learner {
     return this.w.get(name)!;
   }
 
-  /** Notes a gradient beyond the tidying of the block that it comes from. */
+  /** Stores a gradient and keeps it after its block is tidied. */
   private note(name: string, gradient: M): void {
     this.d.set(name, tf.keep(gradient));
   }
@@ -194,7 +194,7 @@ export class TfLearner implements Learner {
     return [y, (dy) => normBack(innerBack(actBack(yBack(dy))))];
   }
 
-  /** GELU's tanh form, written with the logistic function: x s(x (c + a c x^2)). */
+  /** Computes GELU's tanh form with the logistic function s: x s(x (c + a c x^2)). */
   private gelu(x: M): [M, Back] {
     const [c, a] = [2 * Math.sqrt(2 / Math.PI), 0.044715];
     const square: M = tf.mul(x, x);
@@ -241,7 +241,7 @@ export class TfLearner implements Learner {
 
   // -- AdamW --------------------------------------------------------------------------------------------------------
 
-  /** AdamW (Loshchilov and Hutter 2019) on gradients clipped by the norm of all together. */
+  /** Applies AdamW (Loshchilov and Hutter 2019) to gradients clipped by their global norm. */
   private update(): void {
     const { betas, eps, clip } = this.shape.recipe;
     const [b1, b2] = betas;

@@ -1,5 +1,5 @@
-// The same GPT-2 in tfjs's WebGL backend, as well as its public operations allow: products with their bias fused,
-// normalisation in one kernel, the key's scale folded into the weights, no readback before the last token.
+// GPT-2 in tfjs's WebGL backend, as fast as its public operations allow: products with fused bias, normalization in one
+// kernel, the attention scale folded into the query weights, and no readback before the last token.
 
 import "@tensorflow/tfjs-backend-webgl";
 import * as tf from "@tensorflow/tfjs-core";
@@ -32,16 +32,16 @@ export class TfGpt2 {
 
   constructor(private readonly config: Config) {}
 
-  /** Takes a weight by its checkpoint name; it is put on the device by the first run that uses it. */
+  /** Adds a weight by its checkpoint name. The first run that uses it uploads it to the device. */
   add(name: string, shape: number[], values: Float32Array): void {
     if (/c_attn\.(weight|bias)$/.test(name)) {
       const width = this.config.n_embd;
       const scale = Math.sqrt(this.config.n_head / width); // 1 / sqrt(d_head), for the queries
       for (let i = 0; i < values.length; i++) if (i % (3 * width) < width) values[i]! *= scale;
     }
-    // What a packed and an unpacked kernel read by turns would be packed anew each time: the head has its own tensor.
+    // The head has its own tensor: one read in turn by packed and unpacked kernels would be repacked each time.
     if (name === "wte.weight") this.weights.set("head", tf.tensor(values, shape));
-    const row = name.includes("ln_"); // batchNorm wants mean and bias of equal ranks
+    const row = name.includes("ln_"); // batchNorm requires mean and bias of equal ranks
     this.weights.set(name, tf.tensor(values, row ? [1, ...shape] : shape));
   }
 
@@ -91,7 +91,7 @@ export class TfGpt2 {
     return [this.linear(joined, `h.${layer}.attn.c_proj`), [k, v]];
   }
 
-  /** GELU's tanh form, written with the logistic function: one exponential and five products and sums. */
+  /** Computes GELU's tanh form with the logistic function: one exponential and five products and sums. */
   private gelu(x: tf.Tensor2D): tf.Tensor2D {
     const c = 2 * Math.sqrt(2 / Math.PI);
     const slope = tf.add(tf.mul(tf.square(x), c * 0.044715), c);
@@ -120,7 +120,7 @@ export class TfGpt2 {
     });
   }
 
-  /** Greedy tokens behind `prompt`, and milliseconds of the first and of all the others together. */
+  /** Returns greedy tokens after `prompt`, and the milliseconds of the first token and of all others together. */
   async generate(prompt: number[], tokens: number): Promise<{ ids: number[]; prefillMs: number; decodeMs: number }> {
     const begin = performance.now();
     let state = tf.tidy(() => this.forward(tf.tensor1d(prompt, "int32"), null));
@@ -132,7 +132,7 @@ export class TfGpt2 {
       tf.dispose(state.rows);
       found.push((state = next).id);
     }
-    const ids = [(await state.id.data())[0]!]; // whatever came before is done by then
+    const ids = [(await state.id.data())[0]!]; // waits for all earlier work
     const end = performance.now();
     for (const id of found.slice(0, -1).reverse()) ids.unshift((await id.data())[0]!);
     tf.dispose([found, state.rows]);
@@ -140,7 +140,7 @@ export class TfGpt2 {
   }
 }
 
-/** x `[m, k]` by w `[k, n]`, the weight on the device from the first product on. */
+/** The product of x `[m, k]` and w `[k, n]`, which stay on the device after the first product. */
 export class TfProduct {
   private readonly x: tf.Tensor2D;
   private readonly w: tf.Tensor2D;
@@ -150,7 +150,7 @@ export class TfProduct {
     this.w = tf.tensor2d(w, [k, n]);
   }
 
-  /** Milliseconds of `count` products in a row; all results live until the last is done, so that none can be left out. */
+  /** Returns the milliseconds of `count` products. All results live until the last is done, so that none is skipped. */
   async time(count: number): Promise<number> {
     const start = performance.now();
     const found: tf.Tensor2D[] = [];

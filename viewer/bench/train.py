@@ -1,4 +1,4 @@
-"""Training in the bench's page: what it is given, and what its figures say."""
+"""The training benchmark of `run.py`: writes the files for its page, and formats the results."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from glgpt.program.spec import Limits
 from glgpt.training.program import Recipe
 from glgpt.training.settings import PRESETS
 
-SIZES = {"nano": ["tfjs", "jax-js"], "small": ["tfjs"]}  # and beside what; jax-js would take minutes for one small step
-VOCABULARY = 256  # bytes
-LARGEST = 16384  # texels of a side: `small` has taller textures than every device is sure to have
+SIZES = {"nano": ["tfjs", "jax-js"], "small": ["tfjs"]}  # size: engines; jax-js would take minutes for a step of small
+VOCABULARY = 256  # one token per byte
+LARGEST = 16384  # maximum texture size in texels: `small` has taller textures than all devices guarantee
 LR = 1e-3
-APART = {"f32": 1e-3, "f16": 5e-3}  # nats by which the first losses may differ
+APART = {"f32": 1e-3, "f16": 5e-3}  # maximum difference of the first losses, in nats
 
 
 def make_folder(folder: Path, rounds: int, sizes: Sequence[str], precision: str = "f32") -> None:
-    """All that the page asks for: a text, a model for its probe of the device, a program of a step for each kernel.
+    """Writes all files for the page: a text, a model with which it probes the device, and a step's program per kernel.
 
     The page trains in `precision`, the others in f32.
     """
@@ -53,7 +53,7 @@ def _config(name: str) -> GPT2Config:
 
 
 def _offer(folder: Path, name: str, precision: str) -> dict[str, Any]:
-    """A size as an exported page offers it, but with the whole batch of its preset."""
+    """Returns a size in the format of an exported page, but with the whole batch of its preset."""
     p, config = PRESETS[name], _config(name)
     recipe = Recipe(batch=p.batch, context=p.context, betas=(0.9, p.beta2), precision=precision)
     programs = []
@@ -74,17 +74,17 @@ def _offer(folder: Path, name: str, precision: str) -> dict[str, Any]:
 
 
 def finish(result: dict[str, Any], precision: str = "f32") -> dict[str, Any]:
-    """Adds rates, shares of the peak and ratios, an engine's time over the page's.
+    """Adds rates, shares of the peak, and the ratios of an engine's time to the page's.
 
-    Raises GlgptError for engines that do not compute the same losses.
+    Raises GlgptError if engines do not compute the same losses.
     """
     for row in result["rows"]:
         ours = next(r for r in result["rows"] if r["size"] == row["size"])
         for step, (expected, loss) in enumerate(zip(ours["losses"], row["losses"], strict=True), 1):
             if None in (expected, loss) or not abs(loss - expected) <= APART[precision]:  # JSON has no NaN
                 raise GlgptError(
-                    f"{row['size']}, step {step}: {row['engine']} has a loss of {loss} and the page of {expected}; "
-                    "they do not train the same model"
+                    f"{row['size']}, step {step}: {row['engine']} has a loss of {loss} and the page of {expected}, "
+                    "so they do not train the same model"
                 )
         p, seconds = PRESETS[row["size"]], row["ms"] / 1e3
         row["tokens_per_s"] = p.batch * p.context / seconds
@@ -95,11 +95,11 @@ def finish(result: dict[str, Any], precision: str = "f32") -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The figures as lines of text."""
+    """Formats the results as text."""
     peak = f"{result['fma_gflops']:.0f} GFLOPS of multiply-adds"
     if not result["fma_sure"]:
         low, high = min(result["fma_samples"]), max(result["fma_samples"])
-        peak += f" (unsure: its samples range from {low:.0f} to {high:.0f}, so take % as a rough figure)"
+        peak += f" (unsure: its samples range from {low:.0f} to {high:.0f}, so % is only approximate)"
     kernel = f"{result['kernel']} with {result['fetch']}, the page in {result['precision']}"
     lines = [result["renderer"], result["browser"], f"{kernel}; {peak}"]
     for r in result["rows"]:
@@ -111,9 +111,9 @@ def table(result: dict[str, Any]) -> str:
         memory = "" if r["bytes"] is None else f"{r['bytes'] / 2**20:,.0f} MiB"
         spread = f"({min(r['rounds']):.0f} to {max(r['rounds']):.0f})"
         lines.append(
-            f"  {r['engine']:8} {r['ms']:10.1f} ms a step {spread:18} {r['tokens_per_s']:10,.0f} tokens/s "
+            f"  {r['engine']:8} {r['ms']:10.1f} ms/step {spread:18} {r['tokens_per_s']:10,.0f} tokens/s "
             f"{r['gflops']:7.2f} GFLOPS {r['share']:4.0%} {memory:>9} {ratio}"
         )
-    lines += ["", "%: of the multiply-add peak of the same run; MiB: textures, where an engine says"]
-    lines += ["x: how many times as long a step takes as the page's; medians, with the range of the rounds"]
+    lines += ["", "%: share of the multiply-add peak of the same run; MiB: size of all textures, if reported"]
+    lines += ["x: a step's time relative to the page's; times are medians, with the range of the rounds"]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-// Training steps of the page, tfjs and jax-js by turns, on one device and in one run.
+// Measures training steps of the page, tfjs and jax-js in turns, on one device and in one run.
 
 import { Player } from "../src/gl/player";
 import type { Model } from "../src/engine/model";
@@ -14,7 +14,7 @@ import { startTfjs } from "./tfjs";
 
 export interface TrainTask {
   rounds: number;
-  /** Operations of the program in fma.json. */
+  /** Number of operations of the program in fma.json. */
   peak_flops: number;
   lr: number;
   seed: number;
@@ -24,19 +24,19 @@ export interface TrainTask {
 interface Row {
   size: string;
   engine: string;
-  /** Of a step: the median, and that of every round. */
+  /** Milliseconds per step: the median, and each round's. */
   ms: number;
   rounds: number[];
-  /** Of the first steps. */
+  /** Losses of the first steps. */
   losses: number[];
-  /** Of all its textures; null where the engine does not say. */
+  /** Bytes of all its textures; null if the engine does not report them. */
   bytes: number | null;
 }
 
-const FIRST = 4; // steps whose losses are compared; the first of them compile
-const TARGET = 1500; // ms that a round should take
+const FIRST = 4; // steps whose losses are compared; the first one compiles
+const TARGET = 1500; // target ms of a round
 
-/** The page's own training, without its curves, samples and checkpoints. */
+/** The page's training without its curves, samples and checkpoints. */
 class OurLearner implements Learner {
   readonly engine = "glgpt";
 
@@ -66,7 +66,7 @@ class OurLearner implements Learner {
       const first = firstIds(this.course, this.shape, this.trainer.steps + 1);
       results.push(...(await this.trainer.submit(this.course.ids, first, this.course.lr)));
     }
-    results.push(...(await this.trainer.drain())); // behind the last update: a step's readback is issued after it
+    results.push(...(await this.trainer.drain())); // waits for the last update: a step's readback is issued after it
     return results.map(({ loss }) => loss);
   }
 
@@ -80,7 +80,7 @@ class OurLearner implements Learner {
   }
 }
 
-/** The multiply-add peak, by the program that the desktop measures it with. */
+/** Measures the multiply-add peak with the program that the desktop uses. */
 class Peak {
   readonly samples: number[] = []; // GFLOPS
 
@@ -97,7 +97,7 @@ class Peak {
     return new Peak(player, flops, { engine: "fma", time: timer(player, "bench", texture) });
   }
 
-  /** Takes `count` more samples, each the slope over a series of plays. To be called all through a run. */
+  /** Takes `count` more samples, each the slope over a series of plays. Called repeatedly throughout a run. */
   async sample(count: number): Promise<void> {
     for (let i = 0; i < count; i++) {
       const [ms] = await slopes([this.contender], 1, Infinity);

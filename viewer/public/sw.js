@@ -1,4 +1,4 @@
-// Keeps the page itself for a visit without a network; weights and other checked files are kept by the page.
+// Service worker: caches the page itself for offline visits. The page caches weights and other verified files.
 const CACHE = `glgpt shell ${new URL(self.registration.scope).pathname}`;
 
 self.addEventListener("install", () => self.skipWaiting());
@@ -11,14 +11,14 @@ self.addEventListener("fetch", (event) => {
   event.respondWith(answer(request));
 });
 
-// The network's answer first, so that a new export is seen at once; the kept one where there is no network.
+// Answers from the network, so that a new export is visible at once, or from the cache if the network fails.
 async function answer(request) {
   let whole;
   try {
     const response = await fetch(request);
     if (!response.ok) return response;
-    const body = await response.blob(); // an answer that breaks off must not replace the one before
-    const headers = new Headers(response.headers); // its policies among them
+    const body = await response.blob(); // an interrupted answer must not replace the cached one
+    const headers = new Headers(response.headers); // including the security policies
     headers.delete("Content-Encoding"); // the body is decoded
     headers.delete("Content-Length");
     whole = new Response(body, { headers });
@@ -30,7 +30,7 @@ async function answer(request) {
   try {
     await (await caches.open(CACHE)).put(request, whole.clone());
   } catch {
-    // a full disk only means no visit without a network
+    // a full disk only prevents offline visits
   }
   return whole;
 }

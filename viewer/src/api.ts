@@ -1,4 +1,4 @@
-// What the console, an embedding page and the tests drive: `globalThis.glgpt`.
+// The scriptable object `globalThis.glgpt`, which the console, an embedding page and the tests use.
 
 import { ContextLost, Device } from "./gl/device";
 import { Loader, type Progress } from "./engine/loader";
@@ -29,17 +29,17 @@ export interface GenerateOptions {
   topK?: number | null;
   topP?: number | null;
   minP?: number | null;
-  /** Above 1, makes tokens that the text has less likely; the page then chooses from the whole row, which takes longer. */
+  /** Penalizes tokens already in the text (higher is stronger). The page then reads all logits, which takes longer. */
   repetitionPenalty?: number | null;
-  /** Is added to the logits of these ids. */
+  /** Values to add to the logits of these ids. */
   logitBias?: Record<number, number> | null;
-  /** Whether the model's end of text ends it (true). */
+  /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
   seed?: number;
-  /** Tokens that this seed has given already: the text continues as if it had never stopped. */
+  /** Tokens already sampled with this seed: the text continues as if it had not stopped. */
   drawn?: number;
   stop?: string;
-  /** How many of the likeliest tokens `onToken` hears of. */
+  /** How many of the most likely tokens to report to `onToken`. */
   alternatives?: number;
   onToken?: (token: Token & { text: string }) => void;
   signal?: AbortSignal;
@@ -54,7 +54,7 @@ export interface Generated {
   ids: number[];
   text: string;
   prefillMs: number;
-  /** Milliseconds of all tokens after the first. */
+  /** Milliseconds from the first token to the last. */
   decodeMs: number;
   seed: number;
   stopped: "tokens" | "eos" | "text" | "aborted";
@@ -62,17 +62,17 @@ export interface Generated {
 
 /** One of several texts that continue a prompt. */
 export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
-  /** `room`: the context has ended, or the rows that the texts share. */
+  /** `room`: the context is full, or the rows that the texts share. */
   stopped: Generated["stopped"] | "room";
 };
 
 const REST = 2000; // ms without a call after which a page warms up
-const ATTEMPTS = 20; // at that; a call ends one
+const ATTEMPTS = 20; // attempts to warm up; a call interrupts one
 
 export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "alternatives" | "onToken"> {
-  /** Hears of all texts, each time that they have a token more; they are the same objects each time. */
+  /** Called with all texts after each token. The array holds the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
-  /** Hears of shaders, which are compiled when this is first asked for. */
+  /** Called with the progress of the shaders, which the first call compiles. */
   onCompiled?: (compiled: number, shaders: number) => void;
 }
 
@@ -81,30 +81,30 @@ const CONTINUATIONS: Names<ContinuationsOptions> = {
   eos: true, seed: true, stop: true, signal: true, onTexts: true, onCompiled: true,
 };
 
-/** Which model is used: the page's own, the one in training, or one from files. */
+/** The model in use: the page's (`own`), the one in training (`mine`) or one from files (`file`). */
 export type Used = "own" | "mine" | "file";
 
 export class Glgpt {
-  /** Resolves when the model can be used; rejects with a message for people. */
+  /** Resolves when the model can be used. Rejects with a message for the user. */
   readonly ready: Promise<void>;
-  /** The model that all calls are about: the page's own, or one that `use` has put in its place. */
+  /** The model that all calls use: the page's, or one selected with `use`. */
   model!: Model;
-  /** The page's own. */
+  /** The page's model. */
   own!: Model;
-  /** Which of them `model` is. */
+  /** Which model `model` is. */
   used: Used = "own";
-  /** Called when another model is used. */
+  /** Called when `use` selects another model. */
   onModel: () => void = () => {};
   private readonly store = new Store(folder().pathname);
-  /** What `train` drives; the sessions that the page shows. */
+  /** Runs `train` and holds the sessions that the page shows. */
   readonly training = new Training(() => this.own, this.store, () => this.warmedUp);
   private warmedUp: Promise<void> = Promise.resolve();
-  private played: Session | null = null; // whose model is used
+  private played: Session | null = null; // the session whose model is in use
   onProgress: (progress: Progress) => void = () => {};
-  /** Hears of the recorded generation, while the model is on its way. */
+  /** Called with the recorded generation while the model is loading. */
   onRecorded: (recorded: Recorded, manifest: Manifest) => void = () => {};
   private last: number[] = [];
-  private readonly queue = new Queue(); // there is one set of caches
+  private readonly queue = new Queue(); // one call at a time, since all share one set of caches
   private disposed = false;
 
   constructor(
@@ -112,18 +112,18 @@ export class Glgpt {
     options: ModelOptions = {},
   ) {
     this.ready = this.open(source, options);
-    this.ready.catch(() => {}); // whoever awaits it hears of it
+    this.ready.catch(() => {}); // callers that await it receive the error
   }
 
-  /** Resolves when the model can be used. Rejects where it cannot be loaded, and after `dispose`. */
+  /** Resolves when the model can be used. Rejects if it cannot be loaded, and after `dispose`. */
   private async usable(): Promise<void> {
     if (!this.disposed) await this.ready;
-    if (this.disposed) throw new PageError("This model was disposed of; open another.");
+    if (this.disposed) throw new PageError("This model was disposed of; call open() again.");
   }
 
   /**
-   * Stops what is under way and releases the model's textures, its training and its WebGL context; other calls reject from
-   * then on. Resolves when all is released. A training is saved first, as `pause` saves it.
+   * Stops running calls and releases the model's textures, its training and its WebGL context. All later calls reject.
+   * Resolves when everything is released. A training is saved first, as by `pause`.
    */
   async dispose(): Promise<void> {
     if (this.disposed) return;
@@ -145,10 +145,10 @@ export class Glgpt {
   private async open(source: Source, options: ModelOptions): Promise<void> {
     const device = new Device(HOST);
     const loader = await Loader.open(source);
-    loader.onProgress = (p) => this.onProgress({ ...p }); // a copy, which the caller may keep
+    loader.onProgress = (p) => this.onProgress({ ...p }); // a copy that the caller may retain
     const { recorded } = loader.manifest;
     if (recorded) {
-      // before the weights, which would hold it up; without it the page shows less, and still opens
+      // Loaded before the weights, which would delay it. The page also opens without it.
       const document = await loader.json(recorded).catch(() => null);
       if (document) this.onRecorded(parseRecorded(document, recorded, loader.manifest.config), loader.manifest);
     }
@@ -158,7 +158,7 @@ export class Glgpt {
     this.warmedUp = this.warmUpAtRest().catch((error: unknown) => console.warn("warming up:", error));
   }
 
-  /** Does what a visit begins without, once nobody asks the device for anything. */
+  /** Compiles the remaining shaders and measures kernels once the device is idle. */
   private async warmUpAtRest(): Promise<void> {
     const done = () => this.own.complete && (this.own.probe || !canRemember());
     for (let attempts = 0; attempts < ATTEMPTS && !done(); attempts++) {
@@ -182,7 +182,7 @@ export class Glgpt {
     return this.own.measure((recording) => this.later(recording), going);
   }
 
-  /** Whether nothing was asked of the device for so many milliseconds, in a page that is seen. */
+  /** True if the page is visible and the device has been idle for this many milliseconds. */
   private rests(ms: number): boolean {
     const together = this.federation !== null && !["over", "failed"].includes(this.federation.status);
     const busy = this.queue.restingMs < ms || this.training.busy || together;
@@ -190,9 +190,9 @@ export class Glgpt {
   }
 
   /**
-   * Does at once what a page does by itself when it rests: compiles the shaders of longer prompts, and measures, once per
-   * driver, which kernel this device likes best. Until then a page takes what devices of its kind like; the next visit takes
-   * the fastest.
+   * Compiles the shaders for longer prompts and measures, once per driver, which kernel is fastest on this device. A
+   * page does both when it is idle; this does them now. Until then a page uses the default for this kind of GPU. The
+   * measured kernel is applied on the next visit.
    */
   async warmUp(): Promise<void> {
     await this.usable();
@@ -200,7 +200,7 @@ export class Glgpt {
     await this.measure();
   }
 
-  /** Calls wait for one another, and begin anew where the context was lost meanwhile. */
+  /** Runs `work` after all earlier calls, and restarts it if the context is lost while it runs. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
     await this.usable();
     return this.queue.run(() =>
@@ -219,15 +219,15 @@ export class Glgpt {
     );
   }
 
-  /** Does `work` with the model that is used: of a training between two steps, with the parameters as they are. */
+  /** Runs `work` with the model in use. A model in training is used between two steps, with its current parameters. */
   private lent<T>(work: () => Promise<T>): Promise<T> {
     return this.played ? this.played.lend(work) : work();
   }
 
   /**
-   * Puts another model in the place of the page's own, for all calls: `mine`, the one in training, with its textures as
-   * they are and no copy of them, or one out of files that `glgpt train` or `save` wrote. `own` goes back. What the model
-   * before held besides its weights is released.
+   * Selects the model for all calls: `mine` is the model in training, whose textures are shared and not copied; `file`
+   * is a model from files written by `glgpt train` or `save`; `own` is the page's. Releases the previous model's
+   * textures, except the weights of the page's model.
    */
   async use(which: Used, files: readonly File[] = [], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
     await this.usable();
@@ -251,12 +251,12 @@ export class Glgpt {
     this.onModel();
   }
 
-  /** Goes back to the page's own model where the training whose model is used has ended. */
+  /** Selects the page's model again if the training whose model is in use has ended. */
   private async leave(): Promise<void> {
     if (this.played && this.played !== this.training.session) await this.use("own");
   }
 
-  /** Files that a later call may ask for on this device. */
+  /** Returns the names of files that later calls may need on this device. */
   async later(recording = this.own.recording): Promise<string[]> {
     const { manifest } = this.own;
     const more = [recording.interventions, recording.several].filter((name) => name !== undefined);
@@ -266,7 +266,7 @@ export class Glgpt {
 
   encode(text: string): number[] {
     if (!this.model.tokenizer) throw new PageError("This model has no tokenizer; give ids.");
-    if (typeof text !== "string") throw new PageError(`A text was asked for; this is ${JSON.stringify(text)}.`);
+    if (typeof text !== "string") throw new PageError(`The text must be a string, not ${JSON.stringify(text)}.`);
     return this.model.tokenizer.prompt(text);
   }
 
@@ -275,8 +275,7 @@ export class Glgpt {
   }
 
   /**
-   * Continues a prompt. A string is short for `{ prompt }`. Rejects for options that mean nothing, and where the model
-   * cannot be used.
+   * Continues a prompt. A string is short for `{ prompt }`. Rejects for invalid options or if the model cannot be used.
    */
   async generate(asked: GenerateOptions | string = {}): Promise<Generated> {
     const options = typeof asked === "string" ? { prompt: asked } : asked;
@@ -289,7 +288,7 @@ export class Glgpt {
     });
     const { signal, seed = 0 } = options;
     if (!signal) return done;
-    // A call that waits for a lost context may hold up the queue; Stop ends a text behind it too.
+    // A call that waits for a lost context may block the queue. Aborting also ends calls queued after it.
     const given = new Promise<Generated>((resolve) => {
       const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };
       signal.addEventListener("abort", () => !begun && resolve(nothing), { once: true });
@@ -308,13 +307,14 @@ export class Glgpt {
     let text = "";
     let stopped = "tokens" as Generated["stopped"];
     const start = performance.now();
-    let [first, last] = [start, start]; // when the first and the last token came
+    let [first, last] = [start, start]; // times of the first and the last token
     const { repetitionPenalty = null, logitBias = null } = options;
     const settings = { temperature, topK, topP, minP, repetitionPenalty, logitBias, eos, seed, alternatives: options.alternatives ?? 0, ...(signal ? { signal } : {}) };
     await this.lent(async () => {
-      if (model.stale) await model.recover(signal); // later it sees to that itself
+      if (model.stale) await model.recover(signal); // `model.generate` itself recovers from later losses
       model.follow();
-      const rest = { ...settings, tokens: tokens - ids.length, drawn: (options.drawn ?? 0) + ids.length }; // a loss may interrupt it
+      // `ids` is not empty if a lost context interrupted an earlier attempt
+      const rest = { ...settings, tokens: tokens - ids.length, drawn: (options.drawn ?? 0) + ids.length };
       for await (const token of model.generate([...prompt, ...ids], rest)) {
         last = performance.now();
         if (!ids.length) first = last;
@@ -340,9 +340,9 @@ export class Glgpt {
   }
 
   /**
-   * Several continuations of one prompt side by side (`model.texts`), of the seeds `seed`, `seed` + 1, …: each the text that
-   * `generate` gives with its seed, in less time than one after another, since each weight is read once for all. A text ends
-   * where the context or the room for several does.
+   * Generates `model.texts` continuations of one prompt in a batch, with the seeds `seed`, `seed` + 1, …. Each text
+   * equals that of `generate` with its seed. A batch is faster than separate calls, since each weight is read once for
+   * all texts. A text ends when the context or the rows that the texts share are full.
    */
   async continuations(options: ContinuationsOptions = {}): Promise<Continuation[]> {
     checkOptions("continuations", options, CONTINUATIONS);
@@ -387,7 +387,7 @@ export class Glgpt {
     return texts;
   }
 
-  /** Logits of every position, `[T * vocab]`. Rejects where one is not finite; `activation` shows where that begins. */
+  /** Returns the logits of every position, `[T * vocab]`. Rejects if one is not finite; `activation` shows where. */
   logits(ids: readonly number[]): Promise<Float32Array> {
     return this.queued(async () => {
       this.model.check(ids);
@@ -397,7 +397,7 @@ export class Glgpt {
     });
   }
 
-  /** A named intermediate of `ids`, by default of the text generated last. */
+  /** Returns a named activation of `ids`, by default of the text generated last. */
   activation(name: string, ids?: number[]): Promise<Values> {
     return this.queued(async () => {
       const of = ids?.slice(0, this.model.manifest.config.n_positions) ?? this.model.read(this.last);
@@ -406,35 +406,41 @@ export class Glgpt {
     });
   }
 
-  /** Plays the desktop's reference run and compares. */
+  /** Plays the desktop's reference run and compares the results. */
   parity(): Promise<Parity> {
     return this.queued(() => {
-      if (this.used !== "own") throw new PageError("The page has the desktop's numbers of its own model alone; switch to that one to compare.");
-      if (this.model.interventions.length) throw new PageError("Parts of the model are cut; restore them to compare.");
+      if (this.used !== "own") {
+        throw new PageError("The page has the desktop's numbers only for its own model; switch to it to compare.");
+      }
+      if (this.model.interventions.length) throw new PageError("Parts of the model are changed; restore them to compare.");
       return parity(this.model);
     });
   }
 
   /**
-   * Switches off these parts, such as `h.3.attn.5` (a head), `h.3.attn`, `h.3.mlp` or `h.3`, and restores all others.
-   * `h.3.mlp*0.5` scales one, `h.2~love~hate~4` steers a block from one text towards another, `h.3.mlp@7@text` gives token 7
-   * what the part gives there in another text, `h.3.attn.5:previous` makes a head look at the token before (or `uniform`, `first`).
+   * Applies interventions and removes all earlier ones. A part such as `h.3.attn.5` (a head), `h.3.attn`, `h.3.mlp` or
+   * `h.3` is ablated. `h.3.mlp*0.5` scales a part. `h.2~love~hate~4` steers a block from the second text towards the
+   * first. `h.3.mlp@7@text` patches token 7 with the part's output at that token in another text. `h.3.attn.5:previous`
+   * makes a head attend to the previous token (or `uniform`, `first`).
    */
   intervene(parts: readonly string[], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
     return this.queued(() => this.model.intervene(parts, onCompiled));
   }
 
-  /** ln of the probability of each token from `from` on, as the model is now, with what is cut; `going` says whether to go on. */
+  /**
+   * Returns ln of the probability of each token from `from` on, with the current interventions. Stops when `going`
+   * returns false.
+   */
   logProbabilities(ids: readonly number[], from = 1, going?: () => boolean): Promise<Float32Array> {
     return this.queued(() => this.model.logProbabilities(ids, from, going));
   }
 
-  /** Work that needs the device between other calls. */
+  /** Runs `work`, which needs the device, between other calls. */
   borrow<T>(work: (model: Model) => Promise<T>): Promise<T> {
     return this.queued(() => work(this.model));
   }
 
-  /** Trains a model of one of the sizes that the page was exported with; resolves when all steps are done. */
+  /** Trains a model of one of the sizes that the page was exported with. Resolves when all steps are done. */
   async train(options: TrainOptions): Promise<Trained> {
     await this.usable();
     const session = await this.training.create(options);
@@ -451,19 +457,19 @@ export class Glgpt {
     });
   }
 
-  /** Fetches a text from an address that the page's policy allows; rejects with a message for people. */
+  /** Fetches a text from an address that the page's policy allows. Rejects with a message for the user. */
   async fetchText(address: string, options: FetchOptions = {}): Promise<FetchedText> {
     return fetchText(allowed(address, connections()), options);
   }
 
-  /** This page's part in a federation; null: none yet. */
+  /** The federation that this page has joined last; null: none. */
   federation: Federation | null = null;
-  /** Called when another federation takes its place. */
+  /** Called when `federate` replaces it. */
   onFederation: () => void = () => {};
 
   /**
-   * Trains along in a federation by an invitation's link; resolves when its rounds are done or it was left. `text` is
-   * one's own text, which stays here; else the session's.
+   * Joins a federation by an invitation link and trains with it. Resolves when its rounds are done or the page left it.
+   * `text` is the user's own text, which does not leave this page; without it, the session's text is used.
    */
   async federate(options: FederateOptions): Promise<void> {
     await this.usable();
@@ -473,7 +479,7 @@ export class Glgpt {
     await this.federation.done;
   }
 
-  /** Pauses the training under way; resolves when its checkpoint is kept. */
+  /** Pauses the current training. Resolves when its checkpoint is saved. */
   async pause(): Promise<void> {
     await this.usable();
     await this.training.settled();
@@ -481,8 +487,8 @@ export class Glgpt {
   }
 
   /**
-   * Resumes the training, or the one that an earlier visit left; with another learning rate where one is given.
-   * A training that failed goes back to its last checkpoint first.
+   * Resumes the training, or the one saved by an earlier visit, optionally with a new learning rate `lr`.
+   * A failed training first returns to its last checkpoint.
    */
   async resume({ lr }: { lr?: number } = {}): Promise<void> {
     await this.usable();
@@ -493,18 +499,18 @@ export class Glgpt {
     if (session.status !== "failed") void session.start();
   }
 
-  /** The trained model's score, as `glgpt eval --suite` gives it; also while it trains. */
+  /** Returns the score of the model in training, as computed by `glgpt eval --suite`. Works while it trains. */
   async score(progress: ScoreProgress = () => {}): Promise<Score> {
     await this.usable();
     const session = this.training.current();
     const own = async () => {
       if (this.own.stale) await this.own.recover();
-      return otherFigures(session.plan, this.own, (share) => progress("Scoring the page's own model", share));
+      return otherFigures(session.plan, this.own, (share) => progress("Scoring the page's model", share));
     };
     return session.score(progress, () => this.queue.run(own));
   }
 
-  /** The trained model's files by name, as the desktop's `glgpt generate DIR` loads them. */
+  /** Returns the trained model's files by name. The desktop's `glgpt generate DIR` can load them. */
   save(): Promise<Files> {
     return this.training.current().files();
   }
@@ -531,8 +537,10 @@ export class Glgpt {
   }
 }
 
-/** Refuses what is no length of a text, and no text to stop at. */
+/** Throws PageError for an invalid number of tokens or an invalid stop text. */
 function checkLength(tokens: number, stop: unknown): void {
-  if (!(Number.isInteger(tokens) && tokens >= 0)) throw new PageError(`tokens is ${tokens}; it must be a whole number from 0.`);
-  if (stop !== undefined && typeof stop !== "string") throw new PageError("stop must be a text.");
+  if (!(Number.isInteger(tokens) && tokens >= 0)) {
+    throw new PageError(`tokens is ${tokens}; it must be a non-negative integer.`);
+  }
+  if (stop !== undefined && typeof stop !== "string") throw new PageError("stop must be a string.");
 }

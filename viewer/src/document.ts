@@ -1,4 +1,4 @@
-// What only a document has: files inside it, a canvas, its address. The rooms below `ui/` get it from here.
+// Gives the other folders what only a document has: embedded files, a canvas, its address.
 
 import { fromBase64 } from "./engine/base64";
 import { readAll, type OnBytes, type Source } from "./engine/source";
@@ -10,19 +10,19 @@ export const HOST: Host = {
   hidden: () => document.hidden,
 };
 
-/** The folder that this document came from. */
+/** Returns the address of the folder that this document was loaded from. */
 export function folder(): URL {
   return new URL(".", document.baseURI);
 }
 
-/** Other addresses that this document's own policy lets it connect to; null: it has none. */
+/** Returns the addresses that the document's security policy allows connections to; null: it has no policy. */
 export function connections(): string[] | null {
   const policy = document.querySelector<HTMLMetaElement>('meta[http-equiv="Content-Security-Policy"]')?.content;
   const found = policy && /connect-src ([^;]*)/.exec(policy)?.[1];
   return found ? found.split(" ").filter((source) => source.startsWith("http")) : null;
 }
 
-/** Files in `<script data-file>` elements of this document: base64 of gzip. */
+/** Reads files from this document's `<script data-file>` elements, which hold base64 of gzip. */
 export class EmbeddedSource implements Source {
   readonly cache = null;
 
@@ -32,7 +32,7 @@ export class EmbeddedSource implements Source {
 
   async bytes(name: string, max: number, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
     const text = document.querySelector(`script[data-file="${CSS.escape(name)}"]`)?.textContent;
-    if (text == null) throw new PageError(`${name} is not in this file; it was not saved whole.`);
+    if (text == null) throw new PageError(`${name} is not in this file; the file was not saved completely.`);
     const packed = fromBase64(text);
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
     return readAll(stream, name, max, 0, onBytes);

@@ -1,4 +1,4 @@
-// The scriptable object without a page around it: what `glgpt export --embed` writes as `glgpt.js`.
+// The scriptable object without a page, which `glgpt export --embed` writes as `glgpt.js`.
 
 import { Glgpt } from "./api";
 import type { Progress } from "./engine/loader";
@@ -17,14 +17,14 @@ export type { Trained, TrainOptions } from "./training/training";
 export { PageError } from "./gl/errors";
 
 export interface OpenOptions extends ModelOptions {
-  /** The folder of the model's files; by default where this module came from. */
+  /** The folder of the model's files; by default the folder of this module. */
   folder?: string | URL;
   onProgress?: (progress: Progress) => void;
 }
 
 const OPEN: Names<OpenOptions> = { folder: true, onProgress: true, fetch: true, drawFlops: true, drawBuffers: true, storage: true };
 
-/** Fetches the model and gives the object once it can be used; rejects with a message for people. */
+/** Fetches the model. Resolves to the object when it can be used; rejects with a message for the user. */
 export async function open(asked: OpenOptions = {}): Promise<Glgpt> {
   checkOptions("open", asked, OPEN);
   const { folder, onProgress, ...options } = asked;

@@ -11,16 +11,17 @@ import "./ui/views.css";
 import "./ui/train.css";
 
 const glgpt = new Glgpt();
-Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens }) }); // also what the views draw with
+Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens }) }); // with the views' drawing functions
 start(glgpt);
-// A later visit works without a network, where the page is a folder and is served securely.
+// A page that is a folder and is served securely works offline on a later visit.
 if ("serviceWorker" in navigator && location.protocol.startsWith("http") && !EmbeddedSource.here()) {
   void glgpt.ready.then(keepShell).catch(() => {});
 }
 
 /**
- * Fetches once more what came before the service worker watched, for it to keep, and what the views will ask for; what no
- * page needs any more goes. Only the worker writes: a page that is left while it writes would take the entry with it.
+ * Fetches the page's files again so that the service worker stores them: those loaded before it was active and those
+ * that the views will need. Deletes old scripts and styles. Only the worker writes files to the cache: an entry would
+ * be lost if the page that writes it were closed.
  */
 async function keepShell(): Promise<void> {
   const { serviceWorker } = navigator;

@@ -1,4 +1,4 @@
-// The folders' directions, as eslint.config.js states them: a deliberate violation of each is an error.
+// Checks the import rules of eslint.config.js: a deliberate violation of each is an error.
 
 import { ESLint, Linter } from "eslint";
 import { expect, test } from "vitest";

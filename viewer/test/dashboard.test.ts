@@ -1,4 +1,4 @@
-// What the dashboard derives from a gateway's status, and what it makes of a gateway's errors.
+// Tests what the dashboard derives from a gateway's status, and its messages for a gateway's errors.
 
 import { afterEach, describe, expect, it, vi } from "vitest";
 import * as d from "../src/dashboard/describe";
@@ -22,7 +22,7 @@ describe("who opened the dashboard", () => {
     ["#view=train&together=a.b", { as: "stranger" }],
   ])("%s", (hash, access) => expect(d.readFragment(hash)).toEqual(access));
 
-  it("takes the token out of the host's link alone", () => {
+  it("accepts a token only from the host's link", () => {
     expect(d.hostToken(" http://127.0.0.1:8043/#host=a.b\n")).toBe("a.b");
     for (const link of ["http://127.0.0.1:8043/#a.b", "http://127.0.0.1:8043/#host=", "a.b", ""]) expect(d.hostToken(link)).toBeNull();
   });
@@ -127,7 +127,7 @@ describe("the gateway's answers", () => {
     expect((error as Error).message).toBe(message);
   });
 
-  it("reports a download's bytes, and one that is cut off", async () => {
+  it("reports a download's bytes, and an interrupted download", async () => {
     const body = (cut: boolean) =>
       new ReadableStream<Uint8Array>({
         start(controller) {

@@ -1,4 +1,4 @@
-// How parameters travel: the same bytes as glgpt/federation/protocol.py makes.
+// Tests the encoding of parameters, with the same bytes as glgpt/federation/protocol.py.
 
 import { expect, test } from "vitest";
 import { starts } from "../src/training/batches";
@@ -6,7 +6,7 @@ import { half } from "../src/engine/formats";
 import { encode, shardStarts } from "../src/training/exchange";
 import { readLink } from "../src/training/federate";
 
-test("halves are NumPy's", () => {
+test("f16 numbers are rounded like NumPy's", () => {
   // The table of tests/federation/test_protocol.py.
   const values = [0.0, -0.0, 1.0, -1.0, 1 / 3, 65504.0, 65520.0, 6.1e-5, 6.0e-5, 5.9e-8, 2.9e-8, 3.0e-8, 1.00048828125, 1.0014648];
   const bits = [0, 32768, 15360, 48128, 13653, 31743, 31744, 1023, 1007, 1, 0, 1, 15360, 15362];
@@ -14,7 +14,7 @@ test("halves are NumPy's", () => {
   expect(half(NaN) & 0x7c00).toBe(0x7c00);
 });
 
-test("every half comes back", () => {
+test("every f16 number survives a round trip", () => {
   const wrong: number[] = [];
   for (let bits = 0; bits < 0x7c00; bits++) {
     const exponent = bits >> 10;
@@ -36,7 +36,7 @@ test("a change is encoded", () => {
   expect(bytes.length).toBe(4 + 4);
   expect(new DataView(bytes.buffer).getFloat32(0, true)).toBeCloseTo(1 / 127, 8);
   expect([...new Int8Array(bytes.buffer, 4)]).toEqual([64, 0, -127, 32]);
-  expect(() => encode("f32", after, before.subarray(1))).toThrow(/another number/);
+  expect(() => encode("f32", after, before.subarray(1))).toThrow(/number of parameters differs/);
 });
 
 test("no two shards share a window", () => {
@@ -51,5 +51,5 @@ test("a link is read", () => {
     expect(readLink(link)).toEqual({ base: "http://h:1/", token: "a.b" });
   }
   expect(readLink("https://h/x/train/#together=a.b").base).toBe("https://h/x/");
-  for (const link of ["", "a.b", "ftp://h/#a.b", "http://h/#nothing"]) expect(() => readLink(link)).toThrow(/no invitation/);
+  for (const link of ["", "a.b", "ftp://h/#a.b", "http://h/#nothing"]) expect(() => readLink(link)).toThrow(/not an invitation/);
 });

@@ -1,11 +1,11 @@
-// Fetching a text from servers that misbehave, without a network.
+// Tests fetching a text from simulated servers that misbehave.
 
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { fetchText, type FetchOptions } from "../src/training/fetching";
 
 const url = new URL("https://texts.example/a.txt");
 
-/** A body of these parts; the connection breaks after them where `breaks`. */
+/** Returns a body of these parts. If `breaks`, the connection breaks after them. */
 function body(parts: string[], breaks = false): ReadableStream<Uint8Array> {
   return new ReadableStream({
     pull(controller) {
@@ -24,7 +24,7 @@ const rest = (text: string, range: string | null, headers: Record<string, string
     headers: { "Content-Length": `${text.length}`, ETag: '"one"', ...(range ? { "Content-Range": range } : {}), ...headers },
   });
 
-/** Fetches from a server that gives these answers one after another, then the last again. */
+/** Fetches from a server that returns these answers in turn and then repeats the last one. */
 async function answered(answers: ((stop: AbortSignal) => Response)[], options: FetchOptions = {}): Promise<string> {
   let asked = 0;
   vi.stubGlobal("navigator", { onLine: true });
@@ -37,9 +37,9 @@ async function answered(answers: ((stop: AbortSignal) => Response)[], options: F
 afterEach(() => vi.unstubAllGlobals());
 
 describe("a text that is resumed", () => {
-  it("goes on with the bytes that follow", async () => {
+  it("continues with the following bytes", async () => {
     expect(await answered([first, () => rest(" end", "bytes 4-7/8")])).toBe("good end");
-    expect(await answered([first, () => rest(" end", null)])).toBe("good end"); // another address may hide the range
+    expect(await answered([first, () => rest(" end", null)])).toBe("good end"); // another origin may hide the range
   });
 
   it.each([
@@ -49,12 +49,12 @@ describe("a text that is resumed", () => {
     ["nonsense", {}],
     [null, { "Content-Length": "3" }],
     ["bytes 4-7/8", { ETag: '"two"' }],
-  ])("begins again where the server sends other bytes: %s, %o", async (range, headers) => {
+  ])("starts again if the server sends other bytes: %s, %o", async (range, headers) => {
     const whole = () => new Response("as it is", { headers: { ETag: '"two"' } });
     expect(await answered([first, () => rest("EVIL", range, headers), whole])).toBe("as it is");
   });
 
-  it("ends after its time, however often a byte comes", async () => {
+  it("ends after its time limit, even if bytes keep arriving", async () => {
     const drips = (stop: AbortSignal) =>
       new Response(
         new ReadableStream({

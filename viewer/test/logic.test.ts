@@ -1,4 +1,4 @@
-// What needs no browser: chunks, layouts, schemas, sampling, the loader's checks.
+// Tests the engine's logic that needs no browser: chunks, layouts, schemas, sampling, the loader's checks.
 
 import { describe, expect, it, vi } from "vitest";
 import { plan, sizes } from "../src/engine/chunks";
@@ -25,7 +25,7 @@ import { split } from "../src/ui/source";
 const COSTS = { one_token: 4, per_chunk: 4 };
 
 describe("chunks", () => {
-  it("cover every prompt length once, the last alone padded, never beyond the context", () => {
+  it("cover every prompt length once, only the last padded, never beyond the context", () => {
     const known = [256, 64, 16, 1];
     for (const context of [256, 71]) {
       for (let tokens = 1; tokens <= context; tokens++) {
@@ -68,7 +68,7 @@ describe("layouts", () => {
     ["f32", 5],
     ["f16", 1],
     ["f16", 3],
-  ] as const)("put tiles of %s into panels, %i below each other, whatever the band", (dtype, stack) => {
+  ] as const)("put tiles of %s into panels, %i below each other, with any band height", (dtype, stack) => {
     const [rows, cols, height] = [6, 100, 3];
     const plain = { texture: "x", rows, cols, tiles: [2, 2] as [number, number], dtype, panel: 0, stack: 1 };
     const view = { ...plain, panel: 3, stack };
@@ -103,7 +103,7 @@ describe("layouts", () => {
     const block = { layer: 3, x: 0, y: 1, width: 7, rows: 2, stride: 7, skip: 0 };
     expect([...blocks(view, 3, 1, 2)]).toEqual([block]);
   });
-  it("unpack halves of two column tiles from one layer", () => {
+  it("unpack f16 numbers of two column tiles from one layer", () => {
     const halves = Uint16Array.from([0x3c00, 0xc000, 0, 0x3800, 0x4200, 0x7bff, 0x0001, 0]);
     const view = { texture: "x", rows: 1, cols: 7, tiles: [1, 2] as [number, number], dtype: "f16" as const, panel: 0, stack: 1 };
     expect(Array.from(unpack(view, new Uint32Array(halves.buffer)))).toEqual([1, -2, 0, 0.5, 3, 65504, 2 ** -24]);
@@ -115,7 +115,7 @@ describe("layouts", () => {
 describe("sampling", () => {
   const logits = Float32Array.from([1, 3, 2, 3, -1]);
   const settings = { temperature: 1, topK: null, topP: null, seed: 1 };
-  it("is greedy at temperature 0, and of equals the first wins", () => {
+  it("is greedy at temperature 0, and takes the first of equal logits", () => {
     expect(new Sampler({ ...settings, temperature: 0 }).draw(logits, 0).id).toBe(1);
   });
   it("stays within top-k and top-p", () => {
@@ -162,7 +162,7 @@ describe("sampling", () => {
     const drawn = Array.from({ length: 2000 }, (_, step) => sampler.draw(logits, step).id);
     expect(drawn.filter((id) => id === 2).length / 2000).toBeCloseTo(Math.exp(1) / total, 1);
   });
-  it("names the likeliest with their probabilities", () => {
+  it("returns the most likely tokens with their probabilities", () => {
     const { top, p } = alternatives(logits, 2, 0);
     expect(top.map((c) => c.id)).toEqual([1, 3]);
     expect(p).toBeCloseTo(Math.exp(1) / (Math.exp(1) + 2 * Math.exp(3) + Math.exp(2) + Math.exp(-1)), 6);
@@ -240,13 +240,13 @@ describe("player", () => {
   const played = program as unknown as Program;
   it("refuses what a device cannot hold, and a pass that reads what it writes", () => {
     expect(() => check(played, { limits })).not.toThrow();
-    expect(() => check(played, { limits: { ...limits, maxTextureSize: 2 } })).toThrow(/stops at 2 squared/);
+    expect(() => check(played, { limits: { ...limits, maxTextureSize: 2 } })).toThrow(/allows at most 2 x 2/);
     expect(() => check(played, { limits: { ...limits, drawBuffers: 0 } })).toThrow(/writes 1 targets/);
     const loop = structuredClone(played);
     loop.entries["e"]!.passes[0]!.inputs = [["u_x", "b"]];
     expect(() => check(loop, { limits })).toThrow(/reads a texture that it writes/);
   });
-  it("heads shaders as the desktop does, and shows an error beside its line", () => {
+  it("gives shaders the desktop's header, and shows an error with its source line", () => {
     expect(header({ fetch: "textureLod", storage: "uint" })).toBe(
       "#version 300 es\n#define FETCH_LOD\n#define STORAGE_UINT\n",
     );
@@ -261,7 +261,7 @@ describe("the probe", () => {
   });
   const all = [recording("4x4", "strided"), recording("4x4", "contiguous"), recording("4x8", "strided")];
   const both = ["texelFetch", "textureLod"] as const;
-  it("takes contiguous columns, where panels pay, then the fastest product recorded for it", () => {
+  it("takes contiguous columns if panels pay, then the fastest product recorded for them", () => {
     const measured = { "4x4 texelFetch": 3, "4x4 textureLod": 2, "4x8 texelFetch": 1, "4x8 textureLod": 1.5,
       "4x4-contiguous texelFetch": 7, "4x4-contiguous textureLod": 6 };
     const rows = { "strided texelFetch": 5, "contiguous texelFetch": 4, "strided textureLod": 1, "contiguous textureLod": 0.9 };
@@ -270,7 +270,7 @@ describe("the probe", () => {
     expect(pick(all, both, paying, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
     expect(pick(all, ["texelFetch"], paying, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
   });
-  it("guesses, until it is measured, what measured devices of its kind chose", () => {
+  it("takes the choice of similar measured devices until it is measured", () => {
     const wide = { ...recording("8x4", "contiguous"), draw_buffers: 8 };
     const narrow = all.slice(0, 2).map((each) => ({ ...each, draw_buffers: 4 }));
     const known = [...narrow, all[2]!, wide];
@@ -279,23 +279,23 @@ describe("the probe", () => {
     expect(guess(known, both, "ANGLE (NVIDIA, NVIDIA H200)")).toEqual({ recording: all[2], fetch: "texelFetch" });
     expect(guess(narrow.slice(1), ["textureLod"], "")).toEqual({ recording: narrow[1], fetch: "textureLod" });
   });
-  it("takes the first where there was nothing to measure", () => {
+  it("takes the first if there was nothing to measure", () => {
     expect(pick([all[1]!], ["textureLod"], {}, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
   });
 });
 
 describe("pictures", () => {
-  it("leave masked values out of the range", () => {
+  it("exclude masked values from the range", () => {
     const found = statistics(Float32Array.from([-1e30, 1, 3, -2, 2]));
     expect(found).toMatchObject({ low: -2, high: 3, mean: 1, inner: [-2, 3] });
     expect(found.bins.reduce((a, b) => a + b)).toBe(4);
   });
-  it("show texels as they lie in memory", () => {
+  it("show the memory layout", () => {
     const spec = { name: "x", width: 3, height: 2, layers: 4, format: "float", role: "scratch" } as const;
     expect(memoryView(spec)).toMatchObject({ rows: 8, cols: 12, tiles: [4, 1], dtype: "f32" });
     expect(memoryView({ ...spec, format: "uint" })).toMatchObject({ rows: 8, cols: 24, tiles: [4, 2], dtype: "f16" });
   });
-  it("show a shader's own text apart from what the recorder put before it", () => {
+  it("separate a shader's own text from the recorder's header", () => {
     const text = "#define X_W 4\n#define STORE_Y(v) out_0 = v[0];\n// y = x\nvoid main() {}\n";
     expect(split(text)).toEqual(["#define X_W 4\n#define STORE_Y(v) out_0 = v[0];", "// y = x\nvoid main() {}"]);
   });
@@ -355,11 +355,11 @@ describe("the tokenizer", () => {
     expect(tokenizer.turn([300, "a", null, 300, "b"], "b<end>")).toEqual([300, 256, ...tokenizer.encodeOrdinary("<end>"), 300, 98]);
     expect(tokenizer.encodeOrdinary("<end>")).toHaveLength(5);
   });
-  it("is refused where it is damaged", () => {
+  it("is refused if it is damaged", () => {
     expect(() => parseTokenizer({ ...data, ranks: "%" }, "tokenizer.json")).toThrow(/tokenizer.json is damaged: #\/ranks/);
     const of = (fields: object) => () => new Tokenizer(parseTokenizer({ ...data, ...fields }, "tokenizer.json"));
     expect(of({ pattern: "(" })).toThrow(/tokenizer.json is damaged: its split pattern .* Export the model again/);
-    expect(of({ ids: [0, 1] })).toThrow("it has 2 ids of 257 tokens");
+    expect(of({ ids: [0, 1] })).toThrow("it has 2 ids for 257 tokens");
     expect(of({ ranks: "A=A" })).toThrow(/a token is not base64/);
   });
 });
@@ -374,22 +374,22 @@ describe("changes of a model", () => {
     expect(parseIntervention("h.2~a%7Eb%2C~~4").steering).toEqual({ towards: "a~b,", away: "" });
   });
 
-  it("are refused where they are none", () => {
+  it("are refused if they are malformed", () => {
     for (const word of ["h.3*", "h.3*x", "h.3*1*2", "h.2~a~b", "h.2~a~b~", "h.2@a@x", "h.2@1.5@x", "h.2@-1@x", "h.2@1", "h.2@1@%", "h.2~%~~1", "h.1:", "h.1:a:b"]) {
-      expect(() => parseIntervention(word), word).toThrow("is no change of a part");
+      expect(() => parseIntervention(word), word).toThrow("is not a change of a part");
     }
   });
 });
 
 describe("tolerance", () => {
   const tolerance = { relative: 0.02, single: 8, floor: 1e-4, kl: 0.05 };
-  it("is that of a tensor of the same size without infinities of its own", () => {
+  it("requires the same size and the same infinities", () => {
     expect(measure(Float32Array.from([NaN]), Float32Array.from([1]), 1, tolerance).excess).toBe(Infinity);
     expect(measure(Float32Array.from([Infinity, 1]), Float32Array.from([Infinity, 1]), 2, tolerance).excess).toBe(0);
     expect(measure(new Float32Array(1), new Float32Array(2), 1, tolerance).excess).toBe(Infinity);
   });
 
-  it("lets either of two tokens be the greedy one where they are equally likely", () => {
+  it("accepts either of two equally likely tokens as the greedy one", () => {
     const logits = Float32Array.from([1, 10, 9.95, 9, 0]);
     expect([ties(logits, 1, 2, tolerance), ties(logits, 1, 3, tolerance)]).toEqual([true, false]);
   });
@@ -447,7 +447,7 @@ describe("loader", () => {
     const changed = { ...manifest, [of]: { ...manifest[of as "config"], [name]: value } };
     expect(() => parseManifest(changed)).toThrow(new RegExp(`manifest.json is damaged: #/${of}/${name}: .* Export the model again.`));
   });
-  it("refuses more blocks than have activations, heads than a page can show, and files of terabytes", () => {
+  it("refuses more blocks than activations, more heads than a page can show, and files of terabytes", () => {
     const config = (fields: object) => ({ ...manifest, config: { ...manifest.config, ...fields } });
     expect(() => parseManifest(config({ n_layer: 2 }))).toThrow(/2 blocks and names 1 activations/);
     const activations = [...Array(64).keys()].map((i) => ({ ...manifest.activations[0], name: `h.${i}.resid` }));

@@ -1,11 +1,11 @@
-// The page looks at tokens as often as costs a small share of the time.
+// Tests that the page inspects tokens only as often as a small share of the time allows.
 
 import { describe, expect, it } from "vitest";
 import { Meter } from "../src/ui/meter";
 
 /**
- * The mean and longest time between looks, and how much slower the last of 600 tokens are: each takes `token` ms, a look
- * `cost` more, spread over those behind it. `together` tokens come at once.
+ * Returns the mean and longest time between looks, and how much slower the last 400 of 600 tokens are. Each token takes
+ * `token` ms; a look adds `cost` ms, spread over the next `spread` tokens. `together` tokens arrive at once.
  */
 function run(meter: Meter, token: number, cost: number, spread = 1, together = 1): { mean: number; longest: number; slower: number } {
   let [now, last, longest, from, looks] = [0, 0, 0, 0, 0];
@@ -26,8 +26,8 @@ function run(meter: Meter, token: number, cost: number, spread = 1, together = 1
 describe("the meter", () => {
   it.each([
     ["a software driver", 20, 25, 1, 1000, 0.05],
-    ["frames that are drawn behind several tokens", 20, 40, 6, 1200, 0.05],
-    ["a dear look at quick tokens", 4, 15, 3, 1000, 0.05],
+    ["frames that are drawn after several tokens", 20, 40, 6, 1200, 0.05],
+    ["an expensive look at quick tokens", 4, 15, 3, 1000, 0.05],
     ["slow tokens", 600, 20, 1, 1000, 0.05],
   ])("holds %s to its share", (_, token, cost, spread, slowest, most) => {
     const { longest, slower } = run(new Meter(0.035, 40, slowest), token, cost, spread);
@@ -40,13 +40,13 @@ describe("the meter", () => {
     [12, 20, 2],
     [4, 15, 8],
     [2.4, 1, 12],
-  ])("holds to its share where tokens of %s ms, and looks of %s, come %s at a time", (token, cost, together) => {
+  ])("holds to its share if tokens of %s ms, with looks of %s ms, arrive %s at a time", (token, cost, together) => {
     const { longest, slower } = run(new Meter(0.035, 40, 1000), token, cost, 1, together);
-    expect(slower - 0.1 / token).toBeLessThan(0.05); // but for what lies between those that come together
+    expect(slower - 0.1 / token).toBeLessThan(0.05); // without the 0.1 ms between tokens that arrive together
     expect(longest).toBeLessThan(1000 + 2 * (together * token + cost));
   });
 
-  it("looks as often as it may where that costs nothing, but for a pause now and then", () => {
+  it("looks as often as allowed if that costs nothing, except for occasional pauses", () => {
     const { mean, longest } = run(new Meter(0.035, 40, 1000), 3, 0.05);
     expect(mean).toBeLessThan(50);
     expect(longest).toBeLessThan(160);

@@ -1,4 +1,4 @@
-// Options that a caller passes to the scriptable object.
+// Tests the check of the options that a caller passes to the scriptable object.
 
 import { describe, expect, it } from "vitest";
 import { checkOptions } from "../src/engine/options";
@@ -16,6 +16,7 @@ describe("options", () => {
     expect(refusal({ max_tokens: 1 })).toThrow("generate has no option max_tokens: did you mean tokens?");
     expect(refusal({ top_k: 1 })).toThrow("generate has no option top_k: did you mean topK?");
     expect(refusal({ colour: 1 })).toThrow("generate has no option colour: it takes prompt, tokens, topK.");
-    expect(() => checkOptions("generate", 5 as unknown as object, NAMES)).toThrow("generate takes an object of options; this is a number.");
+    const wrong = () => checkOptions("generate", 5 as unknown as object, NAMES);
+    expect(wrong).toThrow("generate takes an object of options, not a number.");
   });
 });

@@ -1,14 +1,14 @@
-// The pace of a device that takes known times for its passes.
+// Tests the pace of a simulated device that takes known times for its passes.
 
 import { expect, test } from "vitest";
 import { Pace } from "../src/gl/pace";
 
-/** A device that draws passes one after another, told at once when it has done what was issued. */
+/** A simulated device that draws passes one after another. `passed` resolves as soon as everything issued is done. */
 class Drawing {
   now = 0;
-  private free = 0; // when it has done all that was issued
+  private free = 0; // time at which everything issued is done
   readonly slices: [number, number][] = [];
-  readonly waits: number[] = []; // how long a frame would have waited when a slice had just been issued
+  readonly waits: number[] = []; // ms that a frame issued right after each slice would wait
   readonly idle: number[] = [];
 
   constructor(private readonly ms: readonly number[]) {}
@@ -22,7 +22,7 @@ class Drawing {
 
   readonly passed = async (): Promise<void> => {
     const at = this.free;
-    await Promise.resolve(); // whoever issues does so first
+    await Promise.resolve(); // callers issue first
     await new Promise<void>((resolve) => setTimeout(resolve, 0));
     this.now = Math.max(this.now, at);
   };
@@ -48,22 +48,22 @@ test.each([0.02, 1, 7])("passes of %s ms: all are drawn once, in order, and no f
   expect(Math.max(...waits.slice(waits.length / 2))).toBeLessThan(50);
 });
 
-test("short steps are not cut, and several are under way", async () => {
+test("short steps are not split, and several run at once", async () => {
   const ms = new Array<number>(100).fill(0.05);
   const { slices, waits } = await steps(ms, ms, 20);
   expect(slices.slice(-5)).toEqual(new Array(5).fill([0, 100]));
   expect(Math.max(...waits.slice(-5))).toBeGreaterThan(10);
 });
 
-test("a step whose passes take what nobody expected is cut after all", async () => {
+test("a step whose passes take longer than estimated is split after all", async () => {
   const ms = new Array<number>(50).fill(10); // 500 ms
   const { slices, waits } = await steps(ms, new Array<number>(50).fill(1), 4);
   expect(slices.length).toBeGreaterThan(4 * 20);
   expect(Math.max(...waits.slice(60))).toBeLessThan(50);
 });
 
-test("short entries that share a promise are one slice of 12 ms at most", async () => {
-  const drawing = new Drawing(new Array<number>(20).fill(1)); // 1 ms a pass
+test("short entries that share a promise are one slice of at most 12 ms", async () => {
+  const drawing = new Drawing(new Array<number>(20).fill(1)); // 1 ms per pass
   let open: Promise<void> | null = null;
   let fences = 0;
   const passed = () => {
@@ -79,7 +79,7 @@ test("short entries that share a promise are one slice of 12 ms at most", async 
   expect(fences).toBeGreaterThanOrEqual(8);
 });
 
-test("a lost context ends it, and the next play begins anew", async () => {
+test("a lost context rejects the play, and the next play works again", async () => {
   const drawing = new Drawing([10, 10, 10, 10, 10, 10]);
   let lost = true;
   const passed = () =>

@@ -1,11 +1,11 @@
-// The reader over a device of which a test says when fences pass.
+// Tests the reader with a simulated device whose fences pass when a test says so.
 
 import { expect, test } from "vitest";
 import type { Device } from "../src/gl/device";
 import { Reader } from "../src/gl/readback";
 import { pause } from "../src/gl/wait";
 
-/** A context whose framebuffers hold a number each, which is what reads of them give. */
+/** A context in which each framebuffer holds a number, which reads return. */
 class Drawing {
   readonly fences: { passed: boolean }[] = [];
   fetches = 0;
@@ -62,7 +62,7 @@ test("reads of one task share a fence and a copy", async () => {
   expect([drawing.fences.length, drawing.fetches]).toEqual([1, 1]);
 });
 
-test("later reads have a fence of their own, and buffers are used again", async () => {
+test("later reads have separate fences, and buffers are reused", async () => {
   const drawing = new Drawing();
   for (const holds of [1, 2, 3]) {
     const read = drawing.read(holds);
@@ -72,24 +72,24 @@ test("later reads have a fence of their own, and buffers are used again", async 
   expect(drawing.fences).toHaveLength(3);
 });
 
-test("what is asked for after a close waits for another fence", async () => {
+test("a read after a close waits for another fence", async () => {
   const drawing = new Drawing();
   const before = drawing.reader.passed();
   expect(drawing.reader.passed()).toBe(before);
   drawing.reader.close();
-  const behind = drawing.read(7);
+  const after = drawing.read(7);
   let done = false;
-  void behind.then(() => (done = true));
+  void after.then(() => (done = true));
   expect(drawing.fences).toHaveLength(1);
   drawing.fences[0]!.passed = true;
   await before;
   await pause();
   expect(done).toBe(false);
   await drawing.pass();
-  expect([...new Set(await behind)]).toEqual([7]);
+  expect([...new Set(await after)]).toEqual([7]);
 });
 
-test("much is read into a buffer of its own, and so is what a shared buffer has no room for", async () => {
+test("large reads, and reads that do not fit the shared buffer, have separate buffers", async () => {
   const drawing = new Drawing();
   const sizes = [8192, ...new Array<number>(5).fill(4096)];
   const reads = sizes.map((bytes, i) => drawing.read(i + 1, bytes));
@@ -99,7 +99,7 @@ test("much is read into a buffer of its own, and so is what a shared buffer has 
   expect([drawing.fences.length, drawing.fetches]).toEqual([1, 3]);
 });
 
-test("an error ends what waits, and nothing that is read later", async () => {
+test("an error rejects the waiting reads, but no later ones", async () => {
   const drawing = new Drawing();
   const { getBufferSubData } = drawing.gl;
   drawing.gl.getBufferSubData = () => {
@@ -115,7 +115,7 @@ test("an error ends what waits, and nothing that is read later", async () => {
   expect([...new Set(await read)]).toEqual([2]);
 });
 
-test("all that waits hears of a lost context", async () => {
+test("a lost context rejects the waiting reads", async () => {
   const drawing = new Drawing();
   const early = drawing.read(1);
   drawing.reader.close();

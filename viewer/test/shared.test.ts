@@ -1,4 +1,4 @@
-// What both languages compute: tests/page/shared_cases.py writes these cases, and pytest holds that Python still gives them.
+// Checks the cases that Python computes too: tests/page/shared_cases.py writes them, and pytest checks them for Python.
 
 import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
@@ -21,7 +21,7 @@ import { answers } from "../src/training/task";
 import { trainBpe } from "../src/training/bpe";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows, type Rates } from "../src/training/batches";
 
-/** Equal, numbers to eleven digits. */
+/** Expects equality, of numbers to eleven digits. */
 function near(found: unknown, expected: unknown): void {
   if (typeof found === "number" && typeof expected === "number") expect(Math.abs(found - expected)).toBeLessThanOrEqual(1e-11 * Math.max(1, Math.abs(expected)));
   else if (found && expected && typeof found === "object" && typeof expected === "object") {
@@ -44,7 +44,7 @@ describe("cases shared with Python", () => {
     expect(draft(ids, most)).toEqual(expected);
   });
 
-  it("what a split server's messages allow", () => {
+  it("the limits of a split server's messages", () => {
     expect({ guesses: MOST_GUESSES, alternatives: MOST_FROM_SERVER, again: AGAIN, replays: REPLAYS }).toEqual(shared.limits);
   });
 
@@ -55,14 +55,14 @@ describe("cases shared with Python", () => {
     expect(Array.from(found)).toEqual(matrix);
   });
 
-  it.each(shared.tolerances)("a tensor that is $excess of its tolerance off", ({ reference, ours, width, tolerance, relative, excess, at, kl }) => {
+  it.each(shared.tolerances)("a tensor with an error of $excess times its tolerance", ({ reference, ours, width, tolerance, relative, excess, at, kl }) => {
     const [there, here] = [Float32Array.from(reference), Float32Array.from(ours)];
     const found = measure(here, there, width, tolerance);
     near({ relative: found.relative, excess: found.excess, at: found.at }, { relative, excess, at });
     near(klDivergence(there, here, width), kl);
   });
 
-  it.each(shared.halves)("the half %i is %d", (bits, value) => {
+  it.each(shared.halves)("the f16 number %i is %d", (bits, value) => {
     expect(fromHalf(bits!)).toEqual(value ?? NaN);
   });
 
@@ -109,7 +109,7 @@ describe("cases shared with Python", () => {
     all.forEach((row, i) => near(row, rows[i]));
   });
 
-  it("what logits predict", () => {
+  it("predictions from logits", () => {
     const { logits, targets, size, ranks, figures: row } = shared.predictions;
     const found = noPredictions(targets.length);
     ofLogits(Float32Array.from(logits), targets, found, 0);
@@ -127,11 +127,11 @@ describe("cases shared with Python", () => {
     expect(found).toEqual(after);
   });
 
-  it.each(shared.copies)("what $sample copies", ({ text, sample, copies: expected }) => {
+  it.each(shared.copies)("copies in $sample", ({ text, sample, copies: expected }) => {
     near(copies(sample, text), expected);
   });
 
-  it.each(shared.tasks)("a task's answers", ({ windows: given, seen, answers: expected }) => {
+  it.each(shared.tasks)("answers to a task", ({ windows: given, seen, answers: expected }) => {
     const encoder = new TextEncoder();
     const held = given.map(({ tokens, hits }) => ({ tokens: tokens.map((token) => encoder.encode(token)), hits }));
     near(answers(held, new Set(seen)), expected);

@@ -12,7 +12,7 @@ describe("messages of a split model", () => {
     expect([...payload]).toEqual([1, 2, 3]);
   });
 
-  it("are refused where they are cut off or none", () => {
+  it("are refused if they are incomplete or malformed", () => {
     const message = encode({ op: "step" });
     for (const wrong of [new ArrayBuffer(0), message.buffer.slice(0, 8), encode({} as never).buffer]) {
       expect(() => decode(wrong)).toThrow("does not understand");
@@ -21,7 +21,7 @@ describe("messages of a split model", () => {
 });
 
 describe("guessing ahead", () => {
-  it("begins when the line takes longer than both sides together, over eight round trips", () => {
+  it("begins if the network takes longer than both sides together, over eight round trips", () => {
     const trips = (networkMs: number, count = 8) => Array.from({ length: count }, () => ({ localMs: 20, networkMs, remoteMs: 10 }));
     expect(highLatency(trips(31))).toBe(true);
     expect(highLatency(trips(29))).toBe(false);
@@ -31,7 +31,7 @@ describe("guessing ahead", () => {
 });
 
 describe("hidden states as bytes", () => {
-  it("rounds halves to the nearest, to even where two are as near", () => {
+  it("rounds to the nearest f16 number, and to the even one of two equally near", () => {
     const cases: [number, number][] = [
       [0, 0],
       [1, 0x3c00],
@@ -63,12 +63,12 @@ describe("hidden states as bytes", () => {
     }
     const codes = packStates(states, 2, "int8") as Uint8Array<ArrayBuffer>;
     expect([...unpackStates(codes, 2, 4, "int8")]).toEqual([2, -2, 0, 127, 3, -127, 0, 0]);
-    expect(() => unpackStates(codes, 2, 4, "f32")).toThrow("cut off");
+    expect(() => unpackStates(codes, 2, 4, "f32")).toThrow("incomplete");
     expect(() => unpackStates(packStates(new Float32Array([NaN]), 1, "f32") as Uint8Array<ArrayBuffer>, 1, 1, "f32")).toThrow("finite");
     for (let bits = 0; bits < 0x7c00; bits += 7) expect(half(fromHalf(bits))).toBe(bits);
   });
 
-  it("copies f32 as it is", () => {
+  it("copies f32 unchanged", () => {
     const states = new Float32Array([1.5, -2.25]);
     expect([...new Float32Array(packStates(states, 1, "f32").buffer as ArrayBuffer)]).toEqual([1.5, -2.25]);
   });
@@ -78,7 +78,7 @@ describe("activations of a server", () => {
   const data = Float32Array.from({ length: 12 }, (_, i) => i);
   const about = (kind: "rows" | "heads" | "cache" | "pattern") => ({ kind, heads: 2, width: 2 });
 
-  it("are matrices as a device has them", () => {
+  it("become matrices in a device's layout", () => {
     for (const kind of ["rows", "heads"] as const) {
       expect(matrixOf(about(kind), { shape: [3, 4], data })).toEqual({ rows: 3, cols: 4, values: data });
     }

@@ -1,4 +1,4 @@
-// Training without a browser: the tokenizer, what steps are fed with, and the files, against the desktop's.
+// Compares training code that needs no browser with the desktop: the tokenizer, the inputs of steps, and the files.
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { check, Player } from "../src/gl/player";
@@ -21,11 +21,11 @@ interface Case {
   ids: number[];
 }
 
-/** Made by `glgpt tokenizer train`; tests/browser/test_page_training.py holds that it still makes the same. */
+/** Made by `glgpt tokenizer train`; tests/browser/test_page_training.py checks that it still gives the same. */
 const cases: Case[] = made;
 
 describe("the loss scale", () => {
-  it("doubles after 2,000 steps that fitted and halves after an overflow, down to 1, as the desktop's", () => {
+  it("doubles after 2,000 steps without overflow and halves after one, down to 1, like the desktop's", () => {
     expect(FIRST).toEqual({ value: 65536, steps: 0 });
     expect(afterStep(FIRST)).toEqual({ value: 65536, steps: 1 });
     expect(afterStep({ value: 65536, steps: 1999 })).toEqual({ value: 131072, steps: 0 });
@@ -34,7 +34,7 @@ describe("the loss scale", () => {
     expect(afterOverflow({ value: 1, steps: 7 })).toBeNull();
   });
 
-  it("is not taken from a file that holds none", () => {
+  it("is not read from a file without a valid one", () => {
     expect(known({ value: 4, steps: 7 })).toEqual({ value: 4, steps: 7 });
     for (const wrong of [undefined, { value: -1, steps: 0 }, { value: NaN, steps: 0 }, { value: 2, steps: 0.5 }]) {
       expect(known(wrong)).toBeNull();
@@ -62,7 +62,7 @@ describe("byte-level BPE", () => {
     expect(encodeText(text, bpe).length).toBe(400_000 / 32); // five merges: ab, abab, ...
   }, 5000);
 
-  it("takes bytes as they are", () => {
+  it("keeps bytes unchanged without a vocabulary", () => {
     expect(Array.from(encodeText("aé", null))).toEqual([0x61, 0xc3, 0xa9]);
     expect(readTokenizer(tokenizerFiles(null))).toBeNull();
   });
@@ -83,7 +83,7 @@ describe("cleaning a text of repeats", () => {
   );
 });
 
-describe("what a step is fed with", () => {
+describe("the inputs of a step", () => {
   it("draws the desktop's windows", () => {
     expect(starts(5, 1, 4, 1000)).toEqual([628, 621, 620, 595]);
     expect(starts(4294967295, 123456, 3, 1e9)).toEqual([605736951, 324309454, 505358127]);
@@ -100,13 +100,13 @@ describe("what a step is fed with", () => {
     expect(Array.from(runs)).toEqual([0, 4, 0, 0, 4, 4, 0, 0, 4, 6, 0, 0]);
   });
 
-  it("takes the desktop's learning rates", () => {
+  it("has the desktop's learning rates", () => {
     const rates = { steps: 200, lr: 1e-3, min_lr: 1e-4, warmup: 10, schedule: "cosine" as const };
     const expected = [0.0001, 0.001, 0.000999938487246611, 0.0005871607054625496, 0.0001];
     [1, 10, 11, 100, 200].forEach((step, i) => expect(rateAt(rates, step)).toBeCloseTo(expected[i]!, 15));
   });
 
-  it("cuts between two characters", () => {
+  it("splits a text between two characters", () => {
     const bytes = new TextEncoder().encode("aaaaaaaa漢漢");
     expect(splitAt(bytes, 0.4)).toBe(8);
     expect(splitAt(bytes, 0.3)).toBe(11);
@@ -120,7 +120,7 @@ describe("safetensors", () => {
     ["é", { shape: [1], data: Float32Array.of(-0.5) }],
   ]);
 
-  it("come back as they were", () => {
+  it("are unchanged after a round trip", () => {
     const bytes = writeSafetensors(tensors, { k: "v" });
     expect((bytes.length - 7 * 4) % 8).toBe(0);
     const found = readSafetensors(bytes);
@@ -128,10 +128,10 @@ describe("safetensors", () => {
     expect(found.metadata).toEqual({ k: "v" });
   });
 
-  it("are refused where they are damaged", () => {
+  it("are refused if they are damaged", () => {
     const bytes = writeSafetensors(tensors, {});
-    expect(() => readSafetensors(bytes.subarray(0, -1))).toThrow("not whole");
-    expect(() => readSafetensors(bytes.subarray(0, 20))).toThrow("header is not whole");
+    expect(() => readSafetensors(bytes.subarray(0, -1))).toThrow("incomplete");
+    expect(() => readSafetensors(bytes.subarray(0, 20))).toThrow("header is incomplete");
     expect(() => readSafetensors(new TextEncoder().encode("hello"))).toThrow("too short");
   });
 });
@@ -143,13 +143,13 @@ describe("a saved state", () => {
     return writeSafetensors(new Map([["w", { shape: [2, values.length / 2], data: Float32Array.from(values) }]]), {});
   };
 
-  it("is taken where it is of this size", () => {
+  it("is accepted if it has this size", () => {
     const found = fitting(offer, state(1, 2, 3, 4, 5, 6), null);
     expect([...found.keys()]).toEqual(["w", "w.moment", "w.squares"]);
     expect(Array.from(found.get("w.squares")!)).toEqual([0, 0, 0, 0, 0, 0]);
   });
 
-  it("is refused where it is of another size, or holds what is no number", () => {
+  it("is refused if it has another size or a value that is not finite", () => {
     expect(() => fitting(offer, state(1, 2), null)).toThrow("w is 2 x 1; this size has 2 x 3");
     expect(() => fitting(offer, state(1, 2, 3, NaN, 5, 6), null)).toThrow("w holds a NaN");
     expect(() => fitting(offer, state(1, 2, 3, -Infinity, 5, 6), null)).toThrow("w holds a NaN");
@@ -165,7 +165,7 @@ describe("the steps of a session", () => {
   beforeEach(() => void vi.spyOn(performance, "now").mockImplementation(() => now));
   afterEach(() => void vi.restoreAllMocks());
 
-  /** A trainer whose device takes `first` ms for the first step and STEP for others, and tells of three at a time. */
+  /** Returns a session whose device takes `first` ms for step 1 and STEP ms for others, and reports three at once. */
   function session(steps: number, first: number): Session {
     const late: Arrived[] = [];
     let free = 0;
@@ -202,7 +202,7 @@ describe("the steps of a session", () => {
     return new Session(plan, device, () => Promise.resolve(trainer as unknown as Trainer));
   }
 
-  it.each([10, 200])("are as many tokens a second as the device took for %i of them", async (steps) => {
+  it.each([10, 200])("have the device's speed in tokens per second over %i steps", async (steps) => {
     const made = session(steps, 3000);
     await made.open();
     await made.start();
@@ -214,11 +214,11 @@ describe("the steps of a session", () => {
     for (const { tokensPerS } of made.points.slice(40)) expect(tokensPerS).toBeGreaterThan(0.9 * right);
   });
 
-  it("take another learning rate while it waits, its end in proportion", async () => {
+  it("can change their learning rate while paused, and the final rate in proportion", async () => {
     const made = session(2, 0);
     await made.open();
     const running = made.start();
-    expect(() => made.setRate(0.25)).toThrow("Pause the training first");
+    expect(() => made.setRate(0.25)).toThrow("Pause the training before");
     await running;
     made.setRate(0.25);
     expect(made.plan.rates).toMatchObject({ lr: 0.25, min_lr: 0.0625 });
@@ -227,7 +227,7 @@ describe("the steps of a session", () => {
   });
 });
 
-describe("states that change names", () => {
+describe("ping-pong states", () => {
   const texture = (name: string) => ({ name, width: 1, height: 1, layers: 1, format: "float" as const, role: "state" as const });
   const pass = (from: string, to: string) => ({
     label: "copy",
@@ -252,7 +252,7 @@ describe("states that change names", () => {
   };
   const bound: unknown[] = [];
   const drawn: unknown[] = [];
-  /** A player of it on a device that records what is bound and drawn into. */
+  /** Returns a player on a device that records what is bound and drawn into. */
   const made = () => {
     const gl = new Proxy<Record<string, unknown>>({}, {
       get: (_: unknown, key: string | symbol) => {
@@ -260,7 +260,7 @@ describe("states that change names", () => {
         if (key === "bindFramebuffer") return (_target: number, f: unknown) => drawn.push(f);
         if (key === "createBuffer" || key === "createShader" || key === "createProgram" || key === "fenceSync") return () => ({});
         if (key === "getProgramParameter") return () => true;
-        if (key === "getSyncParameter") return () => 1; // SIGNALED, as all constants
+        if (key === "getSyncParameter") return () => 1; // SIGNALED; all constants are 1
         return typeof key === "string" && key === key.toUpperCase() ? 1 : () => 0;
       },
     });
@@ -279,7 +279,7 @@ describe("states that change names", () => {
     return new Player(device, program, { fetch: "texelFetch", storage: "float" });
   };
 
-  it("are found under the other's name after each play", async () => {
+  it("swap names after each play", async () => {
     const player = made();
     await player.prepare("flip", "look");
     const played = (name: string) => {
@@ -295,8 +295,9 @@ describe("states that change names", () => {
   });
   it("refuse a scalar that does not fit", () => {
     const player = made();
-    player.set("pos", 2 ** 32 - 1); // as a seed's bits
+    player.set("pos", 2 ** 32 - 1); // fits, like the bits of a seed
     const wrong: [string, number][] = [["pos", 1.5], ["pos", 2 ** 32], ["pos", NaN], ["lr", 1e39], ["lr", NaN], ["other", 1]];
-    for (const [name, value] of wrong) expect(() => player.set(name, value)).toThrow(/no scalar of this program holds/);
+    const refused = /program has no scalar|does not fit its scalar's type/;
+    for (const [name, value] of wrong) expect(() => player.set(name, value)).toThrow(refused);
   });
 });

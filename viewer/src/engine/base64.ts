@@ -1,4 +1,4 @@
-// Base64 to bytes and floats.
+// Decodes base64 to bytes and floats.
 
 export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   const native = (Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }).fromBase64;

@@ -1,4 +1,4 @@
-// Every position's logits and every named intermediate, in natural shapes without padding.
+// Captures the logits of every position and named activations, in their natural shapes without padding.
 
 import type { Player } from "../gl/player";
 import { plan, sizes, writeIds, type Chunk } from "./chunks";
@@ -22,10 +22,13 @@ export class Capture {
     this.known = sizes(Object.keys(player.program.entries), "logits_");
   }
 
-  /** Logits `[T, vocab]` and intermediates: `[T, width]`, q, k, v `[heads, T, d]`, scores and patterns `[heads, T, T]`. */
+  /**
+   * Returns logits `[T, vocab]` and other activations: `[T, width]`, caches `[heads, T, d]`, scores and patterns
+   * `[heads, T, T]`.
+   */
   async run(ids: readonly number[], names: readonly string[]): Promise<Map<string, Values>> {
     const unknown = names.find((name) => !this.manifest.activations.has(name));
-    if (unknown) throw new PageError(`${unknown} is no activation of this model.`);
+    if (unknown) throw new PageError(`This model has no activation ${unknown}.`);
     const found = new Map(names.map((name) => [name, this.empty(name, ids.length)] as const));
     const { tuning, config } = this.manifest;
     const costs = { ...tuning, one_token: tuning.one_captured };
@@ -46,7 +49,7 @@ export class Capture {
     return found;
   }
 
-  /** The final norm and the logits of hidden states `[T, n_embd]`, where the program has the head apart. */
+  /** Returns the final norm and the logits of hidden states `[T, n_embd]`, for a program with a separate head. */
   async head(states: Float32Array, names: readonly string[]): Promise<Map<string, Values>> {
     const { program } = this.player;
     const { n_embd } = this.manifest.config;
@@ -67,7 +70,7 @@ export class Capture {
     return found;
   }
 
-  /** Which activations `head` gives. */
+  /** Names of the activations that `head` returns. */
   get ofHead(): string[] {
     return Object.keys(this.player.program.entries["head"]?.outputs ?? {});
   }
@@ -83,13 +86,13 @@ export class Capture {
     return { shape, data: new Float32Array(shape.reduce((a, b) => a * b, 1)) };
   }
 
-  /** Puts a chunk's matrix where it belongs, without padding. */
+  /** Copies a chunk's matrix to its place in the values, without padding. */
   private place(name: string, matrix: Float32Array, cols: number, chunk: Chunk, to: Values): void {
     const { kind, heads, width } = this.manifest.activations.get(name)!;
     const { data, shape } = to;
     const total = shape.at(-2)!;
     const across = shape.at(-1)!;
-    const padded = cols / heads; // columns of a head in the matrix, for those that lie head by head
+    const padded = cols / heads; // columns of a head in the matrix, if its columns are grouped by head
     for (let t = 0; t < chunk.valid; t++) {
       const at = chunk.start + t;
       if (kind === "rows") {

@@ -1,4 +1,4 @@
-// Cutting a prompt into the chunk sizes that were recorded.
+// Splits a prompt into chunks of the recorded sizes.
 
 import type { Player } from "../gl/player";
 import type { Tuning } from "./manifest";
@@ -9,7 +9,7 @@ export interface Chunk {
   size: number;
 }
 
-/** The sizes N of a program's entries `prefix_N`, greatest first. */
+/** Returns the sizes N of a program's entries `prefix_N`, greatest first. */
 export function sizes(entries: Iterable<string>, prefix: string): number[] {
   const found: number[] = [];
   for (const name of entries) {
@@ -19,7 +19,7 @@ export function sizes(entries: Iterable<string>, prefix: string): number[] {
   return found.sort((a, b) => b - a);
 }
 
-/** The cheapest chunks of `known` sizes, by `costs`, over positions from..tokens-1; only the last may be padded. */
+/** Returns the cheapest chunks of `known` sizes, by `costs`, for positions from..tokens-1. Only the last is padded. */
 export function plan(
   tokens: number,
   context: number,
@@ -59,15 +59,15 @@ export function writeIds(player: Player, ids: readonly number[], chunk: Chunk): 
 }
 
 /**
- * Where the part of a text of so many tokens begins that the next one is computed from: a text longer than the context
- * loses half a context of its first tokens at a time, and the rest is read anew, from position 0.
+ * Returns the start of the window from which the next token of a text of this many tokens is computed. A text longer
+ * than the context drops its first tokens, half a context at a time; the rest is read again from position 0.
  */
 export function windowStart(tokens: number, context: number): number {
   const half = Math.max(1, Math.floor(context / 2));
   return Math.max(0, Math.ceil((tokens - context) / half)) * half;
 }
 
-/** Puts a token where the next decode takes it from. */
+/** Writes the token that the next decode reads. */
 export function writeToken(player: Player, id: number): void {
   const texels = new Float32Array(4 * player.spec("token").width);
   texels[0] = id;

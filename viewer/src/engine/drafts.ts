@@ -1,11 +1,11 @@
-// Guessing how a text continues from the text itself, for speculative decoding (prompt look-up).
+// Guesses how a text continues from the text itself, for speculative decoding (prompt lookup).
 
-const LONGEST = 6; // tokens of the text's end that are looked for earlier in it
+const LONGEST = 6; // maximum tokens of the text's end that are searched for earlier in the text
 const SHORTEST = 2;
 
 /**
- * What followed the latest earlier occurrence of the text's last tokens, up to `most` ids; none without one. Longer endings
- * are looked for first, since what follows them is likelier to follow again.
+ * Returns up to `most` ids that followed the latest earlier occurrence of the text's last tokens; none if there is no
+ * such occurrence. Longer endings are searched first, since what followed them is more likely to follow again.
  */
 export function draft(ids: readonly number[], most: number): number[] {
   for (let n = Math.min(LONGEST, ids.length - 1); n >= SHORTEST; n--) {

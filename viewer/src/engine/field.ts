@@ -1,4 +1,4 @@
-// A texture's values, read back to be named: the matrix it holds, or its texels as they lie in memory.
+// Reads a texture's values back to show them, either as the matrix that it holds or in their memory layout.
 
 import type { Player, Texels } from "../gl/player";
 import { must } from "../gl/errors";
@@ -6,33 +6,33 @@ import { FORMATS, storedRows } from "./formats";
 import { unpack } from "./layout";
 import type { TextureSpec, View } from "../gl/program";
 
-const MOST = 4 << 20; // bytes that are read at once; of a larger texture, some rows of each tile
+const MOST = 4 << 20; // maximum bytes of one read; of a larger texture, only some rows of each tile are read
 const BINS = 48;
-const SAMPLE = 20_000; // values among which quantiles are sought
-const MASKED = -1e29;
+const SAMPLE = 20_000; // values from which quantiles are computed
+const MASKED = -1e29; // values up to this one are masked scores
 
 export interface Field {
   texture: string;
   view: View;
-  /** Rows that are shown, from row `first` of each tile on, in tiles of `height` rows. */
+  /** Number of rows shown; they begin at row `first` of each tile, in tiles of `height` rows. */
   rows: number;
   first: number;
   height: number;
-  /** Rows of a whole tile. */
+  /** Number of rows of a whole tile. */
   tile: number;
   values: Float32Array;
   low: number;
   high: number;
   mean: number;
-  /** Between these lie 99 of 100 values. */
+  /** The range of the middle 99% of the values. */
   inner: [number, number];
-  /** How often values occur, over equal steps from `low` to `high`. */
+  /** Histogram in equal steps from `low` to `high`. */
   bins: number[];
 }
 
 /**
- * The texels of a texture as a matrix of their own: layers below one another, a texel's values side by side. `dtype` is
- * that of the matrix it holds; without one, the first format with such texels.
+ * Returns a view of a texture in its memory layout: layers one below the other, a texel's values side by side. `dtype`:
+ * format of the matrix that it holds; without it, the first format with such texels.
  */
 export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
   const format = dtype ? FORMATS[FORMATS[dtype].memory] : Object.values(FORMATS).find(({ texture }) => texture === spec.format);
@@ -48,7 +48,7 @@ export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
   };
 }
 
-/** Reads the first `rows` rows of a matrix; of one too large for that, a window that begins at row `first` of each tile. */
+/** Reads the first `rows` rows of a matrix, or of a large matrix a window that begins at row `first` of each tile. */
 export async function readField(player: Player, view: View, rows = view.rows, first = 0): Promise<Field> {
   const spec = player.spec(view.texture);
   const tile = Math.ceil(view.rows / view.tiles[0]);
@@ -66,7 +66,7 @@ export async function readField(player: Player, view: View, rows = view.rows, fi
   return { texture: view.texture, view, rows: shown, first: from, height, tile, values: used, ...statistics(used) };
 }
 
-/** Bands of every layer as one texture would hold them: a layer's bands one after another. */
+/** Joins bands of every layer in the order of a texture: a layer's bands one after another. */
 function interleaved(bands: Texels[], layers: number): Texels {
   const [only] = bands;
   if (bands.length === 1) return only!;

@@ -1,4 +1,4 @@
-// Storage formats: how numbers lie in 128-bit texels, as glgpt/program/formats.py packs them.
+// Storage formats: the layout of numbers in 128-bit texels, as packed by glgpt/program/formats.py.
 
 import type { Texels } from "../gl/player";
 import type { Dtype, Integers, TextureSpec } from "../gl/program";
@@ -9,14 +9,14 @@ export interface Format {
   texture: TextureSpec["format"];
   /** Column tiles that share a texel, four values of each. */
   columnTiles: number;
-  /** Rows of a tile that share a scale in each column, and rows of texels above them that hold the scales; 0: none. */
+  /** Rows of a tile that share a scale in each column, and rows of texels above them with the scales; 0: no scales. */
   group: number;
   scaleRows: number;
-  /** Its texels as they lie in memory. */
+  /** The format that shows its memory layout. */
   memory: Dtype | Integers;
-  /** What a texel is called for people. */
+  /** Description of a texel for the user. */
   texel: string;
-  /** Reads values by their place: 4 * columnTiles of a texel, texel after texel. */
+  /** Returns a function that reads values by index: 4 * columnTiles values of a texel, texel after texel. */
   reader: (texels: Texels) => (place: number) => number;
 }
 
@@ -39,7 +39,7 @@ export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
     columnTiles: 2,
     ...PLAIN,
     memory: "f16",
-    texel: "eight halves",
+    texel: "eight f16 numbers",
     reader: (texels) => {
       const halves = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
       return (place) => fromHalf(halves[place] ?? 0);
@@ -51,7 +51,7 @@ export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
   i4: only("i4", 4, "32 numbers of four bits"),
 };
 
-/** Integers of so many bits, and the scales of their columns above each group of rows. */
+/** Returns the format of integers of this many bits, with the scales of their columns above each group of rows. */
 function quantised(bits: 8 | 4, texel: string): Format {
   return {
     name: `q${bits}`,
@@ -60,17 +60,17 @@ function quantised(bits: 8 | 4, texel: string): Format {
     group: 128,
     scaleRows: 16 / bits,
     memory: `i${bits}`,
-    texel: `${texel}; above each 128 rows their scales, eight bfloat16 a texel`,
+    texel: `${texel}; above each 128 rows, their scales, eight bfloat16 per texel`,
     reader: integers(bits),
   };
 }
 
-/** Integers of so many bits, without scales. */
+/** Returns the format of integers of this many bits, without scales. */
 function only(name: Integers, bits: number, texel: string): Format {
   return { name, texture: "uint", columnTiles: 32 / bits, ...PLAIN, memory: name, texel, reader: integers(bits) };
 }
 
-/** Reads integers of so many bits: a component of a texel holds a column of every tile, the first in the lowest bits. */
+/** Reads integers of this many bits. A texel's component holds a column of every tile, the first in the lowest bits. */
 function integers(bits: number): Format["reader"] {
   const values = 128 / bits;
   return (texels) => {
@@ -83,18 +83,18 @@ function integers(bits: number): Format["reader"] {
   };
 }
 
-/** The number whose upper half these 16 bits are. */
+/** Returns the number whose upper 16 bits these are. */
 export function fromBfloat16(bits: number): number {
   scratch.setUint32(0, bits << 16);
   return scratch.getFloat32(0);
 }
 
-/** The formats that the textures of a model of this dtype are shown in. */
+/** Returns the formats in which the textures of a model of this dtype are shown. */
 export function formatsOf(dtype: Dtype): Format[] {
   return FORMATS[dtype].group ? Object.values(FORMATS) : [FORMATS.f32, FORMATS.f16];
 }
 
-/** Rows of texels that hold `rows` rows of a tile, and the scales above them. */
+/** Returns how many rows of texels hold `rows` rows of a tile and the scales above them. */
 export function storedRows({ group, scaleRows }: Format, rows: number): number {
   return group ? rows + Math.ceil(rows / group) * scaleRows : rows;
 }
@@ -108,7 +108,7 @@ export function fromHalf(bits: number): number {
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
-/** The bits of the half nearest to a number; halfway, of the even one. */
+/** Returns the bits of the nearest f16 number; of two equally near, the even one. */
 export function half(value: number): number {
   scratch.setFloat32(0, value);
   const word = scratch.getUint32(0);

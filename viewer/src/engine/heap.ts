@@ -1,6 +1,6 @@
 // A binary heap.
 
-/** Gives its items one after another, those that come `before` others first. */
+/** A priority queue: `pop` returns the item that comes `before` all others. */
 export class Heap<T> {
   private readonly list: T[] = [];
 

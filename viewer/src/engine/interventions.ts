@@ -1,5 +1,5 @@
-// Parts of a model that are changed: switched off, scaled, steered, patched, or made to look elsewhere; as `glgpt.Ablate`,
-// `Scale`, `Steer`, `Patch` and `Attend` on the desktop.
+// Interventions: parts of a model are ablated, scaled, steered, patched, or given another attention pattern, like
+// `glgpt.Ablate`, `Scale`, `Steer`, `Patch` and `Attend` on the desktop.
 
 import { PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
@@ -7,47 +7,50 @@ import { shape } from "./layout";
 import type { Activation, Manifest } from "./manifest";
 import { Names } from "./names";
 
-/** Steering: `factor` times the way from the last token of one text to that of another is added to a block's output. */
+/** Steering: adds to a block's output `factor` times the difference between the last tokens of two texts. */
 export interface Steering {
   towards: string;
   away: string;
 }
 
-/** Patching: at token `position`, a part gives what it gives there in `text`; at its last token where that is shorter. */
+/** Patching: replaces a part's output at token `position` by its output there in `text`, or at the end of `text`. */
 export interface Patch {
   position: number;
   text: string;
 }
 
-/** What is asked for, in one word (`written`): a part, and a factor for what it adds; with `steering`, of the direction. */
+/** A parsed intervention. `written` returns its text form. */
 export interface Intervention {
   part: string;
+  /** Factor of the part's output; with `steering`, of the direction. */
   factor: number;
   steering: Steering | null;
   patch: Patch | null;
-  /** Where attention looks: one of the manifest's `patterns`; null: where it does by itself. */
+  /** The attention pattern to use, one of the manifest's `patterns`; null: unchanged. */
   pattern: string | null;
 }
 
-/** An activation's columns, of all or one of its heads (null: all): y = x gain + shift; with `at`, at that position alone. */
+/** A change of an activation, of all heads or one (null: all): y = x gain + shift; with `at`, only at that position. */
 export interface ResolvedIntervention {
   name: string;
   head: number | null;
   gain: number;
   shift: Float32Array | null;
   at?: number;
-  /** Of an attention pattern: 1 more than an index of the manifest's `patterns`. */
+  /** For an attention pattern: its index in the manifest's `patterns`, plus 1. */
   how?: number;
 }
 
 /**
- * `h.3.attn.5` switches a head off, `h.3.mlp*0.5` halves what an MLP adds, `h.2~love~hate~4` steers block 2, `h.3.mlp@7@To be`
- * patches token 7, `h.3.attn.5:previous` makes a head look at the token before; texts are escaped.
+ * Parses an intervention. `h.3.attn.5` ablates a head, `h.3.mlp*0.5` halves an MLP's output, `h.2~love~hate~4` steers
+ * block 2, `h.3.mlp@7@To be` patches token 7, `h.3.attn.5:previous` makes a head attend to the previous token. Texts
+ * are URL-encoded. Throws PageError for any other form.
  */
 export function parseIntervention(word: string): Intervention {
   const plain = { factor: 0, steering: null, patch: null, pattern: null };
   const wrong = new PageError(
-    `${word} is no change of a part; write PART, PART*0.5, PART@7@text, for attention PART:previous, or for a block BLOCK~towards~away~4.`,
+    `${word} is not a change of a part; expected PART, PART*0.5, PART@7@text, PART:previous (attention) or ` +
+      "BLOCK~towards~away~4 (a block).",
   );
   const [, part, sign, rest] = /^([^*~@:]*)(?:([*~@:])(.*))?$/.exec(word) ?? [];
   const fields = rest?.split(sign!) ?? [];
@@ -60,7 +63,7 @@ export function parseIntervention(word: string): Intervention {
     try {
       return decodeURIComponent(text);
     } catch {
-      throw wrong; // a % that begins no escape
+      throw wrong; // a % without an escape
     }
   };
   if (part === undefined) throw wrong;
@@ -76,7 +79,7 @@ export function parseIntervention(word: string): Intervention {
   return { part, ...plain, patch: { position, text: unescaped(fields[1]!) } };
 }
 
-/** The same as one word without commas, as a link has it. */
+/** Returns the text form of an intervention, without commas, for a link. */
 export function written({ part, factor = 0, steering, patch, pattern }: Pick<Intervention, "part"> & Partial<Intervention>): string {
   const escaped = (text: string) => encodeURIComponent(text).replaceAll("~", "%7E");
   if (pattern) return `${part}:${pattern}`;
@@ -85,33 +88,35 @@ export function written({ part, factor = 0, steering, patch, pattern }: Pick<Int
   return factor ? `${part}*${factor}` : part;
 }
 
-/** Whether a word switches a part off or scales it, and does nothing else. */
+/** True if the intervention only ablates or scales a part. */
 export const scales = (word: string): boolean => /^[^~@:]*$/.test(word);
 
-/** The residual stream after a block, whose direction `steering` takes. Throws for a part that is no block. */
+/** Returns the name of the residual stream after a block, which steering changes. Throws PageError for other parts. */
 export function streamBehind(manifest: Manifest, part: string): string {
   const names = Names.of(manifest);
   const block = names.whole(part);
   const name = block < 0 ? undefined : names.stream(block + 1).at(-1);
-  if (name === undefined || !manifest.activations.has(name)) throw new PageError(`${part} is no block of this model that can be steered.`);
+  if (name === undefined || !manifest.activations.has(name)) {
+    throw new PageError(`${part} is not a block of this model that can be steered.`);
+  }
   return name;
 }
 
-/** The activation that patching a part replaces, and which of its heads: of a block, the residual stream after it. */
+/** Returns the activation and head that patching a part replaces. For a block, it is the residual stream after it. */
 export function patched(manifest: Manifest, part: string): { name: string; head: number | null } {
   const outs = added(manifest, part);
   if (outs.length === 1) return { name: outs[0]!, head: null };
   return outs.length ? { name: streamBehind(manifest, part), head: null } : headOf(manifest, part, "heads");
 }
 
-/** What a part adds to the residual stream: `h.3.attn` and `h.3.mlp` one thing, `h.3` both. */
+/** Returns the activations that a part adds to the residual stream: one for `h.3.attn` or `h.3.mlp`, both for `h.3`. */
 function added(manifest: Manifest, part: string): string[] {
   const names = Names.of(manifest);
   const all = names.added(names.block(`${part}.`));
   return all.filter((each) => each.part === part || names.whole(part) >= 0).flatMap(({ out }) => (manifest.activations.has(out) ? [out] : []));
 }
 
-/** A part that has heads, and which of its own it names: `h.3.attn.5` is head 5 of `h.3.attn`; null: it is not of that form. */
+/** Parses the name of a head: `h.3.attn.5` is head 5 of `h.3.attn`; null: the name has another form. */
 export function headIn(names: Names, part: string): { of: string; head: number } | null {
   for (const { part: of } of names.added(names.block(part))) {
     const rest = part.startsWith(`${of}.`) ? part.slice(of.length + 1) : "";
@@ -120,25 +125,27 @@ export function headIn(names: Names, part: string): { of: string; head: number }
   return null;
 }
 
-/** An activation with heads, `h.3.attn.5` one of them. Throws for a part that is no head. */
+/** Returns the activation of this kind for a head such as `h.3.attn.5`. Throws PageError for other parts. */
 function headOf(manifest: Manifest, part: string, kind: "heads" | "pattern"): { name: string; head: number } {
   const names = Names.of(manifest);
   const found = headIn(names, part);
   const name = found ? ofKind(manifest, found.of, kind) : undefined;
   if (!found || name === undefined || found.head >= manifest.activations.get(name)!.heads) {
-    throw new PageError(`${part} is no part of this model that can be cut; parts are such as ${names.partsOf(0).join(", ")}.`);
+    const examples = names.partsOf(0).join(", ");
+    throw new PageError(`${part} is not a part of this model that can be changed; expected one like ${examples}.`);
   }
   return { name, head: found.head };
 }
 
-/** The activation of this kind that a part such as `h.3.attn` computes. */
+/** Returns the activation of this kind that a part such as `h.3.attn` computes. */
 function ofKind({ activations }: Manifest, part: string, kind: Activation["kind"]): string | undefined {
   return [...activations.keys()].find((name) => name.startsWith(`${part}.`) && activations.get(name)!.kind === kind);
 }
 
 /**
- * What a part means: `h.3.attn.5` a head, `h.3.attn` and `h.3.mlp` what they add, `h.3` both. `values` are those of the
- * direction to steer to, or of what a part gives where it is patched. Throws for a part that the model lacks.
+ * Converts an intervention to changes of activations: of a head (`h.3.attn.5`), of a part's output (`h.3.attn`,
+ * `h.3.mlp`) or of both outputs (`h.3`). `values`: the direction for steering, or the output to patch in. Throws
+ * PageError for an unknown part.
  */
 export function resolve(manifest: Manifest, { part, factor, steering, patch, pattern }: Intervention, values: Float32Array | null = null): ResolvedIntervention[] {
   const outs = added(manifest, part);
@@ -151,13 +158,16 @@ export function resolve(manifest: Manifest, { part, factor, steering, patch, pat
 
 function looking(manifest: Manifest, part: string, pattern: string): ResolvedIntervention {
   const { patterns = [] } = manifest;
-  if (!patterns.includes(pattern)) throw new PageError(`${pattern} is no pattern of attention; there are ${patterns.join(", ") || "none here"}.`);
+  if (!patterns.includes(pattern)) {
+    const known = patterns.length ? `expected ${patterns.join(", ")}` : "this page was exported without patterns";
+    throw new PageError(`${pattern} is not an attention pattern; ${known}.`);
+  }
   const whole = added(manifest, part).length === 1 ? ofKind(manifest, part, "pattern") : undefined;
   const of = whole === undefined ? headOf(manifest, part, "pattern") : { name: whole, head: null };
   return { ...of, gain: 1, shift: null, how: 1 + patterns.indexOf(pattern) };
 }
 
-/** Writes what every part is multiplied with, what is added, and where attention looks, into a player of a program that has resolved. */
+/** Writes gains, shifts and attention patterns into a player whose program supports interventions. */
 export function writeInterventions(player: Player, manifest: Manifest, resolved: readonly ResolvedIntervention[]): void {
   for (const [texture, view] of Object.entries(player.program.views)) {
     const [, name, kind] = /^edit\.(.*)\.(gain|shift|at|how)$/.exec(texture) ?? [];
@@ -174,14 +184,17 @@ export function writeInterventions(player: Player, manifest: Manifest, resolved:
   }
 }
 
-/** The position at which a part is patched; -1: none. Throws for several. */
+/** Returns the position at which a part is patched; -1: none. Throws PageError for several. */
 function positionOf(resolved: readonly ResolvedIntervention[]): number {
   const [at = -1, ...more] = new Set(resolved.flatMap((each) => each.at ?? []));
-  if (more.length) throw new PageError(`${resolved[0]!.name} is patched at tokens ${at} and ${more[0]}; a part can be patched at one.`);
+  if (more.length) {
+    const where = `${resolved[0]!.name} is patched at tokens ${at} and ${more[0]}`;
+    throw new PageError(`${where}; a part can be patched at only one token.`);
+  }
   return at;
 }
 
-/** Rows of gain or shift: the first for all positions, the second for the one that is patched. */
+/** Fills rows of gain or shift: the first row is for all positions, the second for the patched one. */
 function fillColumns(values: Float32Array, gains: boolean, resolved: readonly ResolvedIntervention[], rows: number, across: number, width: number): void {
   const wide = values.length / rows;
   values.fill(gains ? 1 : 0);

@@ -1,4 +1,4 @@
-// From texels to the matrix they hold. The cases in tests/page/shared_cases.json are packed by Python.
+// Converts between matrices and texels. Python packs the cases in tests/page/shared_cases.json.
 
 import { must } from "../gl/errors";
 import type { Block, Player, Texels } from "../gl/player";
@@ -6,15 +6,15 @@ import type { View } from "../gl/program";
 import { FORMATS, fromBfloat16, storedRows } from "./formats";
 
 export interface Shape {
-  /** Rows and texels of a tile. */
+  /** Rows of a tile, and texels of a row. */
   height: number;
   width: number;
-  /** Rows of texels of a tile: its own, and those of scales. */
+  /** Rows of texels of a tile, including those of its scales. */
   stored: number;
-  /** Groups of column tiles that share texels, and panels of a group: 1 where there are none. */
+  /** Number of groups of column tiles that share texels, and of panels per group (1: no panels). */
   groups: number;
   panels: number;
-  /** Layers that hold a row of tiles. */
+  /** Number of layers that hold a row of tiles. */
   across: number;
 }
 
@@ -27,7 +27,9 @@ export function shape({ rows, cols, tiles, dtype, panel, stack }: View): Shape {
   return { height, width, stored, groups, panels, across: Math.ceil((groups * panels) / stack) };
 }
 
-/** Where rows y.. of texels of a layer belong in the texture of `view`, the layer being of the same tiles without panels. */
+/**
+ * Yields where `rows` rows of texels from y on, of a layer in the layout without panels, belong in `view`'s texture.
+ */
 export function* blocks(view: View, layer: number, y: number, rows: number): Generator<Block> {
   const { stored, width, groups, panels, across } = shape(view);
   if (!view.panel) {
@@ -43,7 +45,7 @@ export function* blocks(view: View, layer: number, y: number, rows: number): Gen
   }
 }
 
-/** One row of numbers as the texels of each layer of `view`, which holds one row in f32. */
+/** Packs one row of numbers into the texels of each layer of `view`, which holds one row in f32. */
 export function packRow(view: View, row: Float32Array): Float32Array[] {
   const { width, groups } = shape(view);
   return Array.from({ length: groups }, (_, i) => {
@@ -53,7 +55,7 @@ export function packRow(view: View, row: Float32Array): Float32Array[] {
   });
 }
 
-/** Uploads a matrix of floats, row by row in `values`, to a texture without panels: one float a texel, or four of a row. */
+/** Uploads a matrix of floats, stored by rows in `values`, to an f32 texture without panels. */
 export function upload(player: Player, name: string, values: Float32Array): void {
   const { rows, cols, tiles } = must(player.program.views[name], `view of ${name}`);
   const { width, height, layers } = player.spec(name);
@@ -72,7 +74,7 @@ export function upload(player: Player, name: string, values: Float32Array): void
   }
 }
 
-/** Texels of all layers to `[rows, cols]`. */
+/** Unpacks the texels of all layers to `[rows, cols]`. */
 export function unpack(view: View, texels: Texels): Float32Array {
   const { rows, cols, stack } = view;
   const { height, width, stored, panels, across } = shape(view);

@@ -1,4 +1,4 @@
-// What each block's output would say if it were the last one's, from the entry `lens`.
+// The logit lens: next-token predictions from each block's output as if it were the last block's, by the entry `lens`.
 
 import { writeIds } from "./chunks";
 import { unpack } from "./layout";
@@ -9,16 +9,16 @@ import { alternatives, type Candidate } from "./sampling";
 export interface Block {
   /** Name of the activation: `embed`, `h.0.resid_post` .. */
   name: string;
-  /** The likeliest tokens after this one. */
+  /** The most likely next tokens. */
   top: Candidate[];
-  /** Length of the residual stream, and of what was added to it since the block before. */
+  /** Euclidean norm of the residual stream, and of its change since the previous block. */
   norm: number;
   change: number;
 }
 
 const LIKELIEST = 6;
 
-/** Every state of the residual stream of token `t` of `ids`. */
+/** Returns the predictions from every state of the residual stream at token `t` of `ids`. */
 export async function lens(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { player } = model;
   if (model.split && !model.movable) return across(model, ids, t);
@@ -27,7 +27,7 @@ export async function lens(model: Model, ids: readonly number[], t: number): Pro
   writeIds(player, ids, { start: t, valid: 1, size: 1 });
   player.set("pos", t);
   player.play("lens");
-  model.forget(t); // its keys and values came by another way than usual
+  model.forget(t); // its keys and values were computed by other passes than usual
   const entry = must(model.programs.generate.entries["lens"], "entry lens");
   const names = model.names.stream(model.blocks);
   const read = async (name: string) => {
@@ -43,7 +43,7 @@ function block(name: string, state: Float32Array, logits: Float32Array, before?:
   return { name, top, norm: length(state), change: before ? length(state, before) : 0 };
 }
 
-/** The same where a server has the later blocks: the states come from both sides, the logits from where the head is. */
+/** The same for a split model: the states come from both sides, the logits from the side that has the head. */
 async function across(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { n_embd, vocab_size } = model.manifest.config;
   const names = model.manifest.split!.stream;

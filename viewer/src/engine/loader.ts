@@ -1,4 +1,4 @@
-// Files of an exported folder: fetched, checked against the manifest, kept for the next visit.
+// Fetches the files of an exported folder, checks them against the manifest and caches them for the next visit.
 
 import { sha256 } from "@noble/hashes/sha2.js";
 import { parseManifest, type Manifest } from "./manifest";
@@ -7,7 +7,7 @@ import { readAll, type OnBytes, type Source } from "./source";
 
 const TRIES = 3;
 const MAX_MANIFEST_BYTES = 64 << 20;
-const MAX_JSON_BYTES = 512 << 20; // of a packed file, unpacked; about what a string can hold
+const MAX_JSON_BYTES = 512 << 20; // of an unpacked JSON file; about the maximum length of a string
 const REMEDY = "Reload the page, or export the model again.";
 
 export interface Expected {
@@ -18,9 +18,9 @@ export interface Expected {
 export interface Progress {
   done: number;
   total: number;
-  /** Of those, bytes that came from the browser's cache. */
+  /** How many of the bytes came from the browser's cache. */
   cached: number;
-  /** Shaders that are compiled, of `shaders`; 0 of 0 before compiling begins. */
+  /** Number of compiled shaders, out of `shaders`; both are 0 before compilation begins. */
   compiled: number;
   shaders: number;
 }
@@ -52,7 +52,7 @@ export class Loader {
     return parseJson(await this.file(name, expected), name);
   }
 
-  /** Fetches files into the cache that are not in it yet. */
+  /** Fetches files that are not in the cache yet into it. */
   async keep(names: readonly string[]): Promise<void> {
     for (const name of names) {
       const expected = this.manifest.files[name];
@@ -60,7 +60,7 @@ export class Loader {
     }
   }
 
-  /** A gzipped JSON file. */
+  /** Returns the contents of a gzipped JSON file. */
   async packed(name: string): Promise<unknown> {
     const expected = this.manifest.files[name];
     if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);
@@ -68,13 +68,13 @@ export class Loader {
     return parseJson(await readAll(packed.pipeThrough(new DecompressionStream("gzip")), name, MAX_JSON_BYTES), name);
   }
 
-  /** Sets the first shard on its way, for `shards` to come. */
+  /** Starts to fetch the first shard, which `shards` then uses. */
   begin(): void {
     this.progress.done = this.progress.cached = 0;
     this.first = this.fetched(0);
   }
 
-  /** Every shard in order, checked; the next one is on its way while one is used. */
+  /** Yields every shard in order, with its digest checked. Fetches the next shard while one is used. */
   async *shards(): AsyncGenerator<{ pieces: [string, number, number, number][]; data: Uint8Array<ArrayBuffer> }> {
     if (!this.first) this.begin();
     const list = this.manifest.shards;
@@ -91,7 +91,7 @@ export class Loader {
   private fetched(i: number): Promise<Uint8Array<ArrayBuffer>> | null {
     const shard = this.manifest.shards[i];
     const promise = shard ? this.file(shard.file, shard, (n) => this.count(n)) : null;
-    promise?.catch(() => {}); // it is awaited later
+    promise?.catch(() => {}); // awaited later
     return promise;
   }
 
@@ -100,13 +100,13 @@ export class Loader {
     this.onProgress(this.progress);
   }
 
-  /** Says how many of the model's shaders are compiled, beside the bytes that have come. */
+  /** Reports how many of the model's shaders are compiled. */
   compiling(compiled: number, shaders: number): void {
     Object.assign(this.progress, { compiled, shaders });
     this.onProgress(this.progress);
   }
 
-  /** One file with its digest verified: from the cache, else fetched, again where it came damaged. */
+  /** Returns a file with its digest verified, from the cache or by fetching. A damaged file is fetched again. */
   private async file(name: string, expected: Expected, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
     const key = keyOf(name, expected);
     const kept = await this.cache?.match(key).catch(() => undefined);
@@ -129,7 +129,7 @@ export class Loader {
       try {
         const data = await this.source.bytes(name, expected.bytes, counted, attempt > 1);
         if (await matches(data, expected)) {
-          await this.cache?.put(key, new Response(data)).catch(() => {}); // a full disk only means fetching again
+          await this.cache?.put(key, new Response(data)).catch(() => {}); // on a full disk, refetched next time
           return data;
         }
         problem =
@@ -145,7 +145,7 @@ export class Loader {
     throw new PageError(`${name}, fetched ${TRIES} times: ${problem} ${REMEDY}`);
   }
 
-  /** Drops what earlier exports at this address left in the cache. */
+  /** Deletes the files of earlier exports at this address from the cache. */
   private async forget(): Promise<void> {
     if (!this.cache) return;
     const known = new Set([...this.manifest.shards, ...Object.values(this.manifest.files)].map((e) => e.sha256));
@@ -162,7 +162,7 @@ function parseJson(bytes: Uint8Array, name: string): unknown {
   try {
     return JSON.parse(new TextDecoder().decode(bytes));
   } catch {
-    throw new PageError(`${name} is not valid JSON; it was not fetched whole. ${REMEDY}`);
+    throw new PageError(`${name} is not valid JSON; it was not fetched completely. ${REMEDY}`);
   }
 }
 
@@ -178,7 +178,7 @@ export async function matches(data: Uint8Array<ArrayBuffer>, expected: Expected)
   return data.length === expected.bytes && (await digest(data)) === expected.sha256;
 }
 
-/** SHA-256 in hexadecimal; the browser's own where the page is served securely. */
+/** Returns the SHA-256 in hexadecimal. The browser's implementation exists only if the page is served securely. */
 export async function digest(data: Uint8Array<ArrayBuffer>): Promise<string> {
   const subtle = crypto.subtle as SubtleCrypto | undefined;
   const bytes = subtle ? new Uint8Array(await subtle.digest("SHA-256", data)) : sha256(data);

@@ -1,4 +1,4 @@
-// What an exported folder holds, and checking it against the schemas that the exporter was checked against.
+// The types of the files in an exported folder, and their validation against the schemas that the exporter uses too.
 
 import { Validator, type Schema } from "@cfworker/json-schema";
 import manifestSchema from "../../schema/manifest.schema.json";
@@ -17,11 +17,11 @@ export interface Shard {
   file: string;
   bytes: number;
   sha256: string;
-  /** (texture, layer, first row, rows), one after another in the file, of a texture without panels. */
+  /** (texture, layer, first row, rows), one after another in the file, in the layout of a texture without panels. */
   pieces: [string, number, number, number][];
 }
 
-/** The programs recorded for one kernel and one way of one-row products, and what to measure of them. */
+/** The files of the programs recorded for one kernel and one layout of one-row products, and of their probes. */
 export interface Recording {
   draw_buffers: number;
   kernel: string;
@@ -30,15 +30,16 @@ export interface Recording {
   capture: string;
   product: string;
   row: string;
-  /** `generate` with parts that can be cut. */
+  /** `generate` with interventions. */
   interventions?: string;
-  /** Texts side by side that continue one prompt. */
+  /** Batched continuations of one prompt. */
   several?: string;
 }
 
 /**
- * How a named activation lies in its matrix: a row a token; the same with padded heads; a row a position with padded
- * heads; rows are token * heads + head and columns keys. `width` is that of a row, or of a head of `heads` and `cache`.
+ * The layout of a named activation in its matrix. `rows`: one row per token. `heads`: the same, with padded heads.
+ * `cache`: one row per position, with padded heads. `scores`, `pattern`: row token * heads + head, one column per key.
+ * `width`: columns of a row; for `heads` and `cache`, of a head without padding.
  */
 export interface Activation {
   kind: "rows" | "heads" | "cache" | "scores" | "pattern";
@@ -46,17 +47,17 @@ export interface Activation {
   width: number;
 }
 
-/** By name, in the order in which they are computed. */
+/** Activations by name, in the order of computation. */
 export type Activations = ReadonlyMap<string, Activation>;
 
-/** A cell of a block in the machine: the activations within the block that it shows, and the part that adds them. */
+/** A cell of a block in the machine view: the activations of the block that it shows, and the part that adds them. */
 export interface Stage {
   title: string;
   shows: readonly string[];
   adds: string | null;
 }
 
-/** What a family of models calls things, and the words for them (see the schema); `{}` is a block's number. */
+/** A model family's names, with captions and explanations (see the schema); `{}` stands for a block's number. */
 export interface Family {
   blocks: readonly string[];
   positions: "absolute" | "rotary";
@@ -81,17 +82,17 @@ export interface Config {
   d_head: number;
 }
 
-/** Constants that the desktop and the page share, described in the schema. */
+/** Constants shared by the desktop and the page, described in the schema. */
 export interface Tuning {
   one_token: number;
-  /** The same of an entry that keeps every activation. */
+  /** `one_token` for an entry that captures all activations. */
   one_captured: number;
   per_chunk: number;
   panels_pay: number;
   steady: number;
   draw_flops: number;
   ahead: number;
-  /** How many texts `several` of a recording continues. */
+  /** Number of texts that `several` of a recording continues. */
   texts?: number;
 }
 
@@ -100,11 +101,11 @@ export interface Manifest {
   glgpt: string;
   model: string;
   dtype: Dtype;
-  /** How many there are; a shared one counts once. */
+  /** Number of parameters; a shared parameter counts once. */
   parameters?: number;
-  /** In a few words; null: not known. */
+  /** The training data, in a few words; null: not known. */
   trained_on?: string | null;
-  /** Where the page's source is. */
+  /** Address of the page's source. */
   source?: string | null;
   config: Config;
   recordings: Recording[];
@@ -112,28 +113,28 @@ export interface Manifest {
   /** The ids that end a text. */
   eos?: number[];
   reference: string;
-  /** A generation to show until the model can run. */
+  /** The file of a generation to show until the model can run. */
   recorded?: string | null;
   tuning: Tuning;
-  /** What can be trained: the file that lists it. */
+  /** The file that lists what can be trained. */
   training?: string | null;
   activations: Activations;
   family: Family;
   /** Texts to start from; the page opens with the first. None without a tokenizer. */
   prompts: readonly Prompt[];
-  /** Of an instruct model, what is sent for a message: ids of special tokens, texts, and null for the message. */
+  /** The chat format of an instruct model: ids of special tokens, texts, and null for the message. */
   chat?: readonly (number | string | null)[] | null;
-  /** A head that the tour shows. */
+  /** The head that the tour shows. */
   head?: { layer: number; head: number; text: string; question: string; answer: string } | null;
-  /** Where attention can be made to look; none in pages exported before there were any. */
+  /** Attention patterns that interventions can set; absent in older exports. */
   patterns?: string[];
-  /** Of a page that holds the first blocks alone: who runs the others. */
+  /** The server of a split page, whose model has all or only the first blocks. */
   split?: (SplitSettings & { activations: Activations }) | null;
   files: Record<string, { bytes: number; sha256: string }>;
   shards: Shard[];
 }
 
-/** As a file has it: a list, since the keys of an object have no order that a reader may rely on. */
+/** The form in a file: activations are a list, since readers cannot rely on the order of an object's keys. */
 type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & { activations: readonly (Activation & { name: string })[] };
 
 const byName = ({ activations }: Listed<{ activations: Activations }>): Activations => new Map(activations.map((each) => [each.name, each]));
@@ -149,7 +150,7 @@ export function parseManifest(document: unknown): Manifest {
   return { ...manifest, activations: byName(manifest), split: split ? { ...split, activations: byName(split) } : null };
 }
 
-const MAX_HEADS = 1 << 15; // of all blocks: the page has an element for each
+const MAX_HEADS = 1 << 15; // over all blocks; the page has an element for each head
 
 export function parseProgram(document: unknown, name: string): Program {
   return checked(programSchema, document, name) as Program;
@@ -162,9 +163,9 @@ export interface Reference {
   greedy: number[];
   device: string;
   tolerance: Tolerance;
-  /** Of tokens `first`.. of the prompt; 32-bit floats in base64. */
+  /** Logits of the prompt's tokens from `first` on: 32-bit floats in base64. */
   logits: { first: number; data: string };
-  /** The last token's row of every intermediate, in the same form. */
+  /** The last token's row of every activation, in the same encoding. */
   activations: Record<string, string>;
 }
 
@@ -172,7 +173,7 @@ export function parseReference(document: unknown, name: string): Reference {
   return checked(referenceSchema, document, name) as Reference;
 }
 
-/** A generation of the desktop; attention as bytes, 255 * weight^0.4, of the pairs on and below the diagonal. */
+/** A generation recorded on the desktop. Attention: bytes 255 * weight^0.4, for the pairs on and below the diagonal. */
 export interface Recorded {
   schema: number;
   prompt: string;
@@ -186,7 +187,7 @@ export interface Recorded {
     top?: { id: number; label: string; p: number; sampled: number }[];
   }[];
   attention: { tokens: number; data: string };
-  /** Pictures of the machine as the tokens `at` came out: bytes, 127 for zero, of cells of so many texels. */
+  /** Pictures of the machine view at the tokens `at`: bytes, 127 for zero; `cell` is a cell's size in texels. */
   machine: { cell: [number, number]; at: number[]; pictures: string[] };
 }
 
@@ -218,11 +219,11 @@ export function parseTokenizer(document: unknown, name: string): TokenizerData {
   return checked(tokenizerSchema, document, name) as TokenizerData;
 }
 
-/** A size of model that the page can train with a tokenizer of one kind. */
+/** A model size that the page can train with one kind of tokenizer. */
 export interface Offer {
   name: string;
   tokenizer: string;
-  /** Of model and recipe: who has the same trains the same. */
+  /** Digest of model and recipe: equal digests mean equal trainings. */
   digest: string;
   config: Record<string, number | boolean | string | null> & {
     vocab_size: number;
@@ -231,25 +232,25 @@ export interface Offer {
     n_layer: number;
     n_head: number;
   };
-  /** What every family of models has, for `Manifest.config`. */
+  /** The field of `Manifest.config` that `config` lacks. */
   shape: Pick<Config, "d_head">;
   activations: Activations;
   family: Family;
   recipe: Record<string, unknown> & { batch: number; context: number; betas: [number, number]; precision?: "f32" | "f16" };
   settings: { steps: number; lr: number; min_lr: number; warmup: number; schedule: Schedule };
-  /** Parameters, bytes of all textures, and floating-point operations of a step's passes. */
+  /** Number of parameters, bytes of all textures, and floating-point operations of a step. */
   count: number;
   bytes: number;
   flops: number;
   /** The config.json of a checkpoint. */
   checkpoint: Record<string, unknown>;
-  /** `stored` is the name in a checkpoint; `transposed`: the texture holds the transpose; a vector is one row. */
+  /** `stored`: name in a checkpoint; `transposed`: the texture holds the transpose; a vector is one row. */
   parameters: { name: string; stored: string; shape: number[]; transposed: boolean }[];
   programs: {
     kernel: string;
     draw_buffers: number;
     file: string;
-    /** What the other tabs play of a model of this size, with weights laid out as its parameters. */
+    /** Programs of the other tabs for a model of this size, with weights in the layout of the parameters. */
     generate: string;
     capture: string;
     interventions: string;
@@ -258,7 +259,7 @@ export interface Offer {
 
 export type Schedule = "cosine" | "linear" | "constant";
 
-/** A set that comes with the page. */
+/** A text that comes with the page. */
 export interface BundledText {
   name: string;
   title: string;
@@ -270,11 +271,11 @@ export interface BundledText {
 
 export interface TrainingIndex {
   schema: number;
-  /** Sets to train on, each in a file of its own; the first to begin with. */
+  /** Texts to train on, each in its own file; the first is selected by default. */
   texts: BundledText[];
-  /** What a visitor may ask to be fetched. */
+  /** Books that a visitor can have fetched. */
   books: { title: string; author: string; url: string }[];
-  /** Tokens of the entry `look`. */
+  /** Number of tokens of the entry `look`. */
   look: number;
   sizes: Offer[];
 }
@@ -294,7 +295,7 @@ function checked(schema: unknown, document: unknown, name: string): unknown {
     );
   }
   const validator = new Validator(schema as Schema, "2020-12", true);
-  if (schema !== manifestSchema) validator.addSchema(manifestSchema as Schema); // whose definitions others refer to
+  if (schema !== manifestSchema) validator.addSchema(manifestSchema as Schema); // others refer to its definitions
   const result = validator.validate(document);
   const error = result.errors.at(-1);
   if (!result.valid) throw damaged(name, `${error?.instanceLocation ?? "#"}: ${error?.error ?? ""}`);

@@ -2,18 +2,18 @@
 
 import { Heap } from "./heap";
 
-const PLACES = 2 ** 32; // more than the parts of any word; times a rank, still a whole number
+const PLACES = 2 ** 32; // more than the parts of any word; multiplied by a rank, still an exact integer
 
 /**
- * Merges neighbours of a word, those of the lowest rank first, of equal ones the first, until none has a rank. `rank` gives
- * that of two neighbours (-1: none), `merged` what a merge of a rank makes of them.
+ * Merges neighbouring parts of a word until no pair has a rank: the lowest rank first, the leftmost of equal ranks.
+ * `rank` returns the rank of a pair (-1: none), `merged` the part that a merge of this rank makes.
  */
 export function merge(
   word: readonly number[],
   rank: (left: number, right: number) => number,
   merged: (rank: number) => number,
 ): number[] {
-  const parts = Int32Array.from(word); // -1: merged into the part before
+  const parts = Int32Array.from(word); // -1: merged into the previous part
   const next = Int32Array.from(word, (_, i) => i + 1);
   const previous = Int32Array.from(word, (_, i) => i - 1);
   const heap = new Heap<number>((a, b) => a < b);
@@ -27,7 +27,7 @@ export function merge(
     const at = top % PLACES;
     const right = next[at]!;
     const known = (top - at) / PLACES;
-    if (parts[at] === -1 || right >= parts.length || rank(parts[at]!, parts[right]!) !== known) continue; // merged since
+    if (parts[at] === -1 || right >= parts.length || rank(parts[at]!, parts[right]!) !== known) continue; // merged
     const after = next[right]!;
     parts[at] = merged(known);
     parts[right] = -1;

@@ -1,4 +1,4 @@
-// A model on a device: weights in, tokens, logits and named intermediates out. It does not know what the passes compute.
+// A model on a device: loads its weights, generates tokens, and returns logits and named activations.
 
 import { ContextLost, Device, type Options } from "../gl/device";
 import { Player } from "../gl/player";
@@ -22,45 +22,45 @@ import { Several } from "./several";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 import { matrixOf, uploaded, type Uploaded } from "./uploaded";
 
-const LARGE = 200e6; // bytes of weights that a device may have no memory for
+const LARGE = 200e6; // bytes of weights for which a device may lack memory
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
-const UNDER_WAY = 33; // ms of tokens under way: two frames
-const BUSY = 40; // ms that two tokens may take; slower ones are computed one by one, so that frames and Stop do not wait
+const UNDER_WAY = 33; // target ms of tokens issued together: two frames
+const BUSY = 40; // maximum ms of two tokens issued together; slower ones run one by one to keep the page responsive
 
 export interface ModelOptions {
   fetch?: Options["fetch"];
   drawFlops?: number;
-  /** Forces this many draw buffers at most. */
+  /** Maximum number of draw buffers. */
   drawBuffers?: number;
   storage?: Options["storage"];
 }
 
 export interface Token {
   id: number;
-  /** Where alternatives were asked for: its probability among the whole vocabulary, and the likeliest tokens. */
+  /** If alternatives were requested: its probability over the whole vocabulary, and the most likely tokens in `top`. */
   p?: number;
-  /** The probability with which the sampler drew it. */
+  /** The probability with which it was sampled. */
   sampled?: number;
   top?: Candidate[];
-  /** How many tokens that were read together with it follow. */
+  /** How many more tokens were read together with this one and follow it. */
   more?: number;
 }
 
-/** Looks at a token's textures while its passes are played. */
+/** Inspects a token's textures while its passes are played. */
 export interface Watcher {
-  /** Whether it wants to see the token that begins now. */
+  /** Returns true to inspect the token that begins now. */
   wants(): boolean;
-  /** Passes of `decode` after which it looks, in order. */
+  /** Passes of `decode` after which it inspects, in order. */
   readonly stops: readonly number[];
-  /** Called when the pass has been issued. */
+  /** Called when one of these passes has been issued. */
   look(pass: number): void;
-  /** Called when all have been issued: it shows what it has seen. */
+  /** Called when all passes have been issued, to show the results. */
   done(): void;
-  /** Called when a text begins: the time since the last token is no token's. */
+  /** Called when a text begins, since the time since the last token does not belong to a token. */
   rest(): void;
 }
 
-/** What `continuations` asks beyond one text: which texts have ended, and who hears of its shaders. */
+/** Further options of `continuations`: the texts that have ended, and a callback for the progress of shaders. */
 export interface SideBySide {
   over: ReadonlySet<number>;
   onCompiled?: (compiled: number, shaders: number) => void;
@@ -68,36 +68,36 @@ export interface SideBySide {
 
 export interface Run extends Partial<Settings> {
   tokens: number;
-  /** Tokens that were sampled with this seed before: as many draws are left out. */
+  /** Number of tokens already sampled with this seed; their draws are skipped. */
   drawn?: number;
   alternatives?: number;
-  /** Whether the model's end of text ends it (true). */
+  /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
   signal?: AbortSignal;
 }
 
-/** The parameters of a model that has no shards: those of a training, whose textures it uses, or of a file. */
+/** The parameters of a model without shards: those of a training, whose textures it shares, or of a file. */
 export interface Weights {
-  /** Whether the model has textures of its own for them. */
+  /** True if the model creates its own textures for them. */
   readonly own: boolean;
-  /** Textures of another player that are used as they are, by name; none where the model makes its own, for `fill`. */
+  /** Returns the shared textures by name; none if the model creates its own and calls `fill`. */
   shared(): ReadonlyMap<string, WebGLTexture>;
-  /** Another one for other parameters. */
+  /** Returns the version of the parameters, which differs after each change. */
   version(): string;
   /** Uploads the parameters into the model's own textures. */
   fill(player: Player): Promise<void>;
 }
 
-/** The share of one of `tokens` in what a round trip took. */
+/** Returns one token's share of the cost of a round trip for `tokens` tokens. */
 function shared(crossing: Crossing, tokens: number): Crossing {
-  if (tokens === 1) return crossing; // of a prompt's chunk, too, whose rows are many
+  if (tokens === 1) return crossing; // also for a prompt's chunk, which has many rows
   const share = (x: number) => x / tokens;
   const { blocks, sent, received, localMs, networkMs, remoteMs } = crossing;
   const ms = { localMs: share(localMs), networkMs: share(networkMs), remoteMs: share(remoteMs) };
   return { blocks, rows: 1, sent: share(sent), received: share(received), ...ms };
 }
 
-/** A model beside the page's own: what there is to know of it, its programs, and where its parameters come from. */
+/** A model other than the page's: its manifest, its programs and the source of its parameters. */
 export interface Beside {
   manifest: Manifest;
   programs: { generate: Program; capture: Program };
@@ -113,36 +113,36 @@ export class Model {
   programs!: { generate: Program; capture: Program };
   player!: Player;
   reader!: Reader;
-  /** Milliseconds of each of the tokens that were issued together last; Infinity, and so one at a time, until known. */
+  /** Milliseconds per token of the tokens issued last. Infinity until known, so that one is issued at a time. */
   private tokenMs = Infinity;
-  /** What was measured to choose the recording and the fetch; null: nothing yet, they are a guess. */
+  /** The measurements from which recording and fetch are chosen; null: none yet. */
   probe: Measured | null = null;
-  /** Whether the recording and the fetch are a guess, since nothing was measured before this visit. */
+  /** True if recording and fetch are a guess, since nothing was measured before this visit. */
   guessedKernel = false;
   private choices: Choices | null = null;
   private readonly measuring = new Queue();
   watcher: Watcher | null = null;
-  /** Parts that are cut at present. */
+  /** The active interventions. */
   interventions: readonly string[] = [];
   private whole: { player: Player; generate: Program } | null = null;
   private intervened: { player: Player; generate: Program } | null = null;
-  /** Tokens whose rows the caches hold. */
+  /** Ids of the tokens whose rows the caches hold. */
   cached: number[] = [];
-  /** The server that runs blocks; null where there is none. */
+  /** The server that can run blocks; null: none. */
   readonly split: Split | null;
-  /** How many blocks run in this page. */
+  /** Number of blocks that run in this page. */
   private blocksHere: number;
-  /** Tokens whose rows the caches of the blocks in this page hold, where it has the others, too. */
+  /** Ids of the tokens whose rows the local blocks' caches hold, if the split point is movable. */
   private front: number[] = [];
-  /** Of the contexts, the one that its textures live in. */
+  /** Number of the context (`Device.generation`) in which its textures were created. */
   private generation = -1;
   private captured: Capture | null = null;
   private several: Several | null = null;
   /** Chunk sizes whose shaders are compiled. */
   private known: number[] = [];
-  private seen = ""; // version of the parameters
+  private seen = ""; // version of the parameters in use
   private onCompiled = (compiled: number, shaders: number) => this.loader.compiling(compiled, shaders);
-  /** Of the last text. */
+  /** The sampler of the last text. */
   private sampler = new Sampler({ temperature: 0.8, topK: null, topP: 0.9, seed: 1 });
   times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
 
@@ -158,34 +158,34 @@ export class Model {
     this.blocksHere = this.manifest.config.n_layer;
   }
 
-  /** Whether `here` can be set: the page has all blocks, and a server that runs them, too. */
+  /** True if `here` can be set, since both the page and a server have all blocks. */
   get movable(): boolean {
     return this.manifest.split?.rest === null;
   }
 
-  /** What the model calls the things it computes. */
+  /** The names of the model's activations and parts. */
   get names(): Names {
     return Names.of(this.manifest);
   }
 
-  /** The ids of a prompt; of a message to an instruct model, in its chat format. */
+  /** Returns the ids of a prompt; for an instruct model, of a message in its chat format. */
   promptIds(text: string): number[] {
     const tokenizer = must(this.tokenizer, "a tokenizer");
     return this.manifest.chat ? tokenizer.turn(this.manifest.chat, text) : tokenizer.prompt(text);
   }
 
-  /** How many blocks the model has, wherever they run. */
+  /** Number of the model's blocks, local and remote. */
   get blocks(): number {
     const { split, config } = this.manifest;
     return split ? split.stream.length - 1 : config.n_layer;
   }
 
-  /** Whether the server runs this block, and this page has no weights of it. */
+  /** True if the server runs this block and the page has no weights for it. */
   isRemote(block: number): boolean {
     return block >= this.manifest.config.n_layer;
   }
 
-  /** Activations of the server's for `ids`, each in a texture of its own: to be closed. */
+  /** Fetches remote activations for `ids`, each into its own texture. The caller closes their players. */
   async fetched(ids: readonly number[], names: readonly string[]): Promise<Map<string, Uploaded>> {
     const found = await this.activations(ids, names);
     const { activations } = this.names;
@@ -194,12 +194,12 @@ export class Model {
     );
   }
 
-  /** How many blocks run in this page: all, or those before the others that the server runs. */
+  /** Number of blocks that run in this page: all, or those before the server's. */
   get here(): number {
     return this.movable && this.interventions.length ? this.manifest.config.n_layer : this.blocksHere;
   }
 
-  /** Moves the cut. A text that is being generated continues with it. */
+  /** Moves the split point. A text that is being generated continues with it. */
   set here(blocks: number) {
     const { n_layer } = this.manifest.config;
     if (!this.movable || blocks === this.blocksHere) return;
@@ -209,12 +209,12 @@ export class Model {
     else this.split!.leave();
   }
 
-  /** The server, while it runs blocks. */
+  /** The server if it runs blocks now, else null. */
   private get remote(): Split | null {
     return this.movable && this.here === this.manifest.config.n_layer ? null : this.split;
   }
 
-  /** Whether this page computes the logits of a model whose other blocks a server runs. */
+  /** True if this page computes the logits of a model whose later blocks run on a server. */
   private get headHere(): boolean {
     return this.manifest.split?.head === "page";
   }
@@ -229,7 +229,7 @@ export class Model {
       const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
       throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);
     }
-    // Weights come while programs are read; those of a model that it may have no memory for, later.
+    // Fetch weights while programs are parsed, unless the device may lack the memory for them.
     if (loader.progress.total < LARGE) loader.begin();
     if (manifest.tokenizer) {
       model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
@@ -257,8 +257,9 @@ export class Model {
   }
 
   /**
-   * Measures which recording and fetch this device likes best, where that is a guess so far: the next visit takes them, with
-   * the files that `later` names, and needs no network for them. False where it ended before, since `going` answered no.
+   * Measures which recording and fetch are fastest on this device, if they are a guess so far. The next visit uses
+   * them; their files, and those that `later` names, are cached for it. Resolves to false if `going` stopped the
+   * measurement.
    */
   measure(later: (recording: Recording) => Promise<string[]>, going: () => boolean = () => true): Promise<boolean> {
     return this.measuring.run(async () => {
@@ -269,7 +270,7 @@ export class Model {
     });
   }
 
-  /** Another model on this one's device, played with what was chosen for it; `onCompiled` hears of its shaders. */
+  /** Loads another model on the same device with a given recording. `onCompiled` is called as its shaders compile. */
   async beside(about: Beside, onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<Model> {
     const model = new Model(this.device, this.loader, this.wishes, about.manifest, about.weights);
     const start = performance.now();
@@ -282,7 +283,7 @@ export class Model {
     return model;
   }
 
-  /** Textures, weights, shaders: at first, and again after a lost context. */
+  /** Creates textures, weights and shaders, at first and again after a lost context. */
   private async build(): Promise<void> {
     const { device, options } = this;
     const { generation } = device;
@@ -329,31 +330,32 @@ export class Model {
     if (this.interventions.length) await this.intervene(this.interventions);
   }
 
-  /** The chunk sizes that were recorded, greatest first, 1 (`decode`) the last. */
+  /** The recorded chunk sizes, greatest first; the last is 1 (`decode`). */
   private get recorded(): number[] {
     return [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
   }
 
-  /** Whether the shaders of all chunk sizes are compiled. */
+  /** True if the shaders of all chunk sizes are compiled. */
   get complete(): boolean {
     return this.known.length === this.recorded.length;
   }
 
-  /** Entries that generating plays. */
+  /** Names of the entries that generation plays. */
   private get played(): string[] {
-    const drawing = this.split && !this.movable && !this.headHere ? [] : ["sample", "sample_nucleus"]; // else the server draws
+    const serverSamples = this.split && !this.movable && !this.headHere;
+    const drawing = serverSamples ? [] : ["sample", "sample_nucleus"];
     return ["prepare", "decode", ...(this.headHere ? ["head"] : []), ...drawing, ...this.known.slice(0, -1).map((n) => `prefill_${n}`)];
   }
 
   /**
-   * Compiles the chunk sizes that a visit begins without, since shaders are most of what it waits for; texts may be generated
-   * meanwhile. `usePrefills` then uses them.
+   * Compiles the shaders of the larger chunk sizes, which loading skips because compilation takes most of its time.
+   * Texts may be generated while it runs. `usePrefills` then uses them.
    */
   async compilePrefills(): Promise<void> {
     if (!this.stale) await this.whole?.player.prepare(...this.prefills);
   }
 
-  /** Uses all chunk sizes from now on. Nothing else may use the model meanwhile. */
+  /** Uses all chunk sizes from now on. Nothing else may use the model until it resolves. */
   async usePrefills(): Promise<void> {
     if (this.stale) return;
     for (const made of [this.whole, this.intervened]) await made?.player.prepare(...this.prefills);
@@ -365,14 +367,14 @@ export class Model {
   }
 
   /**
-   * Changes parts (`parseIntervention`), and restores all others; caches begin anew. What every entry plays from then on is the
-   * program with cuts, recorded unfused; without any it is the model's own again.
+   * Applies interventions (`parseIntervention`), removes all others and clears the caches. With interventions, all entries
+   * play the unfused program that supports them; without any, they play the model's normal program again.
    */
   async intervene(parts: readonly string[], onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<void> {
     const resolved: ResolvedIntervention[] = [];
     for (const change of parts.map(parseIntervention)) resolved.push(...resolve(this.manifest, change, await this.valuesFor(change)));
     if (parts.length && !this.intervened) {
-      if (!this.recording.interventions) throw new PageError("This page was exported without parts that can be cut.");
+      if (!this.recording.interventions) throw new PageError("This page was exported without support for changes to the model.");
       const generate = parseProgram(await this.loader.packed(this.recording.interventions), this.recording.interventions);
       const player = new Player(this.device, generate, this.options, must(this.whole, "the whole model").player.shared(), this.drawFlops, this.reader);
       player.onCompiled = onCompiled;
@@ -387,14 +389,14 @@ export class Model {
     this.programs.generate = now.generate;
     this.interventions = [...parts];
     this.tokenMs = Infinity;
-    this.watcher = null; // it watches textures of the program before
+    this.watcher = null; // it watches textures of the previous program
     this.cached = [];
     this.front = [];
   }
 
   /**
-   * What a change is made of, as the whole model computes it: for steering from what the residual stream is at the end of one
-   * text to what it is at the end of another, for a patch what the part gives in another text.
+   * Returns the vector of an intervention, computed by the unchanged model. For steering, this is the difference of the
+   * residual stream at the ends of two texts; for a patch, the part's output in another text.
    */
   private async valuesFor({ part, steering, patch }: Intervention): Promise<Float32Array | null> {
     if (patch) return this.rowOf(patched(this.manifest, part).name, patch.text, patch.position);
@@ -406,7 +408,7 @@ export class Model {
     return (to ?? from!).map((_, i) => (to?.[i] ?? 0) - (from?.[i] ?? 0));
   }
 
-  /** An activation at a position of a text, at its last token where it has no more. */
+  /** Returns an activation at a position of a text, or at the last token of a shorter text. */
   private async rowOf(name: string, text: string, position = Infinity): Promise<Float32Array> {
     const ids = must(this.tokenizer, "a tokenizer").prompt(text);
     this.check(ids);
@@ -416,12 +418,12 @@ export class Model {
     return data.slice(row * width, (row + 1) * width);
   }
 
-  /** Another one for other parameters: those of a training change with each step. */
+  /** Version of the parameters in use; those of a training change with each step. */
   get version(): string {
     return this.seen;
   }
 
-  /** Takes the parameters as they are now, where a training has changed them; caches begin anew. To be called before each use. */
+  /** Uses a training's current parameters and clears the caches if they changed. Call it before each use. */
   follow(): void {
     const version = this.weights?.version() ?? "";
     if (!this.weights || version === this.seen) return;
@@ -434,20 +436,20 @@ export class Model {
     for (const player of players.slice(0, 2)) player?.play("prepare");
   }
 
-  /** Deletes the textures that only a look inside and texts side by side need; they come again when they are asked for. */
+  /** Deletes the textures that only captures and continuations need. They are created again when needed. */
   rest(): void {
     if (!this.stale) this.captured?.player.close();
     this.captured = null;
     this.closeSeveral();
   }
 
-  /** Deletes the textures of texts side by side. */
+  /** Deletes the textures of batched continuations. */
   closeSeveral(): void {
     if (!this.stale) this.several?.close();
     this.several = null;
   }
 
-  /** Deletes what it made; whatever is asked of it afterwards throws. */
+  /** Releases GPU resources. The model cannot be used afterwards. */
   close(): void {
     this.rest();
     if (this.stale) return;
@@ -455,12 +457,12 @@ export class Model {
     this.whole?.player.close();
   }
 
-  /** The most one draw may cost. */
+  /** Maximum operations of one draw. */
   get drawFlops(): number {
     return this.wishes.drawFlops ?? this.manifest.tuning.draw_flops;
   }
 
-  /** Whether the context was lost since, and nothing has filled the new one. */
+  /** True if the context was lost and the model was not built again. */
   get stale(): boolean {
     return this.device.lost || this.generation !== this.device.generation;
   }
@@ -485,7 +487,7 @@ export class Model {
     }
   }
 
-  /** Does `work` again from its beginning for as long as the context is lost meanwhile. */
+  /** Runs `work`, and restarts it each time the context is lost while it runs. */
   private async kept(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
     const { device } = this;
     const given = new Promise((resolve) => {
@@ -506,7 +508,7 @@ export class Model {
     }
   }
 
-  /** Waits for the context to come back and fills it again; the shards come from the browser's cache. */
+  /** Waits for the context to be restored and builds the model again; shards are read from the browser's cache. */
   recover(signal?: AbortSignal): Promise<void> {
     return this.kept(() => this.build(), signal);
   }
@@ -529,8 +531,8 @@ export class Model {
   }
 
   /**
-   * Continues `ids`, of which what was generated before may be longer than the model's context, and goes on beyond it
-   * (`windowStart`); a token comes as soon as it is known. Resumes if the graphics context is lost and restored.
+   * Continues `ids` and yields each token as soon as it is known. The text, including tokens generated earlier, may be
+   * longer than the model's context (`windowStart`). Resumes if the graphics context is lost and restored.
    */
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
     const { n_positions } = this.manifest.config;
@@ -538,13 +540,15 @@ export class Model {
     const { temperature = 1, topK = null, topP = null, minP = null, seed = Math.floor(Math.random() * 2 ** 32) } = run;
     const { repetitionPenalty = null, logitBias = null } = run;
     const sampler = (this.sampler = new Sampler({ temperature, topK, topP, minP, repetitionPenalty, logitBias, seed }));
-    if (sampler.adjusts && this.remote) throw new PageError("A model that runs on a server takes no repetition penalty and no logit bias.");
+    if (sampler.adjusts && this.remote) {
+      throw new PageError("A model that runs on a server supports neither repetition penalty nor logit bias.");
+    }
     const text = [...ids];
     let left = run.tokens;
     while (left > 0 && !run.signal?.aborted) {
       const { here } = this;
       const read = this.window(text);
-      const room = Math.min(left, n_positions - read.length + 1); // the last is computed from a full context
+      const room = Math.min(left, n_positions - read.length + 1); // the last token is computed from a full context
       try {
         const drawn = (run.drawn ?? 0) + text.length - ids.length;
         for await (const token of this.remote
@@ -559,7 +563,8 @@ export class Model {
           if (this.here !== here) break;
         }
       } catch (error) {
-        if (this.here !== here && !run.signal?.aborted && !this.device.lost) continue; // moved while a server was away
+        // the split point moved while the server was offline
+        if (this.here !== here && !run.signal?.aborted && !this.device.lost) continue;
         if (!(error instanceof ContextLost) && !this.device.lost) throw error;
         await this.recover(run.signal);
       }
@@ -567,9 +572,9 @@ export class Model {
   }
 
   /**
-   * Continues one prompt several times side by side, with the seeds `seed`, `seed` + 1, …: a token of each at a time, null for
-   * a text that has ended or is `over`. They are those that `generate` gives with each seed. Begins anew, and leaves out what
-   * it gave before, where the graphics context is lost and restored.
+   * Generates several continuations of one prompt in a batch, with the seeds `seed`, `seed` + 1, …. Each iteration
+   * yields one token per text, null for a text that has ended or is `over`. The tokens equal those of `generate` with
+   * each seed. If the graphics context is lost and restored, it starts again and skips the tokens already yielded.
    */
   async *continuations(ids: readonly number[], run: Run, wish: SideBySide): AsyncGenerator<(Token | null)[]> {
     const { seed = Math.floor(Math.random() * 2 ** 32) } = run;
@@ -628,15 +633,15 @@ export class Model {
     }
   }
 
-  /** How many texts `continuations` writes side by side; 0: none, as the model is now. */
+  /** Number of texts that `continuations` generates; 0: not available in the model's current state. */
   get texts(): number {
     return this.recording.several && !this.interventions.length && !this.remote ? (this.manifest.tuning.texts ?? 0) : 0;
   }
 
-  /** The textures and shaders of texts side by side, made when they are first asked for. */
+  /** Returns the textures and shaders for continuations, created on first use. */
   private async opened(onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<Several> {
     const { several: name } = this.recording;
-    if (!name) throw new PageError("This model was exported without texts side by side.");
+    if (!name) throw new PageError("This model was exported without support for several texts at once.");
     if (this.interventions.length) throw new PageError("Parts of the model are changed; restore them to write several texts.");
     if (this.remote) throw new PageError("A model that runs on a server writes one text at a time.");
     if (!this.several) {
@@ -645,7 +650,7 @@ export class Model {
       const player = new Player(this.device, program, this.options, main.shared(["weight", "state"]), this.drawFlops, this.reader);
       if (this.device.full) {
         player.close();
-        throw new PageError("This device has no memory for several texts at once.");
+        throw new PageError("This device does not have enough memory for several texts at once.");
       }
       player.onCompiled = onCompiled;
       try {
@@ -660,33 +665,33 @@ export class Model {
     return this.several;
   }
 
-  /** The tokens of a text that the next one is computed from. */
+  /** Returns the tokens of a text from which the next one is computed. */
   window(text: readonly number[]): number[] {
     return text.slice(windowStart(text.length, this.manifest.config.n_positions));
   }
 
-  /** The tokens that a text's last one was computed from, and that one too where the context has room for it. */
+  /** Returns the tokens from which a text's last token was computed, plus that token if the context has room for it. */
   read<T>(text: readonly T[]): T[] {
     const { n_positions } = this.manifest.config;
     const from = this.readFrom(text.length);
     return text.slice(from, from + n_positions);
   }
 
-  /** Where they begin in a text of so many tokens. */
+  /** Returns where these tokens begin in a text of this many tokens. */
   readFrom(tokens: number): number {
     return windowStart(Math.max(1, tokens) - 1, this.manifest.config.n_positions);
   }
 
-  /** The device chooses: several tokens are under way at once, and some texels of each are read. */
+  /** Generates tokens that the device samples. Several are issued at once, and a few texels of each are read. */
   private async *stream(text: number[], count: number, run: Run, sampler: Sampler, drawn: number): AsyncGenerator<Token> {
     let under: Promise<Token | null>[] = [];
     const { here } = this;
     const first = text.length;
-    let [began, together] = [0, 1]; // when the tokens that were issued last were, and how many
+    let [began, together] = [0, 1]; // when the latest tokens were issued, and how many
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
         if (issued === taken) {
-          // They share a fence and are read together, and none is issued meanwhile: reading waits for all that was issued.
+          // Tokens issued together share a fence and a read. None is issued before the read, which would wait for it.
           const most = taken && !sampler.adjusts ? this.ahead() : 1;
           began = performance.now();
           for (; issued < count && issued - taken < most; issued++) {
@@ -702,7 +707,7 @@ export class Model {
         let token = await under.shift()!;
         if (taken) this.cached.push(text.at(-1)!);
         if (!token) {
-          await Promise.allSettled(under); // in vain
+          await Promise.allSettled(under); // discarded: they follow another token
           under = [];
           together = 1;
           token = await this.fromRow(text, taken > 0 && !sampler.adjusts, sampler, drawn + taken, run.alternatives);
@@ -721,13 +726,13 @@ export class Model {
     }
   }
 
-  /** How many tokens are to be under way at once. */
+  /** Returns how many tokens to issue at once. */
   private ahead(): number {
     const fitting = Math.min(this.manifest.tuning.ahead, Math.floor(UNDER_WAY / this.tokenMs));
     return Math.max(1, fitting, 2 * this.tokenMs <= BUSY ? 2 : 1);
   }
 
-  /** Asks for the token that the device chooses from the logits it holds; null where it cannot decide. */
+  /** Returns the token that the device chooses from its logits; null if it cannot decide. */
   private async chosen(sampler: Sampler, step: number, weighed = 0): Promise<Token | null> {
     const rows = weighed > MOST_ALTERNATIVES ? this.logitsRow() : null;
     const entry = sampler.entry ?? (weighed && !rows ? "sample" : null);
@@ -744,13 +749,13 @@ export class Model {
     return { id: found.id, ...alternatives(logits, weighed, found.id, draw) };
   }
 
-  /** Sets the scalars of the entries that draw. */
+  /** Sets the scalars of the entries that sample. */
   private tell(sampler: Sampler, step: number): void {
     const scalars = sampler.scalars(step, this.manifest.config.vocab_size);
     for (const [name, value] of Object.entries(scalars)) this.player.set(name, value);
   }
 
-  /** The token behind `text` where the page chooses, not the device; `again`: its logits are no longer there. */
+  /** Samples the token after `text` in the page. `again`: recompute its logits, which the device no longer holds. */
   private async fromRow(text: readonly number[], again: boolean, sampler: Sampler, step: number, weighed = 0): Promise<Token> {
     if (again) {
       this.writeToken(text.at(-1)!);
@@ -762,12 +767,14 @@ export class Model {
     return { id: draw.id, ...(weighed ? alternatives(logits, weighed, draw.id, draw) : {}) };
   }
 
-  /** Tells the strip of a token that this page alone computed, with so many blocks, in so many milliseconds. */
+  /** Reports a token that this page alone computed, with this many blocks, in this many milliseconds. */
   private report(blocks: number, localMs: number): void {
     this.split?.onCrossing({ blocks, rows: 1, sent: 0, received: 0, localMs, networkMs: 0, remoteMs: 0 });
   }
 
-  /** Each token's hidden state goes to the server; the token behind it comes back, or where the head is here is drawn. */
+  /**
+   * Generates tokens with the server: sends hidden states, then receives tokens or, if the head is local, samples them.
+   */
   private async *crossing(text: number[], count: number, run: Run, sampler: Sampler, drawn: number): AsyncGenerator<Token> {
     const { temperature, topK, topP, minP, seed } = sampler.settings;
     const weighed = Math.min(run.alternatives ?? 0, MOST_FROM_SERVER);
@@ -789,21 +796,23 @@ export class Model {
           split.onCrossing(share);
         }
       } catch (error) {
-        if (run.signal?.aborted) return; // given up while the server was away
+        if (run.signal?.aborted) return; // stopped while the server was offline
         throw error;
       }
     }
   }
 
   /**
-   * Feeds what the page and the server do not hold yet of `ids`; the token behind them, and behind each of `guesses` up to
-   * the first wrong one. A lost session is fed again, and then nothing is guessed.
+   * Runs the rows of `ids` that the page and the server do not hold yet. Resolves to the token after them, and after
+   * each of `guesses` up to the first wrong one. If the session is lost, all rows are sent again without guesses.
    */
   private async cross(ids: readonly number[], ask: Ask, signal?: AbortSignal, guesses: readonly number[] = []): Promise<Stepped> {
     const split = this.split!;
     const { n_positions } = this.manifest.config;
     for (let replays = 0; ; replays++) {
-      if (replays > REPLAYS) throw new PageError(`The server lost the text ${REPLAYS} times while it read it. Is the way to it in order?`);
+      if (replays > REPLAYS) {
+        throw new PageError(`The server lost the text ${REPLAYS} times while reading it. Check the connection to it.`);
+      }
       if (!this.remote) throw new PageError("All blocks run in this page now."); // `generate` continues here
       await split.connect(signal);
       const { here: blocks } = this;
@@ -818,15 +827,17 @@ export class Model {
         for (const chunk of chunks) {
           const start = performance.now();
           const states = await this.hidden(fed, chunk);
-          if (split.reconnects !== reconnects) throw new Forgotten(0); // a chunk before this one may be lost
+          if (split.reconnects !== reconnects) throw new Forgotten(0); // an earlier chunk may be lost
           const last = chunk === chunks.at(-1) && !this.headHere ? asked : null;
           const answer = split.step(fed, chunk.start, chunk.valid, states, { blocks, ms: performance.now() - start }, last);
-          answer.catch(() => {}); // awaited below; the next chunk is computed meanwhile
+          answer.catch(() => {}); // awaited below, after the next chunk is computed
           answers.push(answer);
         }
         const found = await split.unlessStopped(Promise.all(answers), signal);
         const { vocab_size } = this.manifest.config;
-        if (found.some(({ chosen }) => chosen.some(({ id }) => id >= vocab_size))) throw new PageError("The server answered with a token that the model does not have.");
+        if (found.some(({ chosen }) => chosen.some(({ id }) => id >= vocab_size))) {
+          throw new PageError("The server answered with a token that is not in the model's vocabulary.");
+        }
         for (const earlier of found.slice(0, -1)) split.onCrossing(earlier.crossing);
         return must(found.at(-1), "an answer from the server");
       } catch (error) {
@@ -835,13 +846,13 @@ export class Model {
     }
   }
 
-  /** One chunk of a token and the guesses behind it; null where the context has no room for what either side plays. */
+  /** Returns one chunk for a token and its guesses; null if the context has no room for the chunk on either side. */
   private guessed(start: number, valid: number): Chunk | null {
     const size = Math.min(...this.known.filter((s) => s >= valid));
     return start + Math.max(size, MOST_GUESSES + 1) <= this.manifest.config.n_positions ? { start, valid, size } : null;
   }
 
-  /** The token behind the last row that the server sent, drawn here. */
+  /** Samples the token after the server's last hidden state in the page. */
   private async finished({ hidden, crossing }: Stepped, sampler: Sampler, step: number, weighed = 0): Promise<Token> {
     const start = performance.now();
     this.end(must(hidden, "hidden states from the server"));
@@ -855,14 +866,14 @@ export class Model {
     return token;
   }
 
-  /** Plays the head for the last of these hidden states; the device then holds its logits. */
+  /** Plays the head for the last of these hidden states. The device then holds its logits. */
   end(states: Float32Array): void {
     const view = must(this.programs.generate.views["hidden.1"], "view hidden.1");
     writeState(this.player, view, states.subarray(states.length - view.cols));
     this.player.play("head");
   }
 
-  /** Plays a chunk of `ids` through the blocks in this page: the hidden states behind them, `[valid, n_embd]`. */
+  /** Runs a chunk of `ids` through the local blocks and returns their hidden states, `[valid, n_embd]`. */
   private async hidden(ids: readonly number[], chunk: Chunk): Promise<Float32Array> {
     const name = chunk.size === 1 ? "decode" : `prefill_${chunk.size}`;
     const entry = must(this.programs.generate.entries[name], `entry ${name}`);
@@ -873,7 +884,7 @@ export class Model {
     if (this.movable) {
       this.playChunk(ids, chunk, 1 + entry.passes.findLastIndex((p) => p.outputs.some(([texture]) => texture === view.texture)));
       this.front = ids.slice(0, rows);
-      this.cached.length = this.held(ids, this.cached); // the later blocks lack the others
+      this.cached.length = this.held(ids, this.cached); // the later blocks' caches lack the other rows
     } else {
       this.playChunk(ids, chunk);
       this.cached = ids.slice(0, rows);
@@ -882,13 +893,13 @@ export class Model {
     return states.subarray(0, chunk.valid * view.cols);
   }
 
-  /** Named activations of `ids`, those of the server's blocks from there. */
+  /** Returns named activations of `ids`; those of remote blocks come from the server. */
   async activations(ids: readonly number[], names: readonly string[]): Promise<Map<string, Values>> {
     const { split, config } = this.manifest;
     if (!split || !this.split || this.movable) return this.capture.run(ids, names);
     const ofHead = this.headHere ? names.filter((name) => this.capture.ofHead.includes(name)) : [];
     const remoteNames = names.filter((name) => split.activations.has(name));
-    const last = must(split.stream[config.n_layer], "the stream behind the page's blocks"); // what goes to the server
+    const last = must(split.stream[config.n_layer], "the stream after the page's blocks"); // sent to the server
     const own = names.filter((name) => !remoteNames.includes(name) && !ofHead.includes(name));
     const found = await this.capture.run(ids, [...new Set([...own, last])]);
     const states = found.get(last)!;
@@ -919,7 +930,7 @@ export class Model {
     }
   }
 
-  /** Plays an entry with a look after each of the watcher's stops. */
+  /** Plays an entry and calls the watcher after each of its stops. */
   watched(entry: string, watcher: Watcher, end = Infinity): void {
     let from = 0;
     for (const stop of watcher.stops) {
@@ -931,20 +942,20 @@ export class Model {
     this.player.play(entry, from, end);
   }
 
-  /** How many of these tokens the caches hold, of all but the last, whose logits are wanted. */
+  /** Returns how many of these tokens the caches hold. The last does not count, since its logits are needed. */
   held(ids: readonly number[], cached: readonly number[] = this.cached): number {
     let held = 0;
     while (held < ids.length - 1 && held < cached.length && ids[held] === cached[held]) held++;
     return held;
   }
 
-  /** Says that the caches' rows from `position` on hold something else now. */
+  /** Marks the caches' rows from `position` on as invalid. */
   forget(position: number): void {
     this.cached.length = Math.min(this.cached.length, position);
     this.front.length = Math.min(this.front.length, position);
   }
 
-  /** Plays what the caches do not hold yet of `ids`; afterwards the device holds the logits behind the last. */
+  /** Plays the tokens of `ids` that the caches do not hold. The device then holds the logits after the last. */
   private prefill(ids: readonly number[]): void {
     this.watcher?.rest();
     for (const chunk of plan(ids.length, this.manifest.config.n_positions, this.known, this.manifest.tuning, this.held(ids))) {
@@ -967,7 +978,10 @@ export class Model {
     }
   }
 
-  /** What was weighed for token `at` of `ids`, behind the tokens before it: the last of those is played once more. */
+  /**
+   * Returns the probability of token `at` of `ids` and the `count` most likely tokens in its place, by playing the
+   * previous token again. `level`: the log of the softmax's denominator.
+   */
   async weighed(ids: readonly number[], at: number, count: number): Promise<Token & { level: number }> {
     const id = must(ids[at], `token ${at}`);
     const found = (logits: Float32Array) => {
@@ -983,12 +997,14 @@ export class Model {
       return found(logits);
     }
     this.fill(before);
-    this.writeToken(must(before.at(-1), "a token before it"));
+    this.writeToken(must(before.at(-1), "a previous token"));
     this.decode(before.length - 1);
     return found(await this.logitsRow());
   }
 
-  /** ln of the probability of each token from `from` on behind those before it, as the model is now, with what is cut. */
+  /**
+   * Returns ln of the probability of each token from `from` on, given the earlier ones and the current interventions.
+   */
   async logProbabilities(ids: readonly number[], from: number, going: () => boolean = () => true): Promise<Float32Array> {
     const found = new Float32Array(ids.length - from);
     for (let at = from; at < ids.length && going(); at++) {
@@ -998,13 +1014,13 @@ export class Model {
     return found;
   }
 
-  /** Fills the caches with these tokens. */
+  /** Fills the caches with the rows of these tokens. */
   fill(ids: readonly number[]): void {
     this.check(ids);
     if (this.cached.length < ids.length || ids.some((id, i) => id !== this.cached[i])) this.prefill(ids);
   }
 
-  /** Puts scalars and inputs where `entry` begins for the last token (or chunk) of `ids`; what it writes will be the same. */
+  /** Prepares scalars and inputs to play `entry` again for the last token (or chunk) of `ids` with the same result. */
   rewind(ids: readonly number[], entry: string): void {
     this.fill(ids);
     const inputs = this.programs.generate.entries[entry]?.inputs ?? [];
@@ -1044,12 +1060,12 @@ export class Model {
     return this.captured;
   }
 
-  /** Whether its weights are textures of a training, and none of its own. */
+  /** True if its weights are the textures of a training. */
   get borrows(): boolean {
     return this.weights?.own === false;
   }
 
-  /** Bytes of the textures that exist, by what they are for. */
+  /** Returns the bytes of the existing textures by purpose. */
   memory(): Record<string, number> {
     const { generate, capture } = this.programs;
     const whole = this.whole?.generate ?? generate;
@@ -1064,7 +1080,7 @@ export class Model {
   }
 }
 
-/** What a visitor reads where the device had no memory for the textures of a model of this dtype. */
+/** Returns the message for a device without enough memory for the model's textures. */
 function noMemory(program: Program, { dtype, config, split }: Manifest, exported: boolean): string {
   const all = textureBytes(program);
   const weights = textureBytes(program, ["weight"]);
@@ -1078,7 +1094,9 @@ function noMemory(program: Program, { dtype, config, split }: Manifest, exported
   const caches = textureBytes(program, ["state"]);
   if (!split) instead.push(`about ${size(all - caches / 2)} with --context ${Math.ceil(config.n_positions / 2)}`);
   return (
-    `This device has no memory for the ${size(all)} of textures that the model takes in ${dtype}. ` +
-    (exported && instead.length ? `Whoever made this page can export it with less: ${instead.join(", ")}.` : "A smaller model may fit.")
+    `This device does not have enough memory for the ${size(all)} of textures that the model takes in ${dtype}. ` +
+    (exported && instead.length
+      ? `The page can be exported with less: ${instead.join(", ")}.`
+      : "A smaller model may fit.")
   );
 }

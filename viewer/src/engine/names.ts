@@ -1,9 +1,9 @@
-// What a model calls the things it computes, which block they belong to, and the words for them: all of it comes from the
-// manifest, as the export wrote it.
+// The names of a model's activations, parameters and parts, with their blocks, captions and explanations from the
+// manifest.
 
 import type { Activation, Family, Manifest, Stage } from "./manifest";
 
-/** The place of a name: its block (-1: none), what it begins with, and the rest. */
+/** A parsed name: its block (-1: none), its prefix up to and including the block's number, and the rest. */
 export interface Place {
   block: number;
   prefix: string;
@@ -13,7 +13,7 @@ export interface Place {
 const known = new WeakMap<Manifest, Names>();
 
 export class Names {
-  /** Every activation in the order in which they are computed, those of a server's blocks too. */
+  /** All activations in the order of computation, including those of a server's blocks. */
   readonly activations: ReadonlyMap<string, Activation>;
   readonly stages: readonly Stage[];
   readonly positions: Family["positions"];
@@ -21,7 +21,7 @@ export class Names {
   private readonly words: ReadonlyMap<string, { order: number; title: string; about: string }>;
   private readonly places = new Map<string, Place>();
 
-  /** Those of a model, made once. */
+  /** Returns a model's names, built once for each manifest. */
   static of(manifest: Manifest): Names {
     let names = known.get(manifest);
     if (!names) known.set(manifest, (names = new Names(manifest)));
@@ -38,7 +38,7 @@ export class Names {
     );
   }
 
-  /** Returns the place of the name of an activation, a parameter, a state or a pass. */
+  /** Returns the parsed name of an activation, a parameter, a state or a pass. */
   place(name: string): Place {
     let found = this.places.get(name);
     if (!found) this.places.set(name, (found = this.parsed(name)));
@@ -57,35 +57,35 @@ export class Names {
     return { block: -1, prefix: "", part: name };
   }
 
-  /** The block of a name; -1: none. */
+  /** Returns the block of a name; -1: none. */
   block(name: string): number {
     return this.place(name).block;
   }
 
-  /** The name of an activation within a block. */
+  /** Returns the full name of an activation within a block. */
   inBlock(block: number, part: string): string {
     return this.filled(this.family.blocks[0]!, block) + part;
   }
 
-  /** A block as a part of the model, such as `h.3`, and the parts of it that add to the residual stream. */
+  /** Returns a block's name as a part of the model, such as `h.3`, and its parts that add to the residual stream. */
   partsOf(block: number): string[] {
     return [this.inBlock(block, "").replace(/\.$/, ""), ...this.added(block).map(({ part }) => part)];
   }
 
-  /** The part of a block that consists of heads, or one of its heads. */
+  /** Returns the part of a block that consists of heads, or one of its heads. */
   attention(block: number, head: number | null = null): string {
     const heads = (part: string) => [...this.activations].some(([name, { kind }]) => kind === "heads" && name.startsWith(`${part}.`));
     const part = this.added(block).find((each) => heads(each.part))!.part;
     return head === null ? part : `${part}.${head}`;
   }
 
-  /** The block that a part such as `h.3` names; -1: it is no block. */
+  /** Returns the block that a part such as `h.3` names; -1: the part is not a whole block. */
   whole(part: string): number {
     const { block, part: rest } = this.place(`${part}.`);
     return rest ? -1 : block;
   }
 
-  /** The same name in another block; null where it belongs to none. */
+  /** Returns the same name in another block; null if the name belongs to no block. */
   inOther(name: string, block: number): string | null {
     const { prefix, part } = this.place(name);
     return prefix && block >= 0 ? this.filled(prefix, block) + part : null;
@@ -97,22 +97,24 @@ export class Names {
     return [first, ...Array.from({ length: blocks }, (_, i) => this.filled(each, i))];
   }
 
-  /** Returns what the parts of a block add to the residual stream, in order: the part, and the activation that it adds. */
+  /**
+   * Returns what the parts of a block add to the residual stream, in order: the part, and the activation that it adds.
+   */
   added(block: number): { part: string; out: string }[] {
     return this.family.adds.map(({ part, out }) => ({ part: this.inBlock(block, part), out: this.inBlock(block, out) }));
   }
 
-  /** A caption of a word or two; "": there is none. */
+  /** Returns a caption of one or two words; "" if there is none. */
   title(name: string): string {
     return this.described(name)?.title ?? "";
   }
 
-  /** A line that explains it; "": there is none. */
+  /** Returns a one-line explanation; "" if there is none. */
   about(name: string): string {
     return this.described(name)?.about ?? "";
   }
 
-  /** Names in the order of the family's list, then others by the alphabet, numbers by their size. */
+  /** Sorts names by block, then in the order of the family's list; others alphabetically, with numbers by value. */
   sorted(names: readonly string[]): string[] {
     const order = (name: string) => this.described(name)?.order ?? Infinity;
     return [...names].sort((a, b) => this.block(a) - this.block(b) || compare(order(a), order(b)) || natural(a, b));
@@ -131,5 +133,5 @@ export class Names {
 const compare = (a: number, b: number) => (a === b ? 0 : a - b);
 const collator = new Intl.Collator("en", { numeric: true });
 
-/** Compares texts by the alphabet, and numbers in them by their size. */
+/** Compares texts alphabetically, with numbers in them by value. */
 export const natural = (a: string, b: string): number => collator.compare(a, b);

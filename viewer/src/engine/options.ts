@@ -6,12 +6,12 @@ import { PageError } from "../gl/errors";
 export type Names<T> = Record<keyof Required<T>, true>;
 
 /**
- * Throws a PageError for an option that `method` does not have, naming the option that was probably meant: `max_tokens`
- * would otherwise be ignored, and the caller wonder about 100 tokens.
+ * Throws a PageError for an option that `method` does not have, naming the option that was probably meant. Otherwise an
+ * option such as `max_tokens` would be ignored silently.
  */
 export function checkOptions<T extends object>(method: string, options: T, names: Names<T>): void {
   if (typeof options !== "object" || (options as T | null) === null) {
-    throw new PageError(`${method} takes an object of options; this is a ${typeof options}.`);
+    throw new PageError(`${method} takes an object of options, not a ${typeof options}.`);
   }
   const known = Object.keys(names);
   const unknown = Object.keys(options).find((name) => !known.includes(name));
@@ -23,7 +23,7 @@ export function checkOptions<T extends object>(method: string, options: T, names
 
 const plain = (name: string) => name.replace(/[_-]/g, "").toLowerCase();
 
-/** The known name that differs in case and underscores only, or that is part of the unknown one. */
+/** Returns a known name that differs only in case and separators, or that is part of the unknown one. */
 function closest(unknown: string, known: readonly string[]): string | undefined {
   const wanted = plain(unknown);
   return known.find((name) => plain(name) === wanted) ?? known.find((name) => wanted.includes(plain(name)));

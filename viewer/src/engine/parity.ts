@@ -1,4 +1,4 @@
-// The reference run of the desktop, played again here.
+// Repeats the desktop's reference run in the page and compares the results.
 
 import { floatsFrom } from "./base64";
 import type { Values } from "./capture";
@@ -9,17 +9,17 @@ import { klDivergence, measure, ties, type Tolerance } from "./tolerance";
 
 export interface Parity {
   pass: boolean;
-  /** Of the logits: the error of the value that is furthest off, and the multiple of the tolerance. */
+  /** The error of the worst logit, and the greatest multiple of the tolerance of the logits. */
   maxError: number;
   ofTolerance: number;
   /** Mean KL divergence of the logits from the desktop's, in nats. */
   kl: number;
   greedyEqual: boolean;
-  /** The first greedy token that differs is as likely as the desktop's, within the tolerance. */
+  /** True if the first greedy token that differs is as likely as the desktop's, within the tolerance. */
   tie: boolean;
-  /** The first intermediate beyond its tolerance, with both values where they differ most. */
+  /** The first activation beyond its tolerance, with both numbers of its worst value. */
   firstApart: { name: string; error: number; here: number; desktop: number } | null;
-  /** The greatest multiple of the tolerance of those before it. */
+  /** The greatest multiple of the tolerance among the activations before `firstApart`. */
   greatest: number;
   desktop: string;
   tolerance: Tolerance;

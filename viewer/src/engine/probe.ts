@@ -1,5 +1,5 @@
-// Choosing how texels are fetched and which recording is played: by measuring once per driver, and until then by what
-// devices of its kind like. Nobody waits for the measurement: it is made when the page rests, for the next visit.
+// Chooses how texels are fetched and which recording is played. The choice is the default for this kind of GPU until it
+// has been measured, once per driver. The measurement runs when the page is idle, and the next visit uses it.
 
 import type { Recording, Tuning } from "./manifest";
 import type { Program } from "../gl/program";
@@ -9,25 +9,25 @@ import { Player } from "../gl/player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
 const ROUNDS = 4;
-const MOST_ROUNDS = 10; // on a machine that is not steady
-const FILL = 20; // milliseconds that repeats should add, since a wait for the device may end up to 4 too late
-const MOST = 2048;
-const BITS = 0x3c003c00; // of what is multiplied: not zero in any format
-const VERSION = 10; // of what a remembered probe means
+const MOST_ROUNDS = 10; // on a machine whose times vary
+const FILL = 20; // milliseconds that repeats should add, since a wait for the device may end up to 4 ms late
+const MOST = 2048; // maximum repeats
+const BITS = 0x3c003c00; // the bits of the factors; not zero in any format
+const VERSION = 10; // version of the stored measurements' meaning
 
 type Fetch = Options["fetch"];
 
-/** Milliseconds of the probes by "kernel fetch", "kernel-contiguous fetch" and "rows fetch"; of those that leave a choice. */
+/** Milliseconds of the probes, by "kernel fetch", "kernel-contiguous fetch" and "rows fetch", if there is a choice. */
 export type Measured = Readonly<Record<string, number>>;
 
 export interface Chosen {
   recording: Recording;
   fetch: Fetch;
-  /** Null: the choice is a guess. */
+  /** The measurements; null: the choice is a guess. */
   measured: Measured | null;
 }
 
-/** What a device may choose among, and where it remembers what it measured. */
+/** The options that a device can choose from. */
 export interface Choices {
   device: Device;
   recordings: readonly Recording[];
@@ -36,7 +36,7 @@ export interface Choices {
   forced: Fetch | undefined;
 }
 
-/** How one-row products take their columns (by `tuning.panels_pay`), then the fastest kernel recorded for that and its fetch. */
+/** Chooses the layout of one-row products (by `tuning.panels_pay`), then the fastest kernel for it and its fetch. */
 export function choose(choices: Choices): Chosen {
   const { device, recordings, tuning } = choices;
   const fetches = fetchesOf(choices);
@@ -48,8 +48,8 @@ export function choose(choices: Choices): Chosen {
 }
 
 /**
- * Measures what is not remembered, and remembers it once `keep` has what the next visit then plays. Null where `going`
- * answered no meanwhile: whoever uses the device for something else disturbs the measurement, and is disturbed by it.
+ * Measures the probes that are not stored, and stores the results after `keep` has cached the files for the next visit.
+ * Resolves to null if `going` returned false, because the measurement and other work on the device disturb each other.
  */
 export async function measure(
   choices: Choices,
@@ -78,7 +78,7 @@ export async function measure(
   return measured;
 }
 
-/** Whether this browser keeps what is measured; one that keeps nothing begins each visit with a guess. */
+/** True if this browser stores measurements. One that does not begins each visit with a guess. */
 export function canRemember(): boolean {
   try {
     localStorage.setItem("glgpt kept", "");
@@ -89,7 +89,9 @@ export function canRemember(): boolean {
   }
 }
 
-/** The files of the probes that the choice still needs, by name: first those of one-row products, then of the kernels that suit. */
+/**
+ * Returns the files of the probes still needed, by name: first of one-row products, then of kernels for their layout.
+ */
 function missing(
   recordings: readonly Recording[],
   fetches: readonly Fetch[],
@@ -109,9 +111,9 @@ class Interrupted extends Error {}
 const MESA_SOFTWARE = /llvmpipe|softpipe/i;
 
 /**
- * What a device that has measured nothing most likely likes: what measured ones chose. Mesa's software drivers take contiguous
- * columns and `textureLod`; all others strided columns and `texelFetch`. Of kernels, the first of those that take the most
- * draw buffers.
+ * Returns the default for a device without measurements, based on measured devices. Mesa's software drivers use
+ * contiguous columns and `textureLod`, all others strided columns and `texelFetch`. The kernel is the first with the
+ * most draw buffers.
  */
 export function guess(recordings: readonly Recording[], fetches: readonly Fetch[], renderer: string): Pick<Chosen, "recording" | "fetch"> {
   const mesa = MESA_SOFTWARE.test(renderer);
@@ -132,7 +134,7 @@ const keyOf = ({ device, storage, recordings }: Choices) =>
 
 const label = ({ kernel, rows }: Recording) => kernel + (rows === "contiguous" ? "-contiguous" : "");
 
-/** The recordings whose one-row products are faster. */
+/** Returns the recordings with the faster layout of one-row products. */
 function suiting(
   recordings: readonly Recording[],
   fetches: readonly Fetch[],
@@ -158,7 +160,7 @@ export function pick(
   return all.reduce((a, b) => (product(b) < product(a) ? b : a));
 }
 
-/** Milliseconds of the product that was measured of this recording, else of the fastest one; 0: none was measured. */
+/** Returns the measured milliseconds of this recording's product, else of the fastest product; 0: none measured. */
 export function productMs(measured: Measured, recording: Recording, fetch: Fetch): number {
   const products = Object.entries(measured).filter(([name]) => !/^(strided|contiguous) /.test(name));
   const fastest = products.length ? Math.min(...products.map(([, ms]) => ms)) : 0;
@@ -174,7 +176,7 @@ function remembered(key: string): Measured {
   }
 }
 
-/** Fills what a probe multiplies: reading zeros would wait, since a lost context gives these too. */
+/** Fills a probe's factors. A read of zeros would wait, since a lost context returns zeros too (see `Reader`). */
 function fill(player: Player): void {
   for (const { name, role, width, height, layers } of Object.values(player.program.textures)) {
     if (role !== "state") continue;
@@ -183,19 +185,19 @@ function fill(player: Player): void {
   }
 }
 
-/** One probe with one fetch, and how long its runs took: those of one play, and those of `repeats` more. */
+/** One probe with one fetch, and the milliseconds of its runs of one play (`once`) and of 1 + `repeats` (`more`). */
 interface Probe {
   name: string;
   player: Player;
   output: string;
-  /** Of the output, one that is computed: the first ones may be empty (PAD in `matvec.frag`). */
+  /** A row of the output that is computed. The first rows may be empty (PAD in `matvec.frag`). */
   row: number;
   repeats: number;
   once: number[];
   more: number[];
 }
 
-/** Milliseconds of each of these probes with each fetch; `check` is called between runs, and may throw. */
+/** Returns the milliseconds of each probe with each fetch. `check` is called between runs and may throw. */
 async function times(
   choices: Choices,
   files: ReadonlyMap<string, string>,
@@ -211,8 +213,8 @@ async function times(
       await calibrate(probe, device);
       check();
     }
-    // Other work only ever adds time: the least of each length, and only then their difference, which leaves out what
-    // a read costs. The least difference would be that of a short run which was held up.
+    // Other work can only add time, so take the minimum for each number of plays, then their difference. It excludes
+    // the cost of a read. The minimum of the differences would favour a short run that was delayed.
     for (let round = 0, steady = false; round < ROUNDS || (round < MOST_ROUNDS && !steady); round++) {
       for (const probe of probes) {
         probe.once.push(await run(probe, 1));
@@ -232,7 +234,7 @@ async function times(
   }
 }
 
-/** Adds the probes to a list, so that whoever has it closes them; those of equal shapes share their inputs. */
+/** Opens the probes and appends them to `probes`, whose owner closes them. Probes of equal shapes share inputs. */
 async function open(
   choices: Choices,
   files: ReadonlyMap<string, string>,
@@ -258,25 +260,25 @@ async function open(
       await player.prepare("probe");
     }
   }
-  if (device.full) throw new PageError("This device has no memory to measure its kernels.");
+  if (device.full) throw new PageError("This device does not have enough memory to measure its kernels.");
 }
 
-/** Finds how many repeats add so much time to a run that waiting for it hides none of that. */
+/** Finds how many repeats add enough time to a run that inexact waiting does not hide it. */
 async function calibrate(probe: Probe, device: Device): Promise<void> {
   const { generation } = device;
   const { name, player, output, row } = probe;
   player.play("probe"); // warms up
   const found = await player.read(output, row, 1);
-  device.still(generation); // else these may be the zeros of a lost context
+  device.still(generation); // a lost context returns zeros
   if (found.every((value) => value === 0)) throw new PageError(`The probe of ${name} computed zeros.`);
   const once = Math.min(await run(probe, 1), await run(probe, 1));
   let n = 4;
   const fills = async () => (await run(probe, 1 + n)) - once >= FILL;
-  while (n < MOST && !((await fills()) && (await fills()))) n *= 2; // twice in a row, since other work may hold a run up
+  while (n < MOST && !((await fills()) && (await fills()))) n *= 2; // checked twice, since other work may delay a run
   probe.repeats = n;
 }
 
-/** Milliseconds of so many plays, from one read to the next. */
+/** Returns the milliseconds of this many plays, from one read to the next. */
 async function run({ player, output, row }: Probe, plays: number): Promise<number> {
   await player.read(output, row, 1);
   const start = performance.now();

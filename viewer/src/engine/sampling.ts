@@ -1,20 +1,20 @@
-// Choosing a token from one row of logits: the settings, what the device is told of them, and their definition. The
-// device draws (entries `sample`, `sample_nucleus`); where it cannot decide, `Sampler.draw` does, from the row. The cases in
-// tests/page/shared_cases.json hold that Python says and draws the same.
+// Chooses a token from one row of logits. The device samples (entries `sample`, `sample_nucleus`) with the scalars that
+// `Sampler.scalars` returns. If it cannot decide, `Sampler.draw`, the definition of sampling, chooses from the row. The
+// cases in tests/page/shared_cases.json check that Python computes the same scalars and samples.
 
 import { must, PageError } from "../gl/errors";
 
 export const NOT_FINITE = "The model's logits are not finite; its weights overflow this dtype.";
-export const MOST_ALTERNATIVES = 8; // that come with a drawn token
-const MAX_TEMPERATURE = 1e30; // times the range of a nucleus it fits a 32-bit float
-const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit, divided or multiplied, fits a number
+export const MOST_ALTERNATIVES = 8; // maximum alternatives that the device returns with a token
+const MAX_TEMPERATURE = 1e30; // multiplied by the range of a nucleus, it still fits a 32-bit float
+const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit divided or multiplied by it is finite
 const MAX_BIAS = 3e38;
-const COLDEST = 1e-30; // the least temperature that makes a difference in 32-bit floats
-const FARTHEST = 3e38; // a margin below which no logit is
-const REACHED = 1 - 2 ** -22; // of top-p and min-p: what reaches it exactly must do so in 32-bit floats too
-const ON_HOST = 0xd1ce; // tells the host's random numbers from the device's
+const COLDEST = 1e-30; // lower temperatures are greedy
+const FARTHEST = 3e38; // a margin that excludes no logit
+const REACHED = 1 - 2 ** -22; // factor of top-p and min-p, so that exact equality holds in 32-bit floats too
+const ON_HOST = 0xd1ce; // separates the host's random numbers from the device's
 
-/** Four pseudo-random 32-bit numbers of four, as `glsl/hash.glsl` makes them. */
+/** Hashes four 32-bit numbers to four pseudo-random ones, like `glsl/hash.glsl`. */
 export function hash4(v: readonly number[]): [number, number, number, number] {
   let [x, y, z, w] = v.map((a) => Math.imul(a, 1664525) + 1013904223) as [number, number, number, number];
   for (const last of [false, true]) {
@@ -27,7 +27,7 @@ export function hash4(v: readonly number[]): [number, number, number, number] {
   return [x >>> 0, y >>> 0, z >>> 0, w >>> 0];
 }
 
-/** The 32 bits of a seed that a device is given; both words of a larger one count. */
+/** Returns a seed's 32 bits for the device, derived from both words of a larger seed. */
 export function drawSeed(seed: number): number {
   let found = 0;
   for (let rest = seed; rest > 0; rest = Math.floor(rest / 2 ** 32)) {
@@ -40,42 +40,42 @@ export interface Settings {
   temperature: number;
   topK: number | null;
   topP: number | null;
-  /** Keeps tokens at least so many times as likely as the likeliest. */
+  /** Keeps tokens whose probability is at least this multiple of the most likely token's. */
   minP?: number | null;
-  /** Above 1, makes tokens that the text has less likely: divides their logits above zero, multiplies those below. */
+  /** Penalizes tokens already in the text (higher is stronger): divides positive logits, multiplies negative ones. */
   repetitionPenalty?: number | null;
-  /** Is added to the logits of these ids. */
+  /** Values to add to the logits of these ids. */
   logitBias?: Readonly<Record<number, number>> | null;
   seed: number;
 }
 
 export interface Candidate {
   id: number;
-  /** Probability among the whole vocabulary. */
+  /** The model's probability, over the whole vocabulary. */
   p: number;
-  /** Probability with which the sampler drew it, after temperature, top-k and top-p; 0: cut off. */
+  /** The probability after temperature, top-k, top-p and min-p; 0: excluded. */
   sampled?: number;
 }
 
-/** A token that a sampler drew, and the probability with which it drew each. */
+/** A sampled token, and the sampler's probability of each id. */
 export interface Draw {
   id: number;
   sampled: (id: number) => number;
 }
 
-/** What a draw is that leaves no choice. */
+/** Returns a draw in which the token has probability 1. */
 export const certain = (id: number): Draw => ({ id, sampled: (other) => (other === id ? 1 : 0) });
 
 type Logits = Float32Array | Float64Array;
 
-/** Throws where a logit is NaN or infinite, unless a bias of -Infinity made it so. */
+/** Throws PageError if a logit is NaN or infinite, unless a bias of -Infinity caused it. */
 export function checkFinite(logits: Logits, biases?: Settings["logitBias"]): void {
   for (let id = 0; id < logits.length; id++) {
     if (!Number.isFinite(logits[id]) && biases?.[id] !== -Infinity) throw new PageError(NOT_FINITE);
   }
 }
 
-/** The order of tokens by logit, best first; of equals the first wins. `count` limits it. */
+/** Returns the ids of the `count` greatest logits, best first; equal logits in the order of ids. */
 function order(logits: Logits, count: number): number[] {
   if (count < 64 && count < logits.length) {
     const best: number[] = [];
@@ -100,8 +100,8 @@ export interface Alternatives {
 }
 
 /**
- * The likeliest `count` tokens of the plain softmax, and the probability of `chosen`; of a draw, what it drew from too.
- * Throws where a logit is not finite.
+ * Returns the `count` most likely tokens of the plain softmax and the probability of `chosen`; with `draw`, also the
+ * sampler's probabilities. Throws PageError if a logit is not finite.
  */
 export function alternatives(logits: Float32Array, count: number, chosen: number, draw?: Draw): Alternatives {
   checkFinite(logits);
@@ -114,7 +114,7 @@ export function alternatives(logits: Float32Array, count: number, chosen: number
   return { top: best.map((id) => ({ id, ...both(id) })), ...both(chosen) };
 }
 
-/** True if a setting is a number: in JavaScript, text compares with numbers too. */
+/** True if a setting is a number. JavaScript would compare a string with numbers too. */
 const isNumber = (value: unknown): value is number => typeof value === "number" && !Number.isNaN(value);
 
 export class Sampler {
@@ -137,20 +137,22 @@ export class Sampler {
       }
     }
     if (!(Number.isSafeInteger(seed) && seed >= 0))
-      throw new PageError(`Seed is ${seed}; it must be a whole number from 0.`);
+      throw new PageError(`Seed is ${seed}; it must be a non-negative integer.`);
   }
 
   get greedy(): boolean {
     return this.settings.temperature < COLDEST || this.settings.topK === 1;
   }
 
-  /** Whether logits are changed before a token is chosen, which the page then does itself, from the whole row. */
+  /** True if logits are changed before a token is chosen. The page then chooses, from the whole row. */
   get adjusts(): boolean {
     const { repetitionPenalty: penalty, logitBias } = this.settings;
     return (penalty != null && penalty !== 1) || Object.keys(logitBias ?? {}).length > 0;
   }
 
-  /** Logits behind the text `ids`, after penalty and bias. Throws for an id that has none. */
+  /**
+   * Applies penalty and bias to the logits that follow the text `ids`. Throws PageError for a bias on an unknown id.
+   */
   adjusted(logits: Float32Array, ids: readonly number[]): Logits {
     if (!this.adjusts) return logits;
     checkFinite(logits);
@@ -159,21 +161,23 @@ export class Sampler {
     const penalty = repetitionPenalty ?? 1;
     for (const id of new Set(ids)) found[id] = found[id]! > 0 ? found[id]! / penalty : found[id]! * penalty;
     for (const [id, bias] of Object.entries(logitBias ?? {})) {
-      if (Number(id) >= found.length) throw new PageError(`Logit bias names id ${id}, and the vocabulary has ${found.length}.`);
+      if (Number(id) >= found.length) {
+        throw new PageError(`Logit bias names id ${id}, but the vocabulary has only ${found.length} tokens.`);
+      }
       found[Number(id)]! += bias;
     }
     if (found.every((x) => x === -Infinity)) throw new PageError("Logit bias forbids all tokens; leave at least one.");
     return found;
   }
 
-  /** The entry that draws a token; null where the best one is there already. */
+  /** The entry that samples a token; null if the device's argmax is already the token. */
   get entry(): "sample" | "sample_nucleus" | null {
     const { topK, topP } = this.settings;
     if (this.greedy) return null;
     return topK !== null || topP === null || topP === 1 ? "sample" : "sample_nucleus";
   }
 
-  /** What `entry` is told, to draw token `step` of this seed from `vocab` logits. */
+  /** Returns the scalars with which `entry` samples token `step` of this seed from `vocab` logits. */
   scalars(step: number, vocab: number): Record<string, number> {
     const { temperature, topK, topP, minP, seed } = this.settings;
     const p = topP ?? 1;
@@ -183,13 +187,16 @@ export class Sampler {
       draw_step: step,
       inverse_temperature: this.greedy ? 1 : 1 / temperature,
       margin: minP ? Math.min(FARTHEST, (temperature * -Math.log(minP)) / REACHED) : FARTHEST,
-      nucleus_width: this.greedy ? 1 : 2 ** Math.ceil(Math.log2(range)), // a power of two beyond what top-p may keep
+      nucleus_width: this.greedy ? 1 : 2 ** Math.ceil(Math.log2(range)), // a power of two above what top-p can keep
       top_k: this.greedy ? 1 : Math.min(topK ?? 0, 2 ** 31 - 1),
       top_p: p === 1 ? p : p * REACHED,
     };
   }
 
-  /** Draws token `step` of this seed from logits `[vocab]`. Throws where they are not finite, but for tokens that the bias forbids. */
+  /**
+   * Samples token `step` of this seed from logits `[vocab]`. Throws PageError if a logit is not finite, except for
+   * tokens that the bias forbids.
+   */
   draw(logits: Logits, step: number): Draw {
     checkFinite(logits, this.settings.logitBias);
     const best = order(logits, 1)[0]!;
@@ -198,7 +205,7 @@ export class Sampler {
     const peak = logits[best]! / temperature;
     const weight = (id: number) => Math.exp(logits[id]! / temperature - peak);
     const kept = this.candidates(logits, weight);
-    if (kept) kept.sort((a, b) => a - b); // added up in the order of ids, as the desktop does: one draw finds the same
+    if (kept) kept.sort((a, b) => a - b); // the desktop sums in the order of ids too, so both sample the same token
     const count = kept ? kept.length : logits.length;
     let total = 0;
     for (let i = 0; i < count; i++) total += weight(kept ? kept[i]! : i);
@@ -214,14 +221,14 @@ export class Sampler {
     return { id, sampled: (other) => (!kept || kept.includes(other) ? weight(other) / total : 0) };
   }
 
-  /** The tokens that top-k, top-p and min-p leave; null: all. `p` is what a token weighs, the best one 1. */
+  /** Returns the tokens that top-k, top-p and min-p keep; null: all. `p` is a token's weight; the best token's is 1. */
   private candidates(logits: Logits, p: (id: number) => number): number[] | null {
     const { minP } = this.settings;
     const kept = this.likeliest(logits, p);
     return minP ? (kept ?? Array.from(logits.keys())).filter((id) => p(id) >= minP) : kept;
   }
 
-  /** The tokens that top-k and top-p leave, best first; null: all. */
+  /** Returns the tokens that top-k and top-p keep, best first; null: all. */
   private likeliest(logits: Logits, p: (id: number) => number): number[] | null {
     const { topK, topP } = this.settings;
     const best = topK === null ? null : order(logits, topK);
@@ -229,7 +236,7 @@ export class Sampler {
     let total = 0;
     if (best) for (const id of best) total += p(id);
     else for (let id = 0; id < logits.length; id++) total += p(id);
-    // Sorting a whole vocabulary takes longer than the model does: begin with the tokens that matter.
+    // Sorting a whole vocabulary takes longer than running the model, so sort only the more likely tokens first.
     for (let least = 1e-4; ; least = least < 1e-20 ? 0 : least * 1e-3) {
       const some = best ?? Array.from(logits.keys()).filter((id) => p(id) / total >= least);
       if (!best) some.sort((a, b) => logits[b]! - logits[a]! || a - b);
@@ -241,16 +248,16 @@ export class Sampler {
   }
 }
 
-/** A token that the device chose: what the texture `token` holds. */
+/** A token that the device chose, read from the texture `token`. */
 export interface Chosen {
   id: number;
-  /** Nothing is decided: the caller draws from the row of logits. */
+  /** True if the device could not decide; the caller then samples from the row of logits. */
   undecided: boolean;
-  /** The likeliest `count` tokens and its own probabilities; only where an entry drew it. */
+  /** Returns the `count` most likely tokens and the token's own probabilities. Valid only if an entry sampled it. */
   weighed: (count: number) => Alternatives;
 }
 
-/** Reads the texture `token`. Throws where the logits are not finite. */
+/** Decodes the texture `token`. Throws PageError if the logits are not finite. */
 export function chosen(texels: ArrayLike<number>, sampler: Sampler): Chosen {
   const [id, logit, broken, undecided] = Array.from({ length: 4 }, (_, i) => must(texels[i], "token")) as [number, number, number, number];
   if (broken) throw new PageError(NOT_FINITE);

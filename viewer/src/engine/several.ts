@@ -1,17 +1,18 @@
-// Texts that continue one prompt side by side: each weight is read once for all of them. The program is that of
-// glgpt/page/programs.py, `several_program`; its caches hold the prompt's rows once, and behind them by turns those of each text.
+// Generates several continuations of one prompt in a batch, so that each weight is read once for all texts. The program
+// is `several_program` of glgpt/page/programs.py. Its caches hold the prompt's rows once, followed by the texts' rows,
+// interleaved.
 
 import { must, PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
 import { sizes } from "./chunks";
 
 export class Several {
-  /** How many texts there are. */
+  /** Number of texts. */
   readonly size: number;
   private readonly adopted: number[];
   private prompt = 0;
 
-  /** `player` shares weights and states with the player that read the prompt, whose caches hold it. */
+  /** `player` shares weights and states with the player that read the prompt and holds it in its caches. */
   constructor(
     readonly player: Player,
     private readonly context: number,
@@ -21,7 +22,7 @@ export class Several {
     this.adopted = sizes(entries, "adopt_");
   }
 
-  /** Entries that it plays. */
+  /** Returns the names of the entries that it plays. */
   static played(entries: readonly string[]): string[] {
     return entries.filter((name) => !name.startsWith("restore_"));
   }
@@ -31,13 +32,13 @@ export class Several {
     return this.player.ownBytes;
   }
 
-  /** How many tokens each text may have behind a prompt of so many: the last one is not computed further from. */
+  /** Returns how many tokens each text may add to a prompt of `prompt` tokens. The last one needs no cache row. */
   room(prompt: number): number {
     const rows = Math.floor((this.rows - prompt) / this.size);
     return Math.min(rows, this.context - prompt) + 1;
   }
 
-  /** Takes over the prompt's first `tokens` rows, and says where each text's keys and values will be. */
+  /** Copies the prompt's first `tokens` rows and uploads the table of each text's cache rows. */
   begin(tokens: number): void {
     const { player } = this;
     for (let row = 0; row < tokens;) {
@@ -59,17 +60,17 @@ export class Several {
     this.write(name, table);
   }
 
-  /** Decodes a token of each text, the `step`th behind the prompt, from 0. */
+  /** Decodes one token of each text; `step` counts the tokens after the prompt, from 0. */
   step(step: number, tokens: readonly number[]): void {
     const { player, size, prompt } = this;
-    if (tokens.length !== size) throw new PageError(`${tokens.length} tokens are not one for each of ${size} texts.`);
+    if (tokens.length !== size) throw new PageError(`${tokens.length} tokens were given for ${size} texts.`);
     this.write(`token.${size}`, this.first(`token.${size}`, tokens));
     this.write(`places.${size}`, this.first(`places.${size}`, Array.from(tokens, () => prompt + step)));
     player.set("row", this.rowOf(0, prompt + step));
     player.play(`decode_${size}`);
   }
 
-  /** Puts what may follow a text where the other player draws from. */
+  /** Copies a text's logits to the textures from which the other player samples. */
   take(text: number): void {
     this.player.set("row", text);
     this.player.play(`take_${this.size}`);
@@ -79,7 +80,7 @@ export class Several {
     this.player.close();
   }
 
-  /** Rows of the caches. */
+  /** Number of rows of the caches. */
   private get rows(): number {
     const first = must(this.player.program.entries[`adopt_${this.adopted[0]}`]?.passes[0]?.outputs[0], "a pass that adopts rows");
     return this.player.spec(first[0]).height;
@@ -89,7 +90,7 @@ export class Several {
     return position < this.prompt ? position : this.prompt + this.size * (position - this.prompt) + text;
   }
 
-  /** Values of the first component of a texture's rows, a row a text. */
+  /** Returns texels whose rows, one per text, have these values in their first component. */
   private first(name: string, values: readonly number[]): Float32Array {
     const width = 4 * this.player.spec(name).width;
     const texels = new Float32Array(values.length * width);

@@ -1,4 +1,4 @@
-// Where an export's files come from.
+// Sources of an export's files.
 
 import { PageError } from "../gl/errors";
 
@@ -8,15 +8,15 @@ export interface Source {
   /** The browser's cache in which a second visit finds files; null: none. */
   readonly cache: string | null;
   /**
-   * Returns the whole file. `onBytes` receives the size of each part; `fresh` bypasses every cache. Raises PageError for a
-   * file of more than `max` bytes.
+   * Returns the whole file. `onBytes` receives the size of each part; `fresh` bypasses every cache. Throws PageError
+   * for a file of more than `max` bytes.
    */
   bytes(name: string, max: number, onBytes?: OnBytes, fresh?: boolean): Promise<Uint8Array<ArrayBuffer>>;
 }
 
 const FIRST = 1 << 20; // bytes of the buffer for a stream of unknown length
 
-/** Returns a stream's bytes; 0 `expected`: their number is unknown. Cancels it and raises PageError after `max` bytes. */
+/** Returns a stream's bytes (`expected` 0: unknown number). After `max` bytes, cancels it and throws PageError. */
 export async function readAll(
   stream: ReadableStream<Uint8Array<ArrayBuffer>>,
   name: string,
@@ -66,7 +66,7 @@ export class HttpSource implements Source {
     if (!response.ok || !response.body) {
       throw new PageError(`${name} cannot be fetched: the server answered ${response.status}.`);
     }
-    const encoded = response.headers.has("Content-Encoding"); // its length is then another
+    const encoded = response.headers.has("Content-Encoding"); // its length is then that of the encoded bytes
     const length = encoded ? 0 : Number(response.headers.get("Content-Length") ?? 0);
     if (length > max) {
       void response.body.cancel();

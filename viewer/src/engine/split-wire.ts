@@ -1,4 +1,4 @@
-// The messages of docs/split.md: a line of JSON and a payload, and hidden states as bytes.
+// Encodes the messages of docs/split.md (a JSON header and a payload) and the bytes of hidden states.
 
 import { PageError } from "../gl/errors";
 import { fromHalf, half } from "./formats";
@@ -11,7 +11,7 @@ export interface Message {
   [field: string]: unknown;
 }
 
-/** The length of the JSON (4 bytes, little-endian), the JSON, the payload. */
+/** Encodes a message: the length of the JSON (4 bytes, little-endian), the JSON, the payload. */
 export function encode(header: Message, payload: Uint8Array = new Uint8Array()): Uint8Array<ArrayBuffer> {
   const text = new TextEncoder().encode(JSON.stringify(header));
   const out = new Uint8Array(4 + text.length + payload.length);
@@ -29,11 +29,11 @@ export function decode(data: ArrayBuffer): { header: Message; payload: Uint8Arra
     if (typeof header.op !== "string") throw new Error();
     return { header, payload: new Uint8Array(data, 4 + size) };
   } catch {
-    throw new PageError("The server said what this page does not understand; it may be of another version.");
+    throw new PageError("The server sent a message that this page does not understand; its version may differ.");
   }
 }
 
-/** Rows of hidden states `[rows, width]` as the server reads them. */
+/** Encodes hidden states `[rows, width]` for the server. */
 export function packStates(states: Float32Array, rows: number, kind: Wire): Uint8Array {
   const width = states.length / rows;
   if (kind === "f32") return new Uint8Array(states.slice().buffer);
@@ -41,7 +41,7 @@ export function packStates(states: Float32Array, rows: number, kind: Wire): Uint
     const halves = new Uint16Array(states.length);
     for (let i = 0; i < states.length; i++) halves[i] = half(states[i]!);
     if (halves.some((bits) => (bits & 0x7c00) === 0x7c00)) {
-      throw new PageError("A hidden state is beyond the range of f16; export the page with --wire f32.");
+      throw new PageError("A hidden state exceeds the range of f16; export the page with --wire f32.");
     }
     return new Uint8Array(halves.buffer);
   }
@@ -59,10 +59,10 @@ export function packStates(states: Float32Array, rows: number, kind: Wire): Uint
   return out;
 }
 
-/** Rows of hidden states `[rows, width]` of what the server sent. */
+/** Decodes hidden states `[rows, width]` from the server. */
 export function unpackStates(data: Uint8Array<ArrayBuffer>, rows: number, width: number, kind: Wire): Float32Array {
   const bytes = { f32: 4 * width, f16: 2 * width, int8: width + 4 }[kind];
-  if (data.length !== rows * bytes) throw new PageError("The server's answer was cut off.");
+  if (data.length !== rows * bytes) throw new PageError("The server's answer is incomplete.");
   const own = data.slice();
   const out = new Float32Array(kind === "f32" ? own.buffer : new ArrayBuffer(4 * rows * width));
   if (kind === "f16") new Uint16Array(own.buffer).forEach((bits, i) => (out[i] = fromHalf(bits)));
@@ -71,7 +71,7 @@ export function unpackStates(data: Uint8Array<ArrayBuffer>, rows: number, width:
     const codes = new Int8Array(own.buffer, 4 * rows);
     codes.forEach((code, i) => (out[i] = code * scales.getFloat32(4 * Math.floor(i / width), true)));
   }
-  if (out.some((x) => !Number.isFinite(x))) throw new PageError("The server answered with numbers that are not finite.");
+  if (out.some((x) => !Number.isFinite(x))) throw new PageError("The server's answer has numbers that are not finite.");
   return out;
 }
 

@@ -1,29 +1,29 @@
-// The blocks that a server runs: hidden states there, tokens back, over a WebSocket that is made again when it breaks.
+// Runs a model's later blocks on a server: sends hidden states and receives tokens, over a WebSocket that reconnects.
 
 import { PageError } from "../gl/errors";
 import type { Values } from "./capture";
 import type { Candidate } from "./sampling";
 import { decode, encode, packStates, PROTOCOL, unpackStates, type Message, type Wire } from "./split-wire";
 
-const PATIENCE = 60_000; // ms in which a lost server must come back
-const BACKOFF = [100, 2000] as const; // ms between attempts to connect: the first, and the longest
-const GREETING = 10_000; // ms in which a server must take a connection
-const ANSWER = 120_000; // ms after which a server that says nothing counts as lost, as on the desktop
-const LOOKING = 10_000; // ms that a look waits for a connection
+const PATIENCE = 60_000; // ms for which a lost server is retried
+const BACKOFF = [100, 2000] as const; // ms between attempts to connect: first and maximum
+const GREETING = 10_000; // ms within which a server must accept a connection
+const ANSWER = 120_000; // ms without an answer after which a server counts as lost, the same as on the desktop
+const LOOKING = 10_000; // ms that `look` waits for a connection
 
 export interface SplitSettings {
   server: string;
   wire: Wire;
   digest: string;
-  /** What the server runs; null: the page holds all, and `Split.aim` says what the server runs. */
+  /** The part that the server runs; null: the page holds all blocks, and `Split.aim` sets the server's part. */
   rest: string | null;
-  /** Who computes the logits where the cut is fixed. */
+  /** The side that computes the logits if the split point is fixed. */
   head: "server" | "page";
   /** Names of the residual stream, after the embedding and after each block of both sides. */
   stream: string[];
 }
 
-/** What the side with the head is asked for; see `Ask` in glgpt/wire/messages.py. */
+/** The settings with which the side that has the head samples; see `Ask` in glgpt/wire/messages.py. */
 export interface Ask {
   temperature: number;
   top_k: number | null;
@@ -32,9 +32,9 @@ export interface Ask {
   seed: number;
   draw: number;
   alternatives: number;
-  /** The rows are a token and these guesses of what follows it; the answer has the token behind each right one. */
+  /** The rows are a token followed by these guesses. The answer has the token after each correct row. */
   guesses?: readonly number[];
-  /** Whether the last row's logits are wanted in full. */
+  /** True to receive all logits of the last row. */
   logits?: boolean;
 }
 
@@ -46,17 +46,17 @@ export interface Chosen {
   logits?: Float32Array;
 }
 
-/** What a server made of some rows. */
+/** A server's answer to a step. */
 export interface Stepped {
   chosen: Chosen[];
-  /** Where the head is in the page. */
+  /** The server's hidden states, if the page has the head. */
   hidden: Float32Array | null;
   crossing: Crossing;
 }
 
-/** What one step took: bytes both ways, and milliseconds here, on the wire, there. */
+/** The cost of one step: bytes both ways, and milliseconds in the page, on the network and on the server. */
 export interface Crossing {
-  /** How many blocks ran in the page. */
+  /** Number of blocks that ran in the page. */
   blocks: number;
   rows: number;
   sent: number;
@@ -66,7 +66,7 @@ export interface Crossing {
   remoteMs: number;
 }
 
-/** The session has only `held` rows: the later ones must be fed again. */
+/** Thrown if the server's session has only `held` rows: the later ones must be sent again. */
 export class Forgotten extends Error {
   constructor(readonly held: number) {
     super(`the session holds ${held} rows`);
@@ -90,14 +90,14 @@ interface Waiting {
   reject: (error: Error) => void;
 }
 
-export const MOST_FROM_SERVER = 32; // alternatives beside a token, as the messages allow
-export const MOST_GUESSES = 7; // tokens that a server checks in one pass
-export const REPLAYS = 20; // times that a text is fed again for one token
-const LATEST = 8; // round trips that decide whether latency is high
-const HIGH_LATENCY = 20; // ms on the wire at least
-export const AGAIN = ["evicted", "draining", "order", "full"]; // errors after which the connection is made again
+export const MOST_FROM_SERVER = 32; // maximum alternatives in an answer, by the protocol
+export const MOST_GUESSES = 7; // maximum tokens that a server checks in one pass
+export const REPLAYS = 20; // times that a text is sent again for one token
+const LATEST = 8; // round trips over which latency is judged
+const HIGH_LATENCY = 20; // minimum ms on the network that counts as high latency
+export const AGAIN = ["evicted", "draining", "order", "full"]; // error codes after which the client reconnects
 
-/** Whether a round trip spends longer on the wire than both sides compute together, in the mean of these. */
+/** True if these round trips spend, on average, longer on the network than both sides compute. */
 export function highLatency(latest: readonly Pick<Crossing, "localMs" | "networkMs" | "remoteMs">[]): boolean {
   const mean = (value: (c: (typeof latest)[number]) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
   const wire = mean((c) => c.networkMs);
@@ -105,25 +105,25 @@ export function highLatency(latest: readonly Pick<Crossing, "localMs" | "network
 }
 
 export class Split {
-  /** Token ids whose rows the server holds. */
+  /** Ids of the tokens whose rows the server holds. */
   held: number[] = [];
   status: "connected" | "connecting" | "idle" | "refused" = "idle";
   problem = "";
-  /** Whether the server refused for want of the right token. */
+  /** True if the server refused the access token or requires one. */
   wantsToken = false;
-  /** Asked for where the server wants one. */
+  /** The access token, for a server that requires one. */
   token: string | null = null;
   reconnects = 0;
-  /** Whether several tokens are guessed and checked in one round trip; null: where latency is high. */
+  /** True to guess several tokens and check them in one round trip; null: only if latency is high. */
   speculate: boolean | null = null;
-  /** How many tokens were guessed, and how many of them rightly. */
+  /** Number of guessed tokens, and of correct ones. */
   guessed = 0;
   accepted = 0;
   private readonly latest: Crossing[] = [];
-  /** Whether a lost connection is made again before the next token asks for it. */
+  /** Returns true while a server is needed, so that a lost connection is made again at once. */
   wanted: () => boolean = () => true;
-  private wait = 0; // ms before the next attempt to connect: none after an answer
-  /** The part that the server is asked for. */
+  private wait = 0; // ms before the next attempt to connect; 0 after an answer
+  /** The part that the server runs. */
   part: string;
   onStatus: () => void = () => {};
   onCrossing: (crossing: Crossing) => void = () => {};
@@ -137,7 +137,7 @@ export class Split {
     this.part = settings.rest ?? "";
   }
 
-  /** Asks for another part from now on, in a session of its own. */
+  /** Makes the server run another part from now on, in a new session. */
   aim(part: string): void {
     if (part === this.part) return;
     this.part = part;
@@ -149,7 +149,7 @@ export class Split {
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(0));
   }
 
-  /** Whether to guess ahead. */
+  /** True if tokens are to be guessed. */
   get guesses(): boolean {
     return this.speculate ?? highLatency(this.latest);
   }
@@ -160,21 +160,21 @@ export class Split {
     this.onStatus();
   }
 
-  /** How many of these ids' rows the server holds, of all but the last, behind which a token is wanted. */
+  /** Returns how many of these ids' rows the server holds. The last row does not count: the next token follows it. */
   common(ids: readonly number[]): number {
     let held = 0;
     while (held < ids.length - 1 && held < this.held.length && ids[held] === this.held[held]) held++;
     return held;
   }
 
-  /** Connects where there is no connection, for as long as it takes, `PATIENCE` or `signal` allows. */
+  /** Connects if there is no connection. Tries for `PATIENCE` ms or until `signal` aborts. */
   async connect(signal?: AbortSignal): Promise<void> {
     if (this.socket) return;
     this.opening ??= this.reach().finally(() => (this.opening = null));
     return this.unlessStopped(this.opening, signal);
   }
 
-  /** What `work` resolves to; rejects when `signal` says so, whatever becomes of the work. */
+  /** Resolves as `work` does, or rejects when `signal` aborts; the work itself continues. */
   unlessStopped<T>(work: Promise<T>, signal?: AbortSignal): Promise<T> {
     if (!signal) return work;
     const stopped = new Promise<never>((_, reject) => {
@@ -223,19 +223,19 @@ export class Split {
       try {
         socket = new WebSocket(server);
       } catch {
-        reject(new Refused(`This page cannot connect to ${server}: its address or its policy forbids it.`, "unsuitable"));
+        reject(new Refused(`This page cannot connect to ${server}: its address or policy forbids it.`, "unsuitable"));
         return;
       }
       socket.binaryType = "arraybuffer";
       let opened = false;
       const giveUp = () => {
         socket.close();
-        reject(new PageError(`${server} says nothing.`)); // closing may take as long again
+        reject(new PageError(`${server} does not answer.`)); // rejects now, since closing may take as long again
       };
       let late = setTimeout(giveUp, GREETING);
       socket.onopen = () => {
         clearTimeout(late);
-        late = setTimeout(giveUp, ANSWER); // it may have to finish what it computes for others
+        late = setTimeout(giveUp, ANSWER); // the server may first finish computing for other clients
         const hello: Message = { op: "open", protocol: PROTOCOL, model: digest, wire, part };
         if (this.session) hello["session"] = this.session;
         if (this.token) hello["token"] = this.token;
@@ -249,11 +249,11 @@ export class Split {
             return;
           }
           clearTimeout(late);
-          if (header.op === "error") throw new Refused(`The server says: ${String(header["message"])}.`, String(header["code"]));
+          if (header.op === "error") throw refused(header);
           if (header["holds"] !== part) {
             throw new Refused(`The server holds ${String(header["holds"])} and this page needs ${part}.`, "unsuitable");
           }
-          if (part !== this.part) throw new PageError("Another part is wanted now.");
+          if (part !== this.part) throw new PageError("Another part is needed now.");
           opened = true;
           if (header["session"] !== this.session) this.held = [];
           this.held.length = Math.min(this.held.length, Number(header["held"]));
@@ -287,20 +287,20 @@ export class Split {
       const code = String(header["code"]);
       const again = AGAIN.includes(code);
       if (again) this.session = null;
-      const error = again ? new Forgotten(0) : new Refused(`The server says: ${String(header["message"])}.`, code);
+      const error = again ? new Forgotten(0) : refused(header);
       if (again) this.held = [];
       for (const waiting of this.waiting.splice(0)) waiting.reject(error);
       return;
     }
     const at = this.waiting.findIndex((w) => w.seq === header["seq"]);
-    if (at < 0) return; // the answer to what nobody waits for any more
+    if (at < 0) return; // the answer to an abandoned request
     const waiting = this.waiting.splice(at, 1)[0]!;
     this.wait = 0;
     const there = Number(header["ms"] ?? 0) + Number(header["queue_ms"] ?? 0);
     waiting.resolve({ header, payload, bytes, networkMs: Math.max(0, performance.now() - waiting.sent - there) });
   }
 
-  /** Rejects with `Forgotten` where the connection is gone. */
+  /** Sends a request and resolves to its answer. Rejects with `Forgotten` if there is no connection. */
   private ask(header: Message, payload: Uint8Array): Promise<Parameters<Waiting["resolve"]>[0] & { sent: number }> {
     const { socket } = this;
     if (!socket) return Promise.reject(new Forgotten(this.held.length));
@@ -330,7 +330,7 @@ export class Split {
     });
   }
 
-  /** Sends the hidden states `[n, width]` of rows `pos`.. of `ids`; with `ask`, resolves to the token behind the last. */
+  /** Sends the hidden states `[n, width]` of rows `pos`.. of `ids`. With `ask`, the answer has the token after them. */
   async step(
     ids: readonly number[],
     pos: number,
@@ -345,11 +345,11 @@ export class Split {
     const answer = await this.ask(header, packStates(states, n, this.settings.wire));
     const guessed = ask?.guesses?.length ?? 0;
     const tokens = ask && this.settings.head === "server" ? chosen(answer.header, guessed + 1) : [];
-    this.held = ids.slice(0, pos + (guessed ? tokens.length : n)); // behind a wrong guess the server forgets
+    this.held = ids.slice(0, pos + (guessed ? tokens.length : n)); // the server drops the rows after a wrong guess
     this.guessed += guessed;
     this.accepted += guessed ? tokens.length - 1 : 0;
     const remoteMs = Number(answer.header["ms"] ?? 0);
-    const rows = guessed ? tokens.length : n; // of those that the server keeps
+    const rows = guessed ? tokens.length : n; // that the server retains
     const crossing = { blocks: own.blocks, rows, sent: answer.sent, received: answer.bytes, localMs: own.ms, networkMs: answer.networkMs, remoteMs };
     if (n === 1 + guessed) this.latest.push(crossing);
     if (this.latest.length > LATEST) this.latest.shift();
@@ -360,9 +360,9 @@ export class Split {
   }
 
   /**
-   * Activations of the server's blocks for the hidden states `[n, width]` of a text's rows from the first on; with `end` the
-   * logits, too, or where the head is here the hidden states. With `head`, the rows go straight to the head: they may be
-   * states between any blocks.
+   * Returns activations of the server's blocks for the hidden states `[n, width]` of a text's rows from the first on.
+   * With `end`, also returns the logits, or the last hidden states if the page has the head. With `head`, the rows go
+   * straight to the head; they may then be states between any blocks.
    */
   async look(states: Float32Array, n: number, names: readonly string[], end: boolean, head = false): Promise<Map<string, Values>> {
     for (let attempt = 0; ; attempt++) {
@@ -371,32 +371,35 @@ export class Split {
         const { header, payload } = await this.ask({ op: "look", n, names, head, end }, packStates(states, n, this.settings.wire));
         return arrays(header, payload);
       } catch (error) {
-        if (!(error instanceof Forgotten) || attempt > 2) throw error; // a look needs nothing of the session
+        if (!(error instanceof Forgotten) || attempt > 2) throw error; // otherwise retry: `look` needs no session state
       }
     }
   }
 
-  /** Gives up what waits for an answer: all blocks run in the page now. */
+  /** Abandons requests that wait for an answer, since all blocks run in the page now. */
   leave(): void {
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(0));
     this.held = [];
     this.session = null;
   }
 
-  /** Tries again with a token, after the server refused. */
+  /** Connects again with an access token, after the server refused. */
   async retry(token: string): Promise<void> {
     this.token = token;
     await this.connect();
   }
 }
 
-/** The tokens of an answer, from 1 to `most`. */
+/** Returns the error for a server's error message. */
+const refused = ({ message, code }: Message) => new Refused(`The server reports: ${String(message)}.`, String(code));
+
+/** Returns the tokens of an answer, from 1 to `most`. */
 function chosen(header: Message, most: number): Chosen[] {
   const tokens = header["tokens"];
   if (!Array.isArray(tokens) || !tokens.length || tokens.length > most || !tokens.every((id) => Number.isInteger(id) && id >= 0)) {
     throw new PageError("The server answered without a token.");
   }
-  const weighed = (header["top"] as [number, number, number][][] | undefined) ?? [];
+  const weighed = (header["top"] as [number, number, number][][] | undefined) ?? []; // (id, p, sampled), own one first
   return (tokens as number[]).map((id, i) => {
     const [own, ...best] = weighed[i] ?? [];
     if (!own) return { id };
@@ -409,11 +412,11 @@ function arrays(header: Message, payload: Uint8Array<ArrayBuffer>): Map<string, 
   let at = 0;
   const listed = header["arrays"] as [string, number[]][] | undefined;
   if (!Array.isArray(listed) || !listed.every(([name, shape]) => typeof name === "string" && Array.isArray(shape))) {
-    throw new PageError("The server answered without arrays.");
+    throw new PageError("The server's answer lists no arrays.");
   }
   for (const [name, shape] of listed) {
     const bytes = 4 * shape.reduce((a, b) => a * b, 1);
-    if (at + bytes > payload.length) throw new PageError("The server's answer was cut off.");
+    if (at + bytes > payload.length) throw new PageError("The server's answer is incomplete.");
     found.set(name, { shape, data: new Float32Array(payload.slice(at, at + bytes).buffer) });
     at += bytes;
   }

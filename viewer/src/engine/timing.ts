@@ -1,4 +1,4 @@
-// How long each pass takes: by timer queries where they can be trusted, else by the slope over repeats.
+// Measures the time of each pass, by timer queries if they are reliable, else by the slope over repeats.
 
 import type { Model } from "./model";
 import { must } from "../gl/errors";
@@ -7,7 +7,7 @@ import type { Entry } from "../gl/program";
 
 const REPEATS = 12;
 const ROUNDS = 3;
-const LATEST = 2000; // ms that a query may take
+const LATEST = 2000; // maximum ms to wait for a query
 
 interface TimerQueries {
   TIME_ELAPSED_EXT: number;
@@ -30,7 +30,7 @@ export async function timePasses(
   const { gl, renderer } = model.device;
   await model.player.prepare(entry.name);
   model.rewind(ids, entry.name);
-  // Software drivers answer with the time of recording, not of drawing.
+  // Software drivers report the time of recording, not of drawing.
   const software = /llvmpipe|softpipe|SwiftShader|Software|Basic Render/i.test(renderer);
   const extension = software ? null : (gl.getExtension("EXT_disjoint_timer_query_webgl2") as TimerQueries | null);
   const queried = extension && (await byQueries(model, entry, extension));
@@ -71,14 +71,15 @@ async function bySlope(model: Model, entry: Entry, onProgress: (done: number, to
   for (const [i, pass] of entry.passes.entries()) {
     const [texture] = pass.outputs[0]!;
     const { role, height } = must(player.program.textures[texture], `texture ${texture}`);
-    const row = role === "scratch" ? height - 1 : 0; // reading zeros would wait: sums may begin, and caches end, with empty rows
+    // A read of zeros waits (see Reader), so read a row with values: sums may begin, and caches end, with empty rows.
+    const row = role === "scratch" ? height - 1 : 0;
     player.play(entry.name, i, i + 1);
     const run = async (times: number): Promise<number> => {
       await player.read(texture, row, 1);
       const start = performance.now();
       for (let k = 0; k < times; k++) {
         player.play(entry.name, i, i + 1);
-        device.gl.flush(); // a draw that a later one overwrites whole may be dropped, but not once it is flushed
+        device.gl.flush(); // a driver may drop a draw that a later one overwrites completely, but not after a flush
       }
       await player.read(texture, row, 1);
       return performance.now() - start;

@@ -1,4 +1,4 @@
-// Text to ids and back, by the exported ranks; same ids as the desktop.
+// Converts text to ids and back by the exported ranks, with the same ids as the desktop.
 
 import { damaged as damagedFile, type TokenizerData } from "./manifest";
 import { PageError, reason } from "../gl/errors";
@@ -7,23 +7,23 @@ import { merge } from "./merging";
 
 const SHOWN: Record<string, string> = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍" };
 
-/** What a model's text is made of. */
+/** Converts between text and a model's token ids. */
 export abstract class Vocabulary {
-  /** The ids of a text. */
+  /** Returns the ids of a text. */
   abstract encode(text: string): number[];
   abstract tokenBytes(id: number): Uint8Array;
 
-  /** The ids of a prompt. */
+  /** Returns the ids of a prompt. */
   prompt(text: string): number[] {
     return this.encode(text);
   }
 
-  /** The ids of a text in which special tokens are plain text. */
+  /** Returns the ids of a text, with special tokens encoded as plain text. */
   encodeOrdinary(text: string): number[] {
     return this.encode(text);
   }
 
-  /** The ids of a chat's turn: of special tokens and texts, null standing for the message. */
+  /** Returns the ids of a chat turn. Its pieces are ids of special tokens, texts, and null for the message. */
   turn(pieces: readonly (number | string | null)[], message: string): number[] {
     const ids: number[] = [];
     let text = "";
@@ -43,7 +43,7 @@ export abstract class Vocabulary {
     return text + decoder.flush();
   }
 
-  /** Decodes ids as they come: a character appears once its last byte has. */
+  /** Returns a streaming decoder. It returns a character once its last byte has arrived. */
   stream(): { push(id: number): string; flush(): string } {
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
     return {
@@ -52,7 +52,7 @@ export abstract class Vocabulary {
     };
   }
 
-  /** A short printable text for a label: blanks as `·`, a newline as `⏎`, stray bytes as `\xe2`. */
+  /** Returns a short printable label: a blank as `·`, a newline as `⏎`, incomplete UTF-8 as `\xe2`. */
   label(id: number): string {
     const bytes = this.tokenBytes(id);
     if (!bytes.length) return `[${id}]`;
@@ -67,7 +67,7 @@ export abstract class Vocabulary {
 
 const damaged = (why: string) => damagedFile("tokenizer.json", why);
 
-/** Raises PageError for a split pattern that this browser cannot use. */
+/** Throws PageError for a split pattern that this browser does not support. */
 function checkPattern(pattern: string): void {
   try {
     new RegExp(pattern, "ug");
@@ -76,12 +76,12 @@ function checkPattern(pattern: string): void {
   }
 }
 
-const MOST_RUN = 400_000; // as on the desktop (glgpt.text.runs)
-const PAIR = 2 ** 22; // more than any vocabulary
-const MOST_PAIRS = 2 ** 20; // whose ranks are held
+const MOST_RUN = 400_000; // characters; the same as on the desktop (glgpt.text.runs)
+const PAIR = 2 ** 22; // greater than any rank
+const MOST_PAIRS = 2 ** 20; // maximum entries of the cache of pairs
 const BLANK = /^\p{White_Space}$/u;
 
-/** A text parted within each run of blanks, or of other characters, after every `most` of its characters. */
+/** Splits a text within each run of blanks, or of other characters, after every `most` characters of the run. */
 export function parts(text: string, most = MOST_RUN): string[] {
   if (text.length <= most) return [text];
   const found: string[] = [];
@@ -108,24 +108,24 @@ export class Tokenizer extends Vocabulary {
   private readonly words: RegExp;
   private readonly specials: RegExp | null;
   private readonly encoder = new TextEncoder();
-  /** The bytes of each rank's token, as characters up to 0xff, and the ranks by them. */
+  /** The bytes of each rank's token, as characters up to 0xff, and the rank of each token. */
   private readonly tokens: string[];
   private readonly ranks: Map<string, number>;
   private readonly longest: number;
-  /** The rank of a pair of ranks, -1 for none, as far as it was needed. */
+  /** Cache of the rank of each merged pair of ranks; -1: none. */
   private readonly pairs = new Map<number, number>();
-  /** The rank of each id, and the bytes of ids that have none. */
+  /** The rank of each id, and the bytes of ids without a rank. */
   private readonly rankOf = new Map<number, number>();
   private readonly others = new Map<number, Uint8Array>();
 
-  /** Raises PageError for data that no exporter writes. */
+  /** Throws PageError for invalid data. */
   constructor(private readonly data: TokenizerData) {
     super();
     checkPattern(data.pattern);
     this.words = new RegExp(data.pattern, "gu");
     const tokens = data.ranks.split(" ");
     if (data.ids && data.ids.length !== tokens.length) {
-      throw damaged(`it has ${data.ids.length} ids of ${tokens.length} tokens`);
+      throw damaged(`it has ${data.ids.length} ids for ${tokens.length} tokens`);
     }
     try {
       this.tokens = tokens.map((token) => atob(token));
@@ -141,17 +141,17 @@ export class Tokenizer extends Vocabulary {
     this.specials = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
   }
 
-  /** The id of a rank; -1: none. */
+  /** Returns the id of a rank; -1: none. */
   private id(rank: number): number {
     return this.data.ids ? (this.data.ids[rank] ?? -1) : rank;
   }
 
-  /** The ids of a prompt: those of a text between the special tokens that the tokenizer puts around one. */
+  /** Returns the ids of a prompt, including the special tokens that the tokenizer adds before and after it. */
   override prompt(text: string): number[] {
     return [...this.data.prefix, ...this.encode(text), ...this.data.suffix];
   }
 
-  /** The ids of a text; special tokens written out in it become their one id. */
+  /** Returns the ids of a text. A special token written in the text becomes its single id. */
   encode(text: string): number[] {
     const ids: number[] = [];
     let start = 0;
@@ -193,7 +193,7 @@ export class Tokenizer extends Vocabulary {
     return merge(letters, (left, right) => this.pair(left, right), (rank) => rank);
   }
 
-  /** The rank of two tokens together; -1: none. */
+  /** Returns the rank of the merged pair; -1: none. */
   private pair(left: number, right: number): number {
     const key = left * PAIR + right;
     let rank = this.pairs.get(key);

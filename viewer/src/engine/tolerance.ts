@@ -1,17 +1,20 @@
-// Decides how far numbers may be from a reference, by the rule of `glgpt/program/tolerance.py`, which says where its numbers come from.
+// Compares numbers with a reference by the rule of `glgpt/program/tolerance.py`, which explains the tolerances.
 
 export interface Tolerance {
-  /** The error of a tensor that is allowed, relative to the root mean square (RMS) of what a token has of it. */
+  /** Allowed error of a tensor, relative to the root mean square (RMS) of each token's values. */
   relative: number;
-  /** A single value may be off by this many times that, relative to RMS plus itself. */
+  /** Allowed error of a single value, as a multiple of `relative`, relative to the RMS plus the value. */
   single: number;
-  /** Added to an RMS, in squares. */
+  /** Added to an RMS, in quadrature. */
   floor: number;
   /** Mean KL divergence of logits, in nats. */
   kl: number;
 }
 
-/** A tensor compared with its reference: its relative error, the multiple of the tolerance, and the value that is furthest off. */
+/**
+ * A tensor compared with its reference: its relative error, its excess (a multiple of the tolerance), and the index,
+ * error and both numbers of the value with the greatest excess.
+ */
 export interface Measured {
   relative: number;
   excess: number;
@@ -21,7 +24,7 @@ export interface Measured {
   there: number;
 }
 
-/** Compares `[tokens, width]` with a reference. Values that are not finite must be the same. */
+/** Compares `[tokens, width]` with a reference. Values that are not finite must be equal. */
 export function measure(here: Float32Array, there: Float32Array, width: number, tolerance: Tolerance): Measured {
   const worst = { excess: 0, at: 0, error: 0 };
   if (here.length !== there.length) return { ...worst, relative: Infinity, excess: Infinity, here: 0, there: 0 };
@@ -56,7 +59,7 @@ function off(here: number, there: number): number {
   return Number.isFinite(here) && Number.isFinite(there) ? Math.abs(here - there) : Infinity;
 }
 
-/** Mean KL(reference || computed) of two `[tokens, vocab]` of logits, in nats. */
+/** Returns the mean KL(reference || computed) of two arrays of logits `[tokens, vocab]`, in nats. */
 export function klDivergence(reference: Float32Array, computed: Float32Array, vocab: number): number {
   let sum = 0;
   for (let first = 0; first < reference.length; first += vocab) {
@@ -74,7 +77,7 @@ function logProbabilities(logits: Float32Array): Float64Array {
   return Float64Array.from(logits, (x) => x - greatest - Math.log(sum));
 }
 
-/** True if the logits of two tokens are as near as the tolerance: either may be the greedy one. */
+/** True if the logits of two tokens differ by no more than the tolerance, so that either may be the greedy token. */
 export function ties(logits: Float32Array, computed: number, reference: number, tolerance: Tolerance): boolean {
   const rms = Math.sqrt(logits.reduce((s, x) => s + x * x, 0) / logits.length);
   return Math.abs(logits[computed]! - logits[reference]!) <= tolerance.relative * rms;

@@ -1,4 +1,4 @@
-// A matrix that another machine computed, as a texture: what draws textures draws it, too.
+// Uploads a matrix that another machine computed to a texture, so that it can be drawn like any other texture.
 
 import type { Device, Options } from "../gl/device";
 import { Player } from "../gl/player";
@@ -14,7 +14,7 @@ export interface Uploaded {
   values: Float32Array;
 }
 
-/** An activation's values as the matrix that a device has them in, `[rows, cols]`: see `Activation`. */
+/** Returns an activation's values in the layout of its matrix on a device, `[rows, cols]`: see `Activation`. */
 export function matrixOf({ kind, heads }: Activation, { shape, data }: Values): { rows: number; cols: number; values: Float32Array } {
   if (kind === "rows" || kind === "heads") return { rows: shape[0]!, cols: shape[1]!, values: data };
   const [, total, width] = shape as [number, number, number];
@@ -29,7 +29,7 @@ export function matrixOf({ kind, heads }: Activation, { shape, data }: Values): 
   return byHead ? { rows: total * heads, cols: width, values } : { rows: total, cols: heads * width, values };
 }
 
-/** The matrix in a texture of its own, cut into tiles where the device needs that; to be closed. */
+/** Uploads a matrix to its own texture, split into tiles if the device requires it. The caller closes its player. */
 export function uploaded(device: Device, options: Options, name: string, matrix: ReturnType<typeof matrixOf>): Uploaded {
   const { rows, cols, values } = matrix;
   const most = device.limits.maxTextureSize;

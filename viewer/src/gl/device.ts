@@ -1,4 +1,4 @@
-// A WebGL2 context and what it can do.
+// Opens a WebGL2 context and finds its limits.
 
 import { PageError } from "./errors";
 import { sleep } from "./wait";
@@ -16,15 +16,15 @@ export interface Limits {
   uniformBlock: number;
 }
 
-/** What a device needs of the document that it runs in; without one it makes do with an OffscreenCanvas and plain timers. */
+/** What a device needs from its document. Without a document, it uses an OffscreenCanvas and plain timers. */
 export interface Host {
-  /** A canvas for browsers whose OffscreenCanvas has no WebGL2. */
+  /** Creates a canvas, for browsers whose OffscreenCanvas has no WebGL2. */
   canvas(): HTMLCanvasElement;
-  /** Whether nobody sees the page: browsers slow down its timers then. */
+  /** True if the page is hidden: browsers then slow down its timers. */
   hidden(): boolean;
 }
 
-/** Thrown by whatever was under way when the browser took the context; `Device.restored` says when it is back. */
+/** Thrown by work that was running when the browser took the context. `Device.restored` resolves when it is back. */
 export class ContextLost extends Error {
   constructor() {
     super("the browser lost the graphics context");
@@ -38,10 +38,10 @@ export class Device {
   limits!: Limits;
   storage: Options["storage"] = "float";
   parallel: KHR_parallel_shader_compile | null = null;
-  /** Counts the contexts: objects of an earlier one are gone. */
+  /** Number of the current context. Objects of an earlier context are gone. */
   generation = 0;
   restored: Promise<void> = Promise.resolve();
-  /** Hears when the context is lost, and when it is back. */
+  /** Called with true when the context is lost, and with false when it is restored. */
   onLost: (lost: boolean) => void = () => {};
 
   constructor(private readonly host: Host | null = null) {
@@ -62,7 +62,7 @@ export class Device {
     }
     if (!gl || !canvas) {
       throw new PageError(
-        "This browser offers no WebGL2, which the model runs on. Use a current Chrome, Edge, Firefox or Safari, " +
+        "This browser offers no WebGL2, which the model needs. Use a current Chrome, Edge, Firefox or Safari, " +
           "and check that hardware acceleration or software rendering is not switched off.",
       );
     }
@@ -87,17 +87,17 @@ export class Device {
     return this.gl.isContextLost();
   }
 
-  /** Gives the context back to the browser, which allows a page only some 16. Nothing can be drawn with it afterwards. */
+  /** Releases the context, of which a browser allows about 16 per page. Nothing can be drawn afterwards. */
   release(): void {
     this.gl.getExtension("WEBGL_lose_context")?.loseContext();
   }
 
-  /** Throws where the context that had this number is gone; to be asked after every wait, before its objects are used. */
+  /** Throws ContextLost if the context with this number is gone. Call it after each wait, before using its objects. */
   still(generation: number): void {
     if (this.lost || generation !== this.generation) throw new ContextLost();
   }
 
-  /** Resolves after `ms` milliseconds, in a page that nobody sees too. */
+  /** Resolves after `ms` milliseconds, also in a hidden page. */
   sleep(ms: number): Promise<void> {
     return sleep(ms, this.host?.hidden() ?? false);
   }
@@ -123,7 +123,7 @@ export class Device {
     gl.pixelStorei(gl.UNPACK_ALIGNMENT, 4);
   }
 
-  /** Whether `count` targets of 128 bits can be rendered to at once: some devices announce more than they can. */
+  /** True if `count` 128-bit targets can be rendered to at once. Some devices report more than they support. */
   private renders(storage: Options["storage"], count: number): boolean {
     const { gl } = this;
     const texture = this.texture(1, 1, count, storage);
@@ -137,7 +137,7 @@ export class Device {
     return complete;
   }
 
-  /** A 2D-array texture of 128-bit texels, NEAREST and CLAMP_TO_EDGE, zero. */
+  /** Creates a zeroed 2D-array texture of 128-bit texels, with NEAREST and CLAMP_TO_EDGE. */
   texture(width: number, height: number, layers: number, storage: Options["storage"]): WebGLTexture {
     const { gl } = this;
     const texture = gl.createTexture();
@@ -151,7 +151,7 @@ export class Device {
     return texture;
   }
 
-  /** Whether the driver had no memory for something since this was last asked. It waits for the driver. */
+  /** True if an allocation failed since the last check. Waits for the driver. */
   get full(): boolean {
     const { gl } = this;
     for (let error = gl.getError(); ; error = gl.getError()) {
@@ -160,7 +160,7 @@ export class Device {
     }
   }
 
-  /** A framebuffer of single layers. Throws where the driver refuses it. */
+  /** Creates a framebuffer of single texture layers. Throws PageError if the driver does not support it. */
   framebuffer(attachments: readonly (readonly [WebGLTexture, number])[]): WebGLFramebuffer {
     const { gl } = this;
     const framebuffer = gl.createFramebuffer();
@@ -171,7 +171,8 @@ export class Device {
     gl.drawBuffers(attachments.map((_, i) => gl.COLOR_ATTACHMENT0 + i));
     const status = gl.checkFramebufferStatus(gl.FRAMEBUFFER);
     if (status !== gl.FRAMEBUFFER_COMPLETE && !this.lost) {
-      throw new PageError(`This device cannot render to ${attachments.length} such textures (status ${status}).`);
+      const { length } = attachments;
+      throw new PageError(`This device cannot render to these ${length} textures at once (status ${status}).`);
     }
     return framebuffer;
   }

@@ -1,15 +1,15 @@
-// Errors whose message is meant for the person in front of the page.
+// Errors whose message the page shows to its user.
 
-/** An error whose message is meant for the person in front of the page. */
+/** An error whose message the page shows to its user. */
 export class PageError extends Error {}
 
-/** `value`, or a PageError that says what is missing. */
+/** Returns `value`. Throws a PageError that names what is missing if there is none. */
 export function must<T>(value: T | undefined | null, what: string): T {
   if (value === undefined || value === null) throw new PageError(`${what} is missing`);
   return value;
 }
 
-/** Returns the message of anything that was thrown. */
+/** Returns the message of a thrown value. */
 export function reason(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

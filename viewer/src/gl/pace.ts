@@ -1,38 +1,38 @@
-// Cuts an entry's passes into slices of some milliseconds, a few of them under way at once. Whatever else the page wants
-// of the device, its frames above all, then waits for a slice or two, not for a whole training step.
+// Issues an entry's passes in slices of a few milliseconds, a few slices at a time. The page's other work on the
+// device, above all its frames, then waits for one or two slices instead of a whole training step.
 
-const SLICE = 12; // ms that a slice should take
-const AHEAD = 30; // ms of slices that may be under way: enough that the device is never idle
-const FIRST = 1; // ms that a pass is taken for before any was measured
-const SMALL = 0.2; // of the mean pass, in operations: what even a pass without any costs
+const SLICE = 12; // target milliseconds of a slice
+const AHEAD = 30; // maximum milliseconds of unfinished slices: enough to keep the device busy
+const FIRST = 1; // assumed milliseconds of an average pass before any is measured
+const SMALL = 0.2; // fixed cost of a pass, as a fraction of the mean pass's operations
 
 interface Slice {
-  /** What it was expected to take. */
+  /** Expected milliseconds. */
   ms: number;
-  /** The entries of `Pace.costs` that its time will correct, by entry and first pass. */
+  /** The parts of `Pace.costs` that its measured time corrects, by entry and first pass. */
   costs: Map<string, Float64Array>;
   passed: Promise<void>;
-  /** Resolves when it has passed and its times are learnt. */
+  /** Resolves when the slice has finished and its costs are updated. */
   done: Promise<void>;
 }
 
 export class Pace {
-  /** Milliseconds that each pass of an entry is believed to take. */
+  /** Estimated milliseconds of each pass, by entry. */
   private readonly costs = new Map<string, Float64Array>();
   private readonly ahead: Slice[] = [];
   private passedAt = 0;
 
   constructor(
-    /** Resolves when the device has done all that was issued; short slices that get the same promise are one. */
+    /** Resolves when the device has done everything issued. Short slices that share a promise count as one slice. */
     private readonly passed: () => Promise<void>,
-    /** Has `passed` give another promise from now on. */
+    /** Makes `passed` return a new promise from now on. */
     private readonly close: () => void,
     private readonly now: () => number = () => performance.now(),
   ) {}
 
   /**
-   * Issues an entry's passes by calls of issue(first, end), in order; resolves when the last is issued. `flops` are the
-   * operations of its passes, by which times are shared out until slices were measured. Rejects as `passed` does.
+   * Issues an entry's passes by calling issue(first, end), in order. Resolves when the last is issued. `flops` are the
+   * operations of each pass, from which times are estimated until slices are measured. Rejects if `passed` rejects.
    */
   async play(entry: string, flops: readonly number[], issue: (first: number, end: number) => void): Promise<void> {
     let costs = this.costs.get(entry);
@@ -51,12 +51,12 @@ export class Pace {
     }
   }
 
-  /** Milliseconds that what is under way is expected to take. */
+  /** Returns the expected milliseconds of all unfinished slices. */
   private waiting(): number {
     return this.ahead.reduce((sum, { ms }) => sum + ms, 0);
   }
 
-  /** Learns from a slice what its passes take; `since`: when it was issued to an idle device. */
+  /** Corrects the costs of a slice's passes when it finishes. `since`: when it was issued, if the device was idle. */
   private watch(name: string, costs: Float64Array, ms: number, since: number | null): void {
     const passed = this.passed();
     const last = this.ahead.at(-1);
@@ -71,7 +71,7 @@ export class Pace {
         const at = this.now();
         const taken = at - (since ?? this.passedAt);
         this.passedAt = at;
-        this.ahead.shift(); // they pass in order
+        this.ahead.shift(); // slices finish in order
         const factor = Math.min(4, Math.max(0.5, taken / slice.ms));
         for (const part of slice.costs.values()) for (let i = 0; i < part.length; i++) part[i]! *= 0.5 + 0.5 * factor;
       },
@@ -80,7 +80,7 @@ export class Pace {
         throw error;
       },
     );
-    slice.done.catch(() => {}); // who waits hears of it
+    slice.done.catch(() => {}); // callers that wait receive the error
     this.ahead.push(slice);
   }
 }

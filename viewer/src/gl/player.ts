@@ -1,5 +1,5 @@
-// Plays a program: textures, shaders and framebuffers are built once, then a call is a flat list of GL commands.
-// Nothing here knows what the passes compute.
+// Plays a program. Textures, shaders and framebuffers are built once; a call is then a flat list of GL commands.
+// The player does not depend on what the passes compute.
 
 import { must, PageError } from "./errors";
 import { bytesOf, type Pass, type Program, type TextureSpec } from "./program";
@@ -9,11 +9,14 @@ import { Reader } from "./readback";
 import { compileAll } from "./shaders";
 import { yielder } from "./wait";
 
-const BLOCKS = 8; // uniform buffers used in rotation, so that writing one never waits for a draw that reads it
+const BLOCKS = 8; // uniform buffers used in rotation, so that a write does not wait for a draw that reads the buffer
 
 export type Texels = Float32Array | Uint32Array;
 
-/** `rows` rows of `width` texels from (x, y) on in a layer, which lie in rows of `stride` texels, `skip` into each. */
+/**
+ * A block of `rows` rows of `width` texels, from (x, y) of a layer. In the data, a row has `stride` texels, of which
+ * the block skips the first `skip`.
+ */
 export interface Block {
   layer: number;
   x: number;
@@ -24,7 +27,7 @@ export interface Block {
   skip: number;
 }
 
-/** One draw with its whole state; `row` is the index of the scalar that is the viewport's y, or -1. */
+/** One draw and its state. `row`: index of the scalar that holds the viewport's y, or -1. `bands`: see `banded`. */
 interface Step {
   program: WebGLProgram;
   units: readonly WebGLTexture[];
@@ -40,7 +43,7 @@ export class Player {
   private readonly own: WebGLTexture[] = [];
   private readonly shaders = new Map<string, WebGLProgram>();
   private readonly framebuffers = new Map<string, WebGLFramebuffer>();
-  /** By entry and the state of the ping-pong pairs that it touches. */
+  /** An entry's commands, by `key`. */
   private readonly steps = new Map<string, Step[]>();
   private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
@@ -50,10 +53,10 @@ export class Player {
   private readonly scalars: DataView;
   private readonly blocks: WebGLBuffer[] = [];
   private block = 0;
-  /** The textures that `adopt` took last, and the sets of them that there are commands for. */
+  /** The textures adopted last, and the sets of adopted textures for which commands are laid out. */
   private taken = "";
   private readonly adopted = new Set<string>();
-  /** Hears how many of the shaders that `prepare` needs are compiled. */
+  /** Called with how many of the shaders that `prepare` needs are compiled. */
   onCompiled: (compiled: number, shaders: number) => void = () => {};
 
   constructor(
@@ -61,7 +64,7 @@ export class Player {
     readonly program: Program,
     readonly options: Options,
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
-    /** The most operations of one draw: a costlier pass is drawn in bands, since drivers reset after some 2 s. */
+    /** Maximum operations of one draw. A costlier pass is drawn in bands, since drivers reset after about 2 s. */
     private readonly drawFlops = Infinity,
     reader?: Reader,
   ) {
@@ -69,7 +72,7 @@ export class Player {
     this.pingPong = new PingPong(program);
     this.reader = reader ?? new Reader(device);
     this.pace = new Pace(() => this.passed(), () => this.reader.close());
-    this.names = Object.keys(program.scalars).sort(); // as the recorder orders the uniform block's fields
+    this.names = Object.keys(program.scalars).sort(); // the recorder's order of fields in the uniform block
     this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
     const { gl } = device;
     for (let i = 0; i < BLOCKS; i++) {
@@ -103,20 +106,20 @@ export class Player {
     return new Map([...this.textures].filter(([name]) => roles.includes(this.spec(name).role)));
   }
 
-  /** Bytes of the textures that it made itself. */
+  /** Bytes of the textures that this player created. */
   get ownBytes(): number {
     return bytesOf(Object.values(this.program.textures).filter(({ name }) => this.own.includes(this.texture(name))));
   }
 
   // -- data -----------------------------------------------------------------------------------------------------
 
-  /** Uploads rows y.. of one layer; `data` holds their texels, as 32-bit floats or integers. */
+  /** Uploads `rows` rows of one layer from row y on. `data` holds their texels, as 32-bit floats or integers. */
   write(name: string, layer: number, y: number, rows: number, data: Uint8Array): void {
     const { width } = this.spec(name);
     this.writeBlock(name, { layer, x: 0, y, width, rows, stride: width, skip: 0 }, data);
   }
 
-  /** Uploads a block of texels out of `data`, which holds whole rows of its stride. */
+  /** Uploads a block of texels from `data`, which holds whole rows of the block's stride. */
   writeBlock(name: string, block: Block, data: Uint8Array): void {
     const { gl } = this.device;
     const t = this.spec(name);
@@ -142,7 +145,7 @@ export class Player {
     gl.pixelStorei(gl.UNPACK_SKIP_PIXELS, 0);
   }
 
-  /** Reads rows y..y+rows-1 of every layer (all rows by default). The commands are issued before it returns. */
+  /** Reads rows y..y+rows-1 of every layer, by default all rows. The commands are issued before the call returns. */
   async read(name: string, y = 0, rows = this.spec(name).height): Promise<Texels> {
     const t = this.spec(name);
     const out = new Uint8Array(t.width * rows * t.layers * 16);
@@ -150,19 +153,22 @@ export class Player {
     return t.format === "float" ? new Float32Array(out.buffer) : new Uint32Array(out.buffer);
   }
 
-  /** A framebuffer for each layer, to read it. To be made before passes are under way: checking a new one waits for them. */
+  /**
+   * Returns a framebuffer for each layer, to read it. Call this before passes are issued: the check of a new
+   * framebuffer waits for them.
+   */
   readFramebuffers(name: string): WebGLFramebuffer[] {
     return Array.from({ length: this.spec(name).layers }, (_, layer) => this.framebuffer([[name, layer]]));
   }
 
-  /** Resolves when the device has done all that was issued: see `Reader.passed`. */
+  /** Resolves when the device has done everything issued: see `Reader.passed`. */
   passed(): Promise<void> {
     return this.reader.passed();
   }
 
   /**
-   * Takes other textures in place of those of the same names: a training's pairs swap with each step. Commands are kept
-   * for each set of textures; what was laid out for textures that no longer come is dropped.
+   * Replaces the textures of these names, since a training swaps its pairs with each step. Commands are retained for
+   * each set of textures. If a new texture appears once there are two sets, all commands are dropped.
    */
   adopt(shared: ReadonlyMap<string, WebGLTexture>): void {
     let known = true;
@@ -181,14 +187,14 @@ export class Player {
     this.adopted.add(this.taken);
   }
 
-  /** What an entry's commands are kept under: the textures that were adopted, and the state of its ping-pong pairs. */
+  /** Returns the key of an entry's commands: the adopted textures and the state of its ping-pong pairs. */
   private key(entry: string): string {
     return `${this.taken} ${this.pingPong.key(entry)}`;
   }
 
   // -- playing --------------------------------------------------------------------------------------------------
 
-  /** Compiles what entries need and lays out their commands; to be awaited before they are played. */
+  /** Compiles the shaders of entries and lays out their commands. Await this before playing them. */
   async prepare(...entries: string[]): Promise<void> {
     const { generation } = this.device;
     const texts = new Map<string, string>();
@@ -211,7 +217,7 @@ export class Player {
         await yieldIfLate();
       }
     }
-    if (todo.length) await this.passed(); // checking a framebuffer waits for all that was issued
+    if (todo.length) await this.passed(); // the check of a framebuffer would wait for everything issued
     for (const name of todo) {
       this.laidOut(name);
       await yieldIfLate();
@@ -219,7 +225,7 @@ export class Player {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
 
-  /** Lets the page have frames, since each query of the driver waits for its answer; throws where the context was lost. */
+  /** Returns a function that lets the page draw between blocking driver calls. It throws if the context is lost. */
   private yielder(generation: number): () => Promise<void> {
     const yieldIfLate = yielder();
     return async () => {
@@ -237,7 +243,7 @@ export class Player {
     if (block !== gl.INVALID_INDEX) gl.uniformBlockBinding(program, block, 0);
   }
 
-  /** An entry's commands for the current state of its ping-pong pairs, built once for each. */
+  /** Returns an entry's commands for the current state of its ping-pong pairs, built once for each state. */
   private laidOut(entry: string): Step[] {
     const key = this.key(entry);
     let found = this.steps.get(key);
@@ -271,24 +277,27 @@ export class Player {
     return found;
   }
 
-  /** Sets a runtime scalar for the plays that follow. Throws for one that the program lacks or a value that does not fit. */
+  /**
+   * Sets a runtime scalar for the following plays. Throws if the program has no such scalar or the value does not fit.
+   */
   set(name: string, value: number): void {
     const int = this.program.scalars[name] === "int";
     const at = 4 * this.names.indexOf(name);
     const fits = int ? Number.isInteger(value) && value >= -(2 ** 31) && value < 2 ** 32 : Number.isFinite(Math.fround(value));
-    if (at < 0 || !fits) throw new PageError(`${name} is ${value}, which no scalar of this program holds.`);
+    if (at < 0) throw new PageError(`This program has no scalar ${name}.`);
+    if (!fits) throw new PageError(`${name} is ${value}, which does not fit its scalar's type.`);
     if (int) this.scalars.setInt32(at, value, true);
     else this.scalars.setFloat32(at, value, true);
   }
 
-  /** Issues a prepared entry's commands, or those of passes first..end-1. Nothing waits and nothing is read back. */
+  /** Issues the commands of a prepared entry, or of its passes first..end-1. Does not wait or read back. */
   play(entry: string, first = 0, end = Infinity): void {
     this.issue(entry, this.laidOut(entry), this.scalars, first, end);
   }
 
   /**
-   * Plays a prepared entry that takes long in slices, so that the page's frames get the device in between: see `Pace`.
-   * Resolves when all is issued. Nothing that it touches may be played meanwhile. Rejects with ContextLost.
+   * Plays a long prepared entry in slices, so that the page's frames can run in between: see `Pace`. Resolves when all
+   * passes are issued. Until then, nothing that uses the same textures may be played. Rejects with ContextLost.
    */
   async playInSlices(entry: string): Promise<void> {
     const { passes } = must(this.program.entries[entry], `entry ${entry}`);
@@ -328,6 +337,7 @@ export class Player {
     if (last === steps.length) this.pingPong.swap(entry, this.textures);
   }
 
+  /** Draws a step in vertical bands, one draw for each. */
   private banded(s: Step): void {
     const { gl } = this.device;
     gl.enable(gl.SCISSOR_TEST);
@@ -340,12 +350,12 @@ export class Player {
     gl.disable(gl.SCISSOR_TEST);
   }
 
-  /** How many draws an entry takes: its passes, or more where some are sliced. */
+  /** Returns how many draws an entry takes: one per pass, or more for passes drawn in bands. */
   draws(entry: string): number {
     return this.laidOut(entry).reduce((sum, s) => sum + s.bands, 0);
   }
 
-  /** Deletes what it made; whatever is asked of it afterwards throws. */
+  /** Releases GPU resources. The player cannot be used afterwards. */
   close(): void {
     const { gl } = this.device;
     this.framebuffers.forEach((f) => gl.deleteFramebuffer(f));
@@ -356,10 +366,10 @@ export class Player {
   }
 }
 
-/** The ping-pong pairs of an entry (`Entry.ping_pong`): which texture of each is the current one. */
+/** Tracks which texture of each ping-pong pair (`Entry.ping_pong`) is the current one. */
 class PingPong {
   private readonly flipped: boolean[] = [];
-  private readonly of = new Map<string, number[]>(); // the pairs that change names after an entry
+  private readonly of = new Map<string, number[]>(); // the pairs that an entry swaps
   private readonly touched = new Map<string, number[]>();
   private readonly entries: Program["entries"];
 
@@ -380,7 +390,7 @@ class PingPong {
     }
   }
 
-  /** The entry's name, and the state of the ping-pong pairs that it touches. */
+  /** Returns the entry's name and the state of the ping-pong pairs that it touches. */
   key(entry: string): string {
     const touched = this.touched.get(entry) ?? [];
     return touched.length ? `${entry} ${touched.map((i) => Number(this.flipped[i])).join("")}` : entry;
@@ -395,14 +405,14 @@ class PingPong {
   }
 }
 
-/** Refuses a program that this device cannot hold. */
+/** Throws PageError for a program that this device cannot run. */
 export function check(program: Program, device: Pick<Device, "limits">): void {
   const { limits } = device;
   for (const t of Object.values(program.textures)) {
     if (Math.max(t.width, t.height) > limits.maxTextureSize || t.layers > limits.maxLayers) {
       throw new PageError(
-        `The model needs a texture of ${t.width} x ${t.height} x ${t.layers} (${t.name}); this device stops at ` +
-          `${limits.maxTextureSize} squared x ${limits.maxLayers}.`,
+        `The model needs a texture of ${t.width} x ${t.height} x ${t.layers} (${t.name}); this device allows at most ` +
+          `${limits.maxTextureSize} x ${limits.maxTextureSize} x ${limits.maxLayers}.`,
       );
     }
   }
@@ -411,7 +421,7 @@ export function check(program: Program, device: Pick<Device, "limits">): void {
       if (p.outputs.length > limits.drawBuffers || p.inputs.length > limits.textureUnits) {
         throw new PageError(
           `Pass ${p.label} writes ${p.outputs.length} targets and reads ${p.inputs.length} textures; this device ` +
-            `stops at ${limits.drawBuffers} and ${limits.textureUnits}.`,
+            `allows at most ${limits.drawBuffers} and ${limits.textureUnits}.`,
         );
       }
       if (p.outputs.some(([name]) => p.inputs.some(([, other]) => other === name))) {

@@ -1,4 +1,4 @@
-// A recorded program: plain data, checked against schema/program.schema.json by whoever reads one.
+// The types of a recorded program: plain data, which its reader checks against schema/program.schema.json.
 
 export interface TextureSpec {
   name: string;
@@ -12,13 +12,13 @@ export interface TextureSpec {
 /** The name of a storage format (`engine/formats.ts`). */
 export type Dtype = "f32" | "f16" | "q8" | "q4";
 
-/** The integers of q8 and q4 without their scales: how a picture shows texels as they lie in memory. */
+/** The integers of q8 and q4 without their scales, for pictures of the memory layout. */
 export type Integers = "i8" | "i4";
 
 /**
- * The matrix `[rows, cols]` that a texture holds, cut into `tiles` (rows, columns of tiles).
- * Groups of column tiles that share texels may be cut into panels, `panel` texels wide (0: none), of which `stack` are
- * below each other in a layer.
+ * The matrix `[rows, cols]` that a texture holds, split into `tiles` (rows, columns of tiles).
+ * Groups of column tiles that share texels may be split into panels, `panel` texels wide (0: no panels), with `stack`
+ * panels one below the other in a layer.
  */
 export interface View {
   texture: string;
@@ -42,7 +42,9 @@ export interface Pass {
   nbytes: number;
 }
 
-/** What a caller can play; after it the two states of each of `ping_pong` (old, new) change names. */
+/**
+ * A list of passes that a caller can play. After it, the two textures of each `ping_pong` pair (old, new) swap names.
+ */
 export interface Entry {
   name: string;
   inputs: string[];

@@ -1,22 +1,22 @@
-// Reading texels without stopping the page: into a buffer, a fence behind it, and asking until the fence is passed.
+// Reads texels without blocking the page: copies them into a buffer, sets a fence and polls until the fence has passed.
 //
-// A fence costs Chrome half a millisecond on some GPUs, and `getBufferSubData` waits for all commands before it, also those
-// behind the fence. So what is asked for in one task of the page shares a fence, and its small reads share a buffer.
+// A fence costs Chrome half a millisecond on some GPUs, and `getBufferSubData` waits for all commands issued before it,
+// even those after the fence. So reads requested in one task of the page share a fence, and small reads share a buffer.
 
 import { ContextLost, type Device } from "./device";
 import { pause, yielder } from "./wait";
 
-const HEARD = 50; // ms within which a page hears that its context is lost
-const LATEST = 600_000; // ms after which a fence is taken for lost: a step may take a minute on a slow device
-const SMALL = 4096; // bytes of a read that shares a buffer
-const SHARED = 4 * SMALL; // bytes of that buffer
+const HEARD = 50; // ms within which the browser reports a lost context
+const LATEST = 600_000; // ms after which a fence counts as lost; a step may take a minute on a slow device
+const SMALL = 4096; // maximum bytes of a read that shares a buffer
+const SHARED = 4 * SMALL; // bytes of a shared buffer
 
 interface Slot {
   buffer: WebGLBuffer;
   bytes: number;
 }
 
-/** A read whose texels lie in `slot` from `offset` on, and go into `into`. */
+/** A read of `slot`, from byte `offset` on, into `into`. */
 interface Copy {
   slot: Slot;
   offset: number;
@@ -25,10 +25,10 @@ interface Copy {
 
 /** Reads and waits that share a fence. */
 interface Group {
-  /** undefined: there is none yet, so that more may join; null: the context was lost when it was to be set. */
+  /** undefined: not set yet, so more reads may join; null: the context was lost before it could be set. */
   fence: WebGLSync | null | undefined;
   copies: Copy[];
-  /** The buffer of its small reads, and how much of it they fill. */
+  /** The buffer of its small reads, and how many bytes they fill. */
   shared: Slot | null;
   filled: number;
   passed: Promise<void>;
@@ -39,7 +39,7 @@ interface Group {
 export class Reader {
   private readonly free: Slot[] = [];
   private readonly queue: Group[] = [];
-  /** Milliseconds from one fence passed (or a first read) to the next, a running mean. */
+  /** Running mean of the milliseconds from a passed fence, or a first read, to the next passed fence. */
   private between = 2;
 
   private readonly generation: number;
@@ -49,8 +49,8 @@ export class Reader {
   }
 
   /**
-   * Reads the box (x, y, width, height) of each framebuffer's first attachment, one after another into `into`; the
-   * commands are issued before it returns.
+   * Reads the box (x, y, width, height) of each framebuffer's first attachment, one after another into `into`. The
+   * commands are issued before the call returns.
    */
   read(
     framebuffers: readonly WebGLFramebuffer[],
@@ -73,14 +73,14 @@ export class Reader {
   }
 
   /**
-   * Resolves when the device has done all that was issued, and what else is issued until the fence is set: by `close`, or
-   * else soon after the current task. Calls before that get the same promise.
+   * Resolves when the device has done everything issued before the fence is set, either by `close` or soon after the
+   * current task. Calls before that return the same promise.
    */
   passed(): Promise<void> {
     return this.open().passed;
   }
 
-  /** Sets the fence of what was asked for last: what is asked for from now on has another one. */
+  /** Sets the fence of the latest reads. Later reads get a new fence. */
   close(): void {
     const last = this.queue.at(-1);
     if (!last || last.fence !== undefined) return;
@@ -89,14 +89,14 @@ export class Reader {
     gl.flush();
   }
 
-  /** The group that may be joined. */
+  /** Returns the group that new reads join. */
   private open(): Group {
     const last = this.queue.at(-1);
     if (last && last.fence === undefined) return last;
     let resolve = () => {};
     let reject: Group["reject"] = () => {};
     const passed = new Promise<void>((yes, no) => ([resolve, reject] = [yes, no]));
-    passed.catch(() => {}); // who waits hears of it
+    passed.catch(() => {}); // callers that wait receive the error
     const group: Group = { fence: undefined, copies: [], shared: null, filled: 0, passed, resolve, reject };
     this.queue.push(group);
     void pause().then(() => {
@@ -106,7 +106,7 @@ export class Reader {
     return group;
   }
 
-  /** Where a read goes until it is copied. */
+  /** Reserves the buffer space that a read is stored in until it is copied. */
   private place(group: Group, into: Uint8Array): Copy {
     const bytes = into.byteLength;
     let copy: Copy;
@@ -127,12 +127,12 @@ export class Reader {
     const { gl } = this.device;
     const buffer = gl.createBuffer();
     gl.bindBuffer(gl.PIXEL_PACK_BUFFER, buffer);
-    // Not STREAM_READ: Chrome then keeps shadow copies that it warns about and does not use.
+    // Not STREAM_READ: Chrome would then make shadow copies that it warns about and does not use.
     gl.bufferData(gl.PIXEL_PACK_BUFFER, bytes, gl.STREAM_COPY);
     return { buffer, bytes };
   }
 
-  /** Passes all fences; rejects whatever still waits where the context is lost, or anything throws. */
+  /** Waits for all fences. Rejects all waiting reads if the context is lost or anything throws. */
   private async poll(): Promise<void> {
     try {
       await this.passAll();
@@ -141,7 +141,9 @@ export class Reader {
     }
   }
 
-  /** Fences pass in order, so only the first is asked; mostly asleep, since asking would take a core from a software driver. */
+  /**
+   * Polls the first fence only, since fences pass in order. Sleeps between polls, which would occupy a software driver.
+   */
   private async passAll(): Promise<void> {
     const { gl } = this.device;
     let since = performance.now();
@@ -153,8 +155,8 @@ export class Reader {
       if (head.fence && gl.getSyncParameter(head.fence, gl.SYNC_STATUS) === gl.SIGNALED) {
         this.between += 0.2 * (Math.min(waited, 50) - this.between);
         since = performance.now();
-        await this.copy(head, yieldIfLate); // still in the queue, so that nobody else begins to ask
-        // Fences of a lost context are passed and its buffers are zeros, before the page hears of the loss.
+        await this.copy(head, yieldIfLate); // the group stays in the queue, so that no second poll starts
+        // Before the page is notified of a lost context, its fences have passed and its buffers hold zeros.
         if (head.copies.some(({ into }) => blank(into))) await this.device.sleep(HEARD);
         if (this.gone()) continue;
         this.queue.shift();
@@ -162,18 +164,18 @@ export class Reader {
         this.free.push(...new Set(head.copies.map(({ slot }) => slot)));
         head.resolve();
       } else {
-        await pause(); // a timer set from here is not among those that browsers slow down
+        await pause(); // browsers do not throttle a timer that is set after this
         if (this.between > 3 || waited > this.between + 2) await this.device.sleep(1);
       }
     }
   }
 
-  /** Whether the context that this reads from is lost. */
+  /** True if the context that this reads from is lost. */
   private gone(): boolean {
     return this.device.lost || this.device.generation !== this.generation;
   }
 
-  /** Copies what a group read: small reads at once, since each copy waits; large ones with frames between them. */
+  /** Copies a group's reads: small ones together, since each copy waits, and large ones with frames in between. */
   private async copy({ copies, shared, filled }: Group, yieldIfLate: () => Promise<void>): Promise<void> {
     const small = new Uint8Array(filled);
     if (shared) this.fetch(shared, small);
@@ -197,7 +199,7 @@ export class Reader {
   }
 }
 
-/** Whether all bytes, of whole texels, are zero. */
+/** True if all bytes are zero. They are whole texels. */
 function blank(bytes: Uint8Array): boolean {
   return new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4).every((word) => word === 0);
 }

@@ -1,11 +1,11 @@
-// Compiling shaders: all at once, so that a browser that can do so compiles them side by side.
+// Compiles shaders, all submitted at once so that a browser with parallel compilation compiles them concurrently.
 
 import { PageError } from "./errors";
 import { Reader } from "./readback";
 import { pause, TASK } from "./wait";
 import type { Device, Options } from "./device";
 
-const GROUP = 8; // programs behind which there is a fence
+const GROUP = 8; // programs for each fence
 
 const VERTEX = `#version 300 es
 // One triangle over the whole viewport, made from the vertex's number alone.
@@ -23,9 +23,9 @@ export function header(options: Options): string {
 }
 
 /**
- * Compiles and links fragment texts by name; resolves when all are ready. `onCompiled` hears how many are. A browser
- * without parallel compiling answers no question until it has done all that was issued before: so fences are asked first,
- * which blocks nothing, and the page stays free.
+ * Compiles and links fragment shaders by name. Resolves when all are ready; `onCompiled` is called with how many are.
+ * In a browser without parallel compilation, any query waits for all commands issued before it, so fences, which do not
+ * block, are polled first and the page stays responsive.
  */
 export async function compileAll(
   device: Device,
@@ -92,7 +92,7 @@ export async function compileAll(
   return found;
 }
 
-/** The driver's message beside the line it means. */
+/** Returns an error message with the driver's first line and the source line that it refers to. */
 export function shaderError(name: string, text: string, said: string): string {
   const line = /(?:ERROR|error): *\d+:(\d+)/.exec(said)?.[1];
   const source = line ? text.split("\n")[Number(line) - 1]?.trim() : undefined;

@@ -1,12 +1,12 @@
-// Yielding to the browser without the 4 ms that nested timers cost; a queue of work.
+// Yields to the browser without the 4 ms that nested timers cost, and queues work.
 
-export const TASK = 15; // ms of work after which the page gets a frame
+export const TASK = 15; // ms of work after which the page may draw a frame
 
 const channel = new MessageChannel();
 const waiting: (() => void)[] = [];
 channel.port1.onmessage = () => waiting.shift()?.();
 
-/** Resolves in a later task, as soon as possible. */
+/** Resolves in the next possible task. */
 export function pause(): Promise<void> {
   return new Promise((resolve) => {
     waiting.push(resolve);
@@ -14,7 +14,7 @@ export function pause(): Promise<void> {
   });
 }
 
-/** A function that lets the page have a frame, if `TASK` ms of work were done since it last did. */
+/** Returns a function that lets the page draw a frame if it last did so more than `TASK` ms ago. */
 export function yielder(): () => Promise<void> {
   let since = performance.now();
   return async () => {
@@ -32,7 +32,7 @@ export function sleep(ms: number, hidden = false): Promise<void> {
 let clock: Worker | null = null;
 const asleep: (() => void)[] = [];
 
-/** A worker's timer: browsers slow down those of a page that nobody sees, to one a second and less. */
+/** Waits with a worker's timer: browsers slow down the timers of a hidden page to one a second or less. */
 function tick(ms: number): Promise<void> {
   if (!clock) {
     const code = "onmessage = ({ data }) => setTimeout(() => postMessage(0), data)";
@@ -43,9 +43,9 @@ function tick(ms: number): Promise<void> {
   return new Promise((resolve) => asleep.push(resolve));
 }
 
-/** Work done one after another, in the order in which it was asked for. */
+/** Runs work one piece at a time, in the order of the calls. */
 export class Queue {
-  /** Resolves when all that has been asked for is done, whatever came of it. */
+  /** Resolves when all queued work has finished or failed. */
   idle: Promise<unknown> = Promise.resolve();
   private waiting = 0;
   private since = performance.now();
@@ -60,7 +60,7 @@ export class Queue {
     return mine;
   }
 
-  /** Milliseconds since it has had nothing to do; -1 while it has. */
+  /** Milliseconds since the queue became idle; -1 while it has work. */
   get restingMs(): number {
     return this.waiting ? -1 : performance.now() - this.since;
   }

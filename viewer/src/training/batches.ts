@@ -1,5 +1,5 @@
-// What a training step gets: windows of the text, the index of the embedding's gradient, the learning rate. The cases in
-// tests/page/shared_cases.json hold that Python and this give the same.
+// The inputs of a training step: windows of the text, the index for the embedding's gradient, the learning rate. The
+// cases in tests/page/shared_cases.json check that Python computes the same.
 
 import type { Schedule } from "../engine/manifest";
 import { PageError } from "../gl/errors";
@@ -12,7 +12,7 @@ function hash(x: number): number {
   return (x ^ (x >>> 16)) >>> 0;
 }
 
-/** `rows` numbers from 0 to `count` - 1, drawn by hashing (seed, step, row). */
+/** Returns `rows` pseudo-random numbers from 0 to `count` - 1, hashes of (seed, step, row). */
 export function starts(seed: number, step: number, rows: number, count: number): number[] {
   return Array.from({ length: rows }, (_, row) => {
     const high = hash(hash(hash(seed >>> 0) + step) + row);
@@ -22,7 +22,7 @@ export function starts(seed: number, step: number, rows: number, count: number):
   });
 }
 
-/** The ids of windows, position by position: value t * windows + window, and the targets that follow each. */
+/** Returns the ids of windows, at index t * windows + window, and the target that follows each id. */
 export function windows(ids: Ids, first: readonly number[], context: number): { inputs: Float32Array; targets: Float32Array } {
   const n = first.length;
   const inputs = new Float32Array(n * context);
@@ -36,7 +36,7 @@ export function windows(ids: Ids, first: readonly number[], context: number): { 
   return { inputs, targets };
 }
 
-/** Where the windows of an evaluation start: back to back, at most `tokens` ids of them, evenly spread. */
+/** Returns the starts of an evaluation's windows: disjoint, evenly spread, with at most `tokens` ids in total. */
 export function fixedWindows(length: number, context: number, tokens: number): number[] {
   const whole = Math.floor((length - 1) / context);
   const some = Math.min(whole, Math.max(1, Math.floor(tokens / context)));
@@ -44,8 +44,8 @@ export function fixedWindows(length: number, context: number, tokens: number): n
 }
 
 /**
- * The index that an embedding's gradient gathers by. `order`: (row, id % 4, 0, 0) of the rows sorted by id; `runs`:
- * for each four ids, (first, end, 0, 0) among these.
+ * Returns the index by which an embedding's gradient is gathered. `order`: (row, id % 4, 0, 0) of the rows sorted by
+ * id; `runs`: for each group of four ids, (first, end, 0, 0) in `order`.
  */
 export function sortedIndex(ids: Float32Array, vocab: number): { order: Float32Array; runs: Float32Array } {
   const groups = Math.ceil(vocab / 4);
@@ -79,7 +79,9 @@ export function checkRate(lr: number): void {
   if (!(lr > 0 && lr < Infinity)) throw new PageError(`The learning rate is ${lr}; it must be above 0.`);
 }
 
-/** The learning rate of `step` (from 1): it rises over the warmup and falls to `min_lr` at the last step. */
+/**
+ * Returns the learning rate of `step` (from 1). It rises during the warmup, then falls to `min_lr` at the last step.
+ */
 export function rateAt(s: Rates, step: number): number {
   if (step <= s.warmup) return (s.lr * step) / s.warmup;
   const done = Math.min(1, (step - s.warmup) / (s.steps - s.warmup));
@@ -87,7 +89,7 @@ export function rateAt(s: Rates, step: number): number {
   return s.min_lr + (s.lr - s.min_lr) * share;
 }
 
-/** Where the bytes of a text are cut into training and validation: between two characters. */
+/** Returns the byte at which a text is split into training and validation parts, between two characters. */
 export function splitAt(bytes: Uint8Array, last: number): number {
   let at = Math.floor(bytes.length * (1 - last));
   while (at < bytes.length && (bytes[at]! & 0xc0) === 0x80) at++;

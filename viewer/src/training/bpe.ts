@@ -1,16 +1,16 @@
-// A byte-level BPE trained on a text: the merges that `glgpt tokenizer train` finds in the same text.
+// Trains a byte-level BPE on a text, with the same merges as `glgpt tokenizer train`.
 
 import { Heap } from "../engine/heap";
 import { merge } from "../engine/merging";
 
 export const EOS = "<|endoftext|>";
 export const SMALLEST = 257;
-/** Bytes that are learnt from together, as on the desktop: longer words are parted. */
+/** Maximum bytes of a word; longer words are split for training, the same as on the desktop. */
 const MOST_WORD = 1024;
 const WORDS =
   /'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 
-/** The visible letter that stands for each byte in vocab.json. */
+/** The visible letter that represents each byte in vocab.json. */
 export const LETTERS: readonly string[] = (() => {
   const letters: string[] = [];
   let other = 0x100;
@@ -20,7 +20,7 @@ export const LETTERS: readonly string[] = (() => {
   }
   return letters;
 })();
-/** Bytes in the order of their ids: that of their letters. */
+/** Bytes in the order of their ids, which is the order of their letters. */
 const ORDER = Array.from(LETTERS.keys()).sort((a, b) => LETTERS[a]!.charCodeAt(0) - LETTERS[b]!.charCodeAt(0));
 
 export interface Bpe {
@@ -39,15 +39,15 @@ interface Candidate {
   words: Set<number>;
 }
 
-/** Most frequent first; of equals the pair with the smaller ids. */
+/** Orders pairs by frequency, the most frequent first; equal ones by their ids. */
 function before(a: Candidate, b: Candidate): boolean {
   return a.count !== b.count ? a.count > b.count : a.left !== b.left ? a.left < b.left : a.right < b.right;
 }
 
-const PAIR = 2 ** 22; // more than any vocabulary
+const PAIR = 2 ** 22; // greater than any id
 type OnProgress = (done: number, total: number) => void;
 
-/** How often each word of the text occurs, by its bytes. */
+/** Counts how often each word of the text occurs. */
 function countWords(text: string, progress: OnProgress): Map<string, number> {
   const counts = new Map<string, number>();
   let done = 0;
@@ -63,11 +63,11 @@ function countWords(text: string, progress: OnProgress): Map<string, number> {
 }
 
 /**
- * Trains a vocabulary of `size`; throws BpeError for a size that is too small, or greater than the text gives, unless
- * `fewer` tokens will do.
+ * Trains a vocabulary of `size` tokens. Throws BpeError if the size is too small, or if the text gives fewer tokens and
+ * `fewer` is false.
  */
 export function trainBpe(text: string, size: number, progress: OnProgress = () => {}, fewer = false): Bpe {
-  if (size < SMALLEST) throw new BpeError(`A vocabulary of ${size} is too small: ${SMALLEST} is the least.`);
+  if (size < SMALLEST) throw new BpeError(`A vocabulary of ${size} is too small; the minimum is ${SMALLEST}.`);
   const vocab = [EOS, ...ORDER.map((byte) => LETTERS[byte]!)];
   const idOf = new Map(vocab.map((token, id) => [token, id]));
   const byteId = new Uint16Array(256);
@@ -118,7 +118,7 @@ export function trainBpe(text: string, size: number, progress: OnProgress = () =
       idOf.set(token, id);
       progress(0.5 + (0.5 * id) / size, 1);
     }
-    merges.delete(key); // a pair merged again takes its later place
+    merges.delete(key); // a pair that is merged again moves to its later position
     merges.set(key, [top.left, top.right]);
     const fresh = new Map<number, Set<number>>();
     for (const w of top.words) {
@@ -135,12 +135,12 @@ export function trainBpe(text: string, size: number, progress: OnProgress = () =
     for (const [pair, at] of fresh) queue(pair, at);
   }
   if (vocab.length < size && !fewer) {
-    throw new BpeError(`A vocabulary of ${size} is too large for this text: it gives ${vocab.length} tokens at most.`);
+    throw new BpeError(`A vocabulary of ${size} is too large for this text; it gives at most ${vocab.length} tokens.`);
   }
   return { vocab, merges: [...merges.values()] };
 }
 
-/** Replaces every pair (left, right) in a word, telling which pairs go and which come. */
+/** Replaces every pair (left, right) in a word; calls `change` for each pair that disappears (-1) or appears (1). */
 function mergeWord(
   word: number[],
   left: number,
@@ -168,7 +168,7 @@ function mergeWord(
   word.length = size;
 }
 
-/** The ids of a text; of the bytes alone where there is no `bpe`. */
+/** Returns the ids of a text; without `bpe`, its bytes. */
 export function encodeText(text: string, bpe: Bpe | null, progress: OnProgress = () => {}): Uint16Array {
   const encoder = new TextEncoder();
   if (!bpe) return Uint16Array.from(encoder.encode(text));
@@ -210,13 +210,13 @@ export function encodeText(text: string, bpe: Bpe | null, progress: OnProgress =
   return out.slice(0, size);
 }
 
-/** The vocabulary after its first `count` merges alone. */
+/** Returns the vocabulary after its first `count` merges. */
 export function firstMerges({ vocab, merges }: Bpe, count: number): Bpe {
   const some = merges.slice(0, count);
   return { vocab: vocab.slice(0, SMALLEST + new Set(some.map(([a, b]) => vocab[a]! + vocab[b]!)).size), merges: some };
 }
 
-/** How a vocabulary cuts a text: its tokens, the text's bytes, and how often each id comes. */
+/** The result of tokenizing a text: number of tokens, number of bytes, and how often each id occurs. */
 export interface Cut {
   tokens: number;
   bytes: number;
@@ -230,7 +230,7 @@ export function measure(text: string, bpe: Bpe): Cut {
   return { tokens: ids.length, bytes: new TextEncoder().encode(text).length, counts };
 }
 
-/** Tokens of the greatest number of bytes first, and those that come least often, among those made by a merge. */
+/** Returns, of the tokens made by a merge, the `many` with the most bytes and the `many` that occur least often. */
 export function extremes({ vocab }: Bpe, counts: Uint32Array, many: number): { longest: number[]; rarest: number[] } {
   const made = Array.from(vocab.keys()).slice(SMALLEST);
   return {

@@ -1,11 +1,11 @@
-// Cleaning a text up, and what it is made of; as glgpt/data does.
+// Cleans up and inspects a text, like glgpt/data.
 
 import { splitAt } from "./batches";
 
 export const CLEANING = ["headers", "lines", "blanks", "duplicates"] as const;
 export type CleaningStep = (typeof CLEANING)[number];
 
-/** What a step changed: characters that it took away, and places where it did. */
+/** The effect of a clean-up step: the number of characters removed, and of places where it removed any. */
 export interface Removed {
   step: CleaningStep;
   characters: number;
@@ -16,16 +16,17 @@ export interface Inspection {
   bytes: number;
   characters: number;
   lines: number;
-  /** Different characters. */
+  /** Number of distinct characters. */
   distinct: number;
-  /** Shares of the letters, greatest first. */
+  /** Each script's share of the letters, greatest first. */
   scripts: Record<string, number>;
-  /** Bytes kept back to validate and score on. */
+  /** Bytes held back for validation and scoring. */
   held_back: number;
 }
 
-// Linear in the text, whatever it holds: the lookahead ends the search for `***` in a line that never ends, and lookbehinds
-// start a run at its first character only. A line begins after LF alone, as in Python; with `m`, also after CR.
+// These patterns take linear time on any text: the lookahead ends the search for `***` in a line without an end, and
+// the lookbehinds let a run start only at its first character. A line begins only after LF, as in Python; with the flag
+// `m` it would also begin after CR.
 const BEGIN = /(?<![^\n])\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG(?=[^\n]*\n)[^\n]*\*\*\*[^\n]*\n/;
 const END = /(?<![^\n])\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG/;
 const LAST_LINES = /(?<![\r\n])[\r\n]+$/;
@@ -66,7 +67,7 @@ function apply(step: Exclude<CleaningStep, "duplicates">, text: string): [string
   return [done, ends + runs];
 }
 
-/** Documents as one text without what the steps take away, and what that was. */
+/** Applies clean-up steps to documents. Returns one text and the effect of each step. */
 export function clean(documents: readonly string[], steps: readonly CleaningStep[]): { text: string; removed: Removed[] } {
   const removed: Removed[] = [];
   for (const step of CLEANING) {

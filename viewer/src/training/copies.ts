@@ -1,17 +1,17 @@
-// What a model's text takes from its training text: words, and runs of characters; as glgpt/scoring/samples.py.
+// Measures the words and runs of characters that a text shares with its training text; like glgpt/scoring/samples.py.
 
-export const RUN = 20; // characters in a row that count as a copy
+export const RUN = 20; // minimum characters in a row that count as a copy
 
 export interface Copies {
-  /** The share of the sample's words that the training text has; null where it has no word. */
+  /** The share of the sample's words that the training text has; null if the sample has no words. */
   known_words: number | null;
-  /** Characters of the longest run that the training text has too. */
+  /** Number of characters of the longest run that the training text has too. */
   longest_copy: number;
-  /** The share of the sample's runs of RUN characters that the training text has; null where it is shorter. */
+  /** The share of the sample's runs of RUN characters that the training text has; null if the sample is shorter. */
   copied_runs: number | null;
 }
 
-/** The runs of letters, in lower case. */
+/** Returns the runs of letters, in lower case. */
 export function words(text: string): string[] {
   return (text.match(/\p{L}+/gu) ?? []).map((word) => word.toLowerCase());
 }
@@ -23,7 +23,7 @@ export function copies(sample: string, training: string): Copies {
   const known = new Set<string>();
   for (const { 0: word } of training.matchAll(/\p{L}+/gu)) known.add(word.toLowerCase());
   const found = words(sample);
-  const runs = lengths.slice(RUN - 1); // by the character that each run ends with
+  const runs = lengths.slice(RUN - 1); // one run per character at which it ends
   return {
     known_words: found.length ? found.filter((word) => known.has(word)).length / found.length : null,
     longest_copy: Math.max(0, ...lengths),
@@ -31,7 +31,7 @@ export function copies(sample: string, training: string): Copies {
   };
 }
 
-/** The suffix automaton of a sample (Blumer et al. 1985): reads any text and notes which substrings it shares. */
+/** The suffix automaton of a sample (Blumer et al. 1985): reads a text and records the substrings that both share. */
 class Automaton {
   private readonly next = [new Map<string, number>()];
   private readonly link = [-1];
@@ -66,7 +66,7 @@ class Automaton {
     for (; last >= 0 && this.next[last]!.get(char) === found; last = this.link[last]!) this.next[last]!.set(char, clone);
   }
 
-  /** Notes for each state the longest of its substrings that ends anywhere in the text. */
+  /** Records for each state the longest of its substrings that ends anywhere in the text. */
   read(text: string): void {
     let state = 0;
     let matched = 0;
@@ -84,7 +84,7 @@ class Automaton {
     }
   }
 
-  /** For each character of the sample, the length of the longest run ending there that was read. */
+  /** Returns for each character of the sample the length of the longest shared run that ends there. */
   longest(): number[] {
     const best = [...this.best];
     const order = Array.from(best.keys()).slice(1).sort((a, b) => this.length[b]! - this.length[a]!);

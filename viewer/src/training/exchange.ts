@@ -1,4 +1,4 @@
-// How parameters travel between a page and a federation's gateway: one vector, in frames of at most 1 MiB.
+// Encodes the parameters that a page sends to a federation's gateway: one vector, in frames of at most 1 MiB.
 
 import { half } from "../engine/formats";
 import { PageError } from "../gl/errors";
@@ -9,7 +9,7 @@ const BLOCK = 1024; // values of an int8 change that share a scale
 
 export type Dtype = "f16" | "f32" | "int8" | "exact";
 
-/** Where the windows of a step begin: the places that leave i when divided by m, of `count` places. */
+/** Returns the starts of a step's windows: of `count` positions, those whose remainder modulo m is i. */
 export function shardStarts(seed: number, step: number, rows: number, count: number, [i, m]: readonly [number, number]): number[] {
   return starts(seed, step, rows, Math.floor((count - i + m - 1) / m)).map((at) => i + m * at);
 }
@@ -20,9 +20,9 @@ function greatest(values: Float32Array): number {
   return most;
 }
 
-/** The change from `before` to `after` as bytes, and its scale; see glgpt/federation/protocol.py. */
+/** Encodes the change from `before` to `after` as bytes and a scale; see glgpt/federation/protocol.py. */
 export function encode(dtype: Dtype, after: Float32Array, before: Float32Array): { bytes: Uint8Array<ArrayBuffer>; scale: number } {
-  if (after.length !== before.length) throw new PageError("The parameters have another number than the round's.");
+  if (after.length !== before.length) throw new PageError("The number of parameters differs from the round's.");
   if (dtype === "exact") return { bytes: new Uint8Array(after.slice().buffer), scale: 1 };
   const change = after.map((value, i) => value - before[i]!);
   if (dtype === "f32") return { bytes: new Uint8Array(change.buffer), scale: 1 };

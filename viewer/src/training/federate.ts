@@ -1,4 +1,4 @@
-// A page in a federation: the socket to the gateway, and the rounds that it trains. See docs/federation.md.
+// A page as a member of a federation: connects to the gateway and trains rounds. See docs/federation.md.
 
 import { pause, sleep } from "../gl/wait";
 import { must, PageError } from "../gl/errors";
@@ -11,22 +11,22 @@ import { tokenise } from "./tokenise";
 import { isLost, type Trainer } from "./trainer";
 import type { Training } from "./training";
 
-const MOST_WAIT = 4_000; // ms between two tries to connect
-const TELL = 500; // ms between two words on how far a round is
-const PING = 10_000;
-const STALL = 60_000; // ms without a word from the host
-const FATAL = [4403, 4410, 4429]; // no invitation, removed, full
+const MOST_WAIT = 4_000; // maximum ms between two attempts to connect
+const TELL = 500; // ms between two progress messages of a round
+const PING = 10_000; // ms between two pings
+const STALL = 60_000; // ms without a message from the host after which the connection is closed
+const FATAL = [4403, 4410, 4429]; // close codes: no invitation, removed, full
 
 export interface FederateOptions {
   /** The invitation: a link that glgpt federate serve printed. */
   link: string;
-  /** Text of one's own to train on; it stays in this browser. */
+  /** The user's own text to train on. It does not leave this browser. */
   text?: string;
   name?: string;
   onRound?: (round: RoundFigures) => void;
 }
 
-/** A round of the session, as far as it is known. */
+/** The known results of a round of the session. */
 export interface RoundFigures {
   round: number;
   clients?: number;
@@ -94,17 +94,17 @@ interface Invitation {
   token: string;
 }
 
-/** Where a link leads, and its token. */
+/** Parses an invitation link into the session's address and its token. Throws PageError for any other link. */
 export function readLink(link: string): Invitation {
   const url = URL.parse(link.trim());
   const token = url?.hash.slice(1).split("together=").at(-1)?.split("&")[0] ?? "";
   if (!url || !/^https?:$/.test(url.protocol) || !token.includes(".")) {
-    throw new PageError("This is no invitation: paste the link that glgpt federate serve printed.");
+    throw new PageError("This is not an invitation; paste the link that glgpt federate serve printed.");
   }
   return { base: new URL(url.pathname.replace(/train\/?(index\.html)?$/, ""), url).href, token };
 }
 
-/** One page's part in a session. */
+/** The page's membership in a session. */
 export class Federation {
   status: FederationStatus = "opening";
   problem = "";
@@ -112,7 +112,7 @@ export class Federation {
   terms: Terms | null = null;
   member = -1;
   name = "";
-  /** The round being trained, steps taken in it, and when it is to end (ms, as `performance.now`). */
+  /** The round in training, the steps taken in it, and its deadline (ms on the clock of `performance.now`). */
   round = 0;
   step = 0;
   deadline = 0;
@@ -121,10 +121,10 @@ export class Federation {
   lastAnswer = "";
   rounds: RoundFigures[] = [];
   others: Other[] = [];
-  /** The host lets no round begin or end. */
+  /** True while the host starts and ends no rounds. */
   paused = false;
   onChange: () => void = () => {};
-  /** Resolves when the session is over or was left; rejects where the host does not want this page. */
+  /** Resolves when the session is over or the page has left. Rejects if the page cannot take part. */
   readonly done: Promise<void>;
   private end!: () => void;
   private giveUp!: (error: Error) => void;
@@ -155,7 +155,7 @@ export class Federation {
       this.end = resolve;
       this.giveUp = reject;
     });
-    this.done.catch(() => {}); // whoever awaits it hears of it
+    this.done.catch(() => {}); // callers that await it receive the error
     void this.run();
   }
 
@@ -202,7 +202,7 @@ export class Federation {
     const headers = { Authorization: `Bearer ${this.invitation.token}` };
     const answer = await fetch(new URL(path, this.invitation.base), { headers, cache: "no-store" }).catch(() => null);
     if (!answer) throw new PageError("The host of this session does not answer.");
-    if (answer.status === 401) throw new PageError("This invitation does not admit: it is unknown, expired or revoked.");
+    if (answer.status === 401) throw new PageError("This invitation is not valid: it is unknown, expired or revoked.");
     if (!answer.ok) throw new PageError(`The host answered ${answer.status}.`);
     return answer;
   }
@@ -231,7 +231,7 @@ export class Federation {
     await this.remember();
   }
 
-  /** The key of an earlier visit, for one tab at a time; another tab is another member. */
+  /** Loads the key and the state of an earlier visit. Each tab locks its own slot, since each tab is a member. */
   private async remember(): Promise<void> {
     for (let slot = 0; ; slot++) {
       const name = `federation ${this.terms!.id} ${slot}`;
@@ -250,10 +250,10 @@ export class Federation {
   }
 
   private async keep(): Promise<void> {
-    await this.store.keep(this.place, this.kept).catch(() => {}); // a later visit is a new member then
+    await this.store.keep(this.place, this.kept).catch(() => {}); // a later visit is then a new member
   }
 
-  /** Leaves; the host keeps the place for a later visit. */
+  /** Leaves the session. The host reserves the membership for a later visit. */
   leave(): void {
     this.left = true;
     this.wake();
@@ -277,7 +277,7 @@ export class Federation {
     }
   }
 
-  /** One connection, to its end; whether the host let this page in. */
+  /** Runs one connection until it closes. Resolves to true if the host admitted this page. */
   private converse(): Promise<boolean> {
     return new Promise((resolve) => {
       const socket = new WebSocket(new URL("v1/socket", this.invitation.base).href.replace(/^http/, "ws"));
@@ -389,7 +389,7 @@ export class Federation {
     if (incoming.at < incoming.data.length) return;
     this.incoming = null;
     const held = this.current;
-    if (held?.message.attempt === incoming.message.attempt && !held.answered) return; // under way already
+    if (held?.message.attempt === incoming.message.attempt && !held.answered) return; // already in training
     const { message } = incoming;
     this.deadline = performance.now() + 1000 * message.seconds_left;
     this.current = { message, parameters: new Float32Array(incoming.data.buffer), wrapUp: false, update: null, answered: false };
@@ -459,7 +459,7 @@ export class Federation {
           this.send({ type: "progress", step: i + 1, loss, tokens_per_s: this.tokensPerS });
           this.onChange();
         }
-        await pause(); // the socket is heard between two steps
+        await pause(); // messages are received between two steps
         if (overtaken()) return void (await this.device.drain());
         if (round.wrapUp) break;
       }
@@ -473,18 +473,18 @@ export class Federation {
       const said = { type: "update", round: message.round, attempt: message.attempt, tokens, steps: results, loss, seconds };
       round.update = { said: { ...said, dtype: this.terms!.dtype, scale, bytes: bytes.length }, bytes };
       this.trained++;
-      this.say("sending", "Sending what was learned");
+      this.say("sending", "Sending the update");
       this.announce();
       const { config, recipe } = this.offer;
       this.kept.about = { config, recipe, lr: message.lr.at(-1)!, seed: this.terms!.settings.seed, step: this.device.steps };
       this.kept.state = await this.device.state(this.kept.about.lr);
       await this.keep();
     } catch (error) {
-      if (!isLost(error, this.device.device)) throw error; // else the round begins anew on the next context
+      if (!isLost(error, this.device.device)) throw error; // else the round is restarted on the next context
     }
   }
 
-  /** Makes the trainer anew after a lost context, with the moments that were kept. */
+  /** Creates a new trainer after a lost context, with the saved moments. */
   private async rebuild(): Promise<void> {
     this.say("opening", "Waiting for the graphics context");
     ({ trainer: this.trainer } = await this.training.lend(this.terms!.digest, this.terms!.settings.seed));

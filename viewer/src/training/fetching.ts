@@ -1,26 +1,27 @@
-// Fetching a text: what the visitor asks for and nothing else, in several tries that resume where the last was cut off.
+// Fetches a text that the visitor asks for, in several tries, each of which resumes where the last one was interrupted.
 
 import { PageError } from "../gl/errors";
 import { pause } from "../gl/wait";
 
-/** Bytes of a text at most: what works in a gigabyte of script memory. */
+/** Maximum bytes of a text: what works in a gigabyte of script memory. */
 export const MOST = 100_000_000;
 const TRIES = 4;
-const WAIT = 500; // ms before the second try, doubled for each further one
-const PATIENCE = 20_000; // ms without a byte
+const WAIT = 500; // ms before the second try, doubled for each further try
+const PATIENCE = 20_000; // ms without a byte after which a try ends
 const TIME_LIMIT_MS = 3_600_000; // for all tries together
 
 export interface FetchOptions {
   /** `utf-8`, or another name that the browser decodes, such as `windows-1252`. */
   encoding?: string;
-  /** Hears of the bytes that have come, and of how many there will be; 0: not known. */
+  /** Called with the number of bytes received and the total; 0: not known. */
   onBytes?: (done: number, total: number) => void;
-  /** Hears why another try follows. */
+  /** Called with the reason before each further try. */
   onRetry?: (why: string) => void;
   signal?: AbortSignal;
   most?: number;
-  /** Milliseconds before the second try, and without a byte. */
+  /** Milliseconds before the second try. */
   wait?: number;
+  /** Milliseconds without a byte after which a try ends. */
   patience?: number;
   /** Milliseconds for all tries together. */
   limit?: number;
@@ -28,48 +29,50 @@ export interface FetchOptions {
 
 export interface FetchedText {
   text: string;
-  /** Where it is from, when it came, and its bytes as they came. */
+  /** Its address, the time of the fetch, and its size in bytes as received. */
   source: string;
   date: string;
   bytes: number;
 }
 
-/** What another try would not change. */
+/** An error that another try would not change. */
 class Given extends PageError {}
 
-/** Raised where the bytes are no text of the encoding; they are held, so that another encoding needs no fetch. */
+/** Thrown if the bytes are not valid in the encoding. They are retained, so that another encoding needs no fetch. */
 export class WrongEncoding extends Given {}
 
 const mb = (bytes: number) => `${(bytes / 1e6).toFixed(bytes < 1e6 ? 2 : 1)} MB`;
 
-/** An address that this page may fetch from: its own, or one of `origins` (null: any). Throws for any other. */
+/** Returns the URL of an address on the page's origin or in `origins` (null: any). Throws PageError for any other. */
 export function allowed(address: string, origins: readonly string[] | null): URL {
   let url: URL;
   try {
     url = new URL(address.trim());
   } catch {
-    throw new PageError(`${address.trim() || "This"} is no address; one begins with https://.`);
+    throw new PageError(`${address.trim() || "This"} is not an address; it must begin with https://.`);
   }
-  if (!/^https?:$/.test(url.protocol)) throw new PageError(`${url.href} is no web address; one begins with https://.`);
+  if (!/^https?:$/.test(url.protocol)) {
+    throw new PageError(`${url.href} is not a web address; it must begin with https://.`);
+  }
   if (!origins || url.origin === location.origin || origins.includes(url.origin)) return url;
   throw new PageError(
-    `This page may fetch from ${[...origins, "its own address"].join(", ")} only, not from ${url.origin}. ` +
+    `This page may only fetch from ${[...origins, "its own address"].join(", ")}, not from ${url.origin}. ` +
       `Download the text and drop the file here, or export the page with --fetch-from ${url.origin}.`,
   );
 }
 
-/** What became of one try: no byte came for too long; the server answered. */
+/** The outcome of one try: whether no byte arrived for too long, and whether the server answered. */
 interface Seen {
   stalled: boolean;
   answered: boolean;
 }
 
-/** The bytes of one address, over all tries. */
+/** Downloads the bytes of one address, over all tries. */
 class Download {
   private chunks: Uint8Array<ArrayBuffer>[] = [];
   size = 0;
-  private unanswered = 0; // tries that asked for a range
-  private mark = ""; // what tells this version of the text from another
+  private unanswered = 0; // consecutive tries without an answer after some bytes
+  private mark = ""; // identifies this version of the text
   private total = 0; // bytes of the whole text; 0: not known
   private readonly deadline: number;
 
@@ -103,7 +106,7 @@ class Download {
     } catch (error) {
       if (signal?.aborted) throw new Given("Stopped.");
       if (performance.now() >= this.deadline) throw this.late();
-      if (seen.stalled) throw new PageError(`no byte came for ${patience / 1000} s`);
+      if (seen.stalled) throw new PageError(`no data arrived for ${patience / 1000} s`);
       if (error instanceof PageError) throw error;
       if (this.size && seen.answered) throw new PageError(`the connection broke after ${mb(this.size)}`);
       throw await this.unreachable();
@@ -146,20 +149,20 @@ class Download {
       this.options.onBytes?.(this.size, Math.max(this.total, this.size));
     }
     if (this.size < this.total) throw new PageError(`it ended after ${mb(this.size)} of ${mb(this.total)}`);
-    if (this.total && this.size > this.total) throw this.fresh(`it sent more than the ${mb(this.total)} that it announced`);
+    if (this.total && this.size > this.total) throw this.fresh(`it sent more than the announced ${mb(this.total)}`);
     if (!this.size) throw new Given(`${this.url.href} is empty.`);
   }
 
   /**
-   * Checks that a partial answer continues the bytes that have come. Another address may hide Content-Range from the page:
-   * then the answer must be as long as what was missing.
+   * Checks that a partial answer continues the received bytes. Another origin may hide Content-Range from the page; the
+   * answer must then be as long as the missing part.
    */
   private checkRange(text: string | null, length: number): void {
     const range = /^bytes (\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/.exec(text ?? "");
     const [first, last, total] = range ? range.slice(1).map(Number) : [this.size, this.size + length - 1, this.size + length];
     const known = this.total || (Number.isNaN(total) ? last! + 1 : total!);
     const follows = first === this.size && last! + 1 === known && (Number.isNaN(total) || total === known);
-    if (!follows || (text && !range)) throw this.fresh("the server does not send the bytes that it was asked for");
+    if (!follows || (text && !range)) throw this.fresh("the server did not send the requested bytes");
     this.total = known;
   }
 
@@ -169,11 +172,11 @@ class Download {
 
   private fits(size: number): void {
     const { most = MOST } = this.options;
-    if (size > most) throw new Given(`${this.url.href} has ${mb(size)}; this page takes up to ${mb(most)}.`);
+    if (size > most) throw new Given(`${this.url.href} has ${mb(size)}; this page accepts up to ${mb(most)}.`);
   }
 
   private page(): Given {
-    return new Given(`${this.url.href} is a web page, not a text: give the address of its plain text.`);
+    return new Given(`${this.url.href} is a web page, not a text; give the address of its plain text.`);
   }
 
   private fresh(why: string): PageError {
@@ -188,16 +191,20 @@ class Download {
     this.total = 0;
   }
 
-  /** Why no answer came: no network, nobody there, or a server that lets no page of another address read. */
+  /** Returns why no answer came: no network, no server, or a server that does not allow other origins (CORS). */
   private async unreachable(): Promise<PageError> {
-    if (this.size && ++this.unanswered > 1) this.forget(); // it may be the range that the server does not allow
+    if (this.size && ++this.unanswered > 1) this.forget(); // the server may refuse requests for a range
     if (!navigator.onLine) return new PageError("this device is offline");
     const { host } = this.url;
     if (await this.answers("cors")) return new PageError("the connection broke");
     if (this.url.origin === location.origin || !(await this.answers("no-cors"))) {
-      return new PageError(`${host} cannot be reached from here: it is away, leads elsewhere, or lets no other page read it (CORS)`);
+      return new PageError(
+        `${host} cannot be reached: it is offline, redirects, or does not let other pages read it (CORS)`,
+      );
     }
-    return new Given(`${host} answers, but lets no page of another address read it (CORS). Download the text and drop the file here.`);
+    return new Given(
+      `${host} answers, but does not let other pages read it (CORS). Download the text and drop the file here.`,
+    );
   }
 
   private async answers(mode: RequestMode): Promise<boolean> {
@@ -210,13 +217,13 @@ class Download {
     }
   }
 
-  /** Takes the bytes of an earlier fetch, to read them in another encoding. */
+  /** Takes over the bytes of an earlier fetch, to decode them in another encoding. */
   like({ chunks, size }: Download): void {
     this.chunks = chunks;
     this.size = size;
   }
 
-  /** The text; the page draws meanwhile. */
+  /** Decodes the text, with pauses in which the page can draw. */
   async decoded(): Promise<string> {
     const { encoding = "utf-8" } = this.options;
     const decoder = new TextDecoder(encoding, { fatal: true });
@@ -229,21 +236,21 @@ class Download {
         throw new WrongEncoding(`${this.url.href} is not ${encoding} text. Choose another encoding, such as Latin-1, and fetch it again.`);
       }
       if (!parts.length && /^\s*<(!doctype\s+html|html)/i.test(part.slice(0, 1024))) throw this.page();
-      if (part.includes("\0")) throw new Given(`${this.url.href} is no text: it holds a zero byte.`);
+      if (part.includes("\0")) throw new Given(`${this.url.href} is not a text: it holds a zero byte.`);
       if (parts.push(part) % 64 === 0) await pause();
     }
     return parts.join("");
   }
 }
 
-/** The ETag where the server lets it be read, else when it was changed: which of a text's versions came. */
+/** Identifies the version of a text: its ETag if the server lets pages read it, else its date of change. */
 function markOf(response: Response): string {
   return response.headers.get("ETag") ?? response.headers.get("Last-Modified") ?? "";
 }
 
-let held: { address: string; download: Download } | null = null; // bytes that another encoding may read
+let held: { address: string; download: Download } | null = null; // bytes to decode in another encoding
 
-/** Fetches a text; throws a PageError that says, for people, what the network, the server or the text refused. */
+/** Fetches a text. Throws PageError with a message for the user about the network, the server or the text. */
 export async function fetchText(url: URL, options: FetchOptions = {}): Promise<FetchedText> {
   const { wait = WAIT, signal } = options;
   const earlier = held?.address === url.href && options.encoding ? held.download : null;
@@ -251,14 +258,14 @@ export async function fetchText(url: URL, options: FetchOptions = {}): Promise<F
   const download = new Download(url, options);
   if (earlier) download.like(earlier);
   else {
-    let most = 0; // bytes that a try got as far as
+    let most = 0; // most bytes received so far
     for (let tries = 1; ; tries++) {
       try {
         await download.attempt();
         break;
       } catch (error) {
         if (error instanceof Given || !(error instanceof PageError)) throw error;
-        if (download.size > most) tries = 1; // it gets on
+        if (download.size > most) tries = 1; // it made progress
         most = Math.max(most, download.size);
         if (tries === TRIES) throw new PageError(`${url.href} cannot be fetched, tried ${TRIES} times: ${error.message}.`);
         options.onRetry?.(error.message);
@@ -275,7 +282,7 @@ export async function fetchText(url: URL, options: FetchOptions = {}): Promise<F
   }
 }
 
-/** Resolves after some milliseconds; rejects at once where the visitor stops it. */
+/** Resolves after `ms` milliseconds; rejects at once if `signal` aborts. */
 function waited(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, ms);

@@ -1,4 +1,4 @@
-// What a trained model is saved as: Hugging Face's files, and the state that `Trainer.load` on the desktop resumes from.
+// The files of a saved model: those of Hugging Face, and the state from which `Trainer.load` resumes on the desktop.
 
 import { strToU8, unzipSync, zipSync } from "fflate";
 import type { Offer } from "../engine/manifest";
@@ -14,7 +14,7 @@ export interface Tensor {
 export type Tensors = Map<string, Tensor>;
 export type Files = Record<string, Uint8Array<ArrayBuffer>>;
 
-/** A safetensors file: the header's length, the header as JSON, the numbers. */
+/** Writes a safetensors file: the header's length, the header as JSON, the numbers. */
 export function writeSafetensors(tensors: Tensors, metadata: Record<string, string>): Uint8Array<ArrayBuffer> {
   const header: Record<string, unknown> = { __metadata__: metadata };
   let at = 0;
@@ -37,15 +37,15 @@ export function writeSafetensors(tensors: Tensors, metadata: Record<string, stri
 }
 
 export function readSafetensors(bytes: Uint8Array): { tensors: Tensors; metadata: Record<string, string> } {
-  const fail = (why: string) => new PageError(`This is no safetensors file of 32-bit floats: ${why}.`);
+  const fail = (why: string) => new PageError(`This is not a safetensors file of 32-bit floats: ${why}.`);
   if (bytes.length < 8) throw fail("it is too short");
   const size = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
-  if (!(size > 1 && 8 + size <= bytes.length)) throw fail("its header is not whole");
+  if (!(size > 1 && 8 + size <= bytes.length)) throw fail("its header is incomplete");
   let header: Record<string, { dtype: string; shape: number[]; data_offsets: [number, number] }>;
   try {
     header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size))) as typeof header;
   } catch {
-    throw fail("its header is no JSON");
+    throw fail("its header is not JSON");
   }
   const tensors: Tensors = new Map();
   let metadata: Record<string, string> = {};
@@ -57,7 +57,7 @@ export function readSafetensors(bytes: Uint8Array): { tensors: Tensors; metadata
     const [from, to] = entry.data_offsets;
     if (entry.dtype !== "F32") throw fail(`${name} is ${entry.dtype}`);
     if (to - from !== 4 * entry.shape.reduce((a, b) => a * b, 1) || 8 + size + to > bytes.length) {
-      throw fail(`${name} is not whole`);
+      throw fail(`${name} is incomplete`);
     }
     const data = new Float32Array(bytes.slice(8 + size + from, 8 + size + to).buffer);
     tensors.set(name, { shape: entry.shape, data });
@@ -65,7 +65,7 @@ export function readSafetensors(bytes: Uint8Array): { tensors: Tensors; metadata
   return { tensors, metadata };
 }
 
-/** The files of GPT-2's tokenizer; without merges, of bytes. */
+/** Returns the files of a GPT-2 tokenizer; with null, one token per byte and no merges. */
 export function tokenizerFiles(bpe: Bpe | null): Files {
   const vocab: Record<string, number> = {};
   if (bpe) bpe.vocab.forEach((token, id) => (vocab[token] = id));
@@ -73,7 +73,7 @@ export function tokenizerFiles(bpe: Bpe | null): Files {
   const merges = bpe ? bpe.merges.map(([a, b]) => `${bpe.vocab[a]} ${bpe.vocab[b]}\n`) : [];
   const eos = bpe ? EOS : null;
   const config = { tokenizer_class: "GPT2Tokenizer", add_prefix_space: false, bos_token: eos, eos_token: eos, unk_token: eos };
-  // Keys that look like numbers come first in a JavaScript object: the text is put together by hand.
+  // The JSON is built by hand, since a JavaScript object lists keys that look like numbers first.
   const pairs = Object.entries(vocab).sort((a, b) => a[1] - b[1]);
   return {
     "vocab.json": strToU8(`{${pairs.map(([token, id]) => `${JSON.stringify(token)}:${id}`).join()}}`),
@@ -82,18 +82,18 @@ export function tokenizerFiles(bpe: Bpe | null): Files {
   };
 }
 
-/** A tokenizer that `tokenizerFiles` or the desktop wrote; null: bytes. */
+/** Reads a tokenizer written by `tokenizerFiles` or the desktop; null: one token per byte. */
 export function readTokenizer(files: Files): Bpe | null {
   const text = (name: string) => {
     const data = files[name];
-    if (!data) throw new PageError(`${name} is missing beside the weights: ${WANTED}.`);
+    if (!data) throw new PageError(`${name} is missing next to the weights: ${WANTED}.`);
     return new TextDecoder().decode(data);
   };
   let ids: Record<string, number>;
   try {
     ids = JSON.parse(text("vocab.json")) as Record<string, number>;
   } catch (error) {
-    throw error instanceof PageError ? error : new PageError("vocab.json is no JSON.");
+    throw error instanceof PageError ? error : new PageError("vocab.json is not JSON.");
   }
   const vocab: string[] = [];
   for (const [token, id] of Object.entries(ids)) vocab[id] = token;
@@ -102,7 +102,7 @@ export function readTokenizer(files: Files): Bpe | null {
   const merges = lines.map((line): [number, number] => {
     const [left, right, ...more] = line.split(" ").map((token) => ids[token]);
     if (left === undefined || right === undefined || more.length) {
-      throw new PageError(`merges.txt: "${line.slice(0, 40)}" is no pair of tokens of vocab.json.`);
+      throw new PageError(`merges.txt: "${line.slice(0, 40)}" is not a pair of tokens of vocab.json.`);
     }
     return [left, right];
   });
@@ -115,13 +115,13 @@ export interface About {
   lr: number;
   seed: number;
   step: number;
-  /** Of a training in f16, that of the next step. */
+  /** In f16, the loss scale of the next step. */
   loss_scale?: Scale;
 }
 
 export const MOMENTS = ["moment", "squares"] as const;
 
-/** The folder that the desktop loads, from a state: parameters and moments by name. */
+/** Returns the files of a folder that the desktop loads, from a state with parameters and moments by name. */
 export function modelFiles(state: Uint8Array<ArrayBuffer>, offer: Offer, bpe: Bpe | null): Files {
   const { tensors } = readSafetensors(state);
   const named: Tensors = new Map(
@@ -137,14 +137,14 @@ export function modelFiles(state: Uint8Array<ArrayBuffer>, offer: Offer, bpe: Bp
   };
 }
 
-/** A value as the text of a JSON file. */
+/** Returns a value as the contents of a JSON file. */
 export const written = (value: unknown): Uint8Array<ArrayBuffer> => strToU8(`${JSON.stringify(value, null, 1)}\n`);
 
 export function zip(files: Files): Uint8Array<ArrayBuffer> {
   return zipSync(files, { level: 0 });
 }
 
-/** The files that someone chose: single ones, or a zip of them; by the names that they have in a folder. */
+/** Reads the files that the user chose, single files or a zip of them, by their names without folders. */
 export async function chosenFiles(list: Iterable<File>): Promise<Files> {
   const found: Files = {};
   for (const file of list) {
@@ -158,13 +158,13 @@ export async function chosenFiles(list: Iterable<File>): Promise<Files> {
         found[name.split("/").at(-1)!] = data;
       }
     } catch {
-      throw new PageError(`${file.name} is no zip file that can be read.`);
+      throw new PageError(`${file.name} is not a readable zip file.`);
     }
   }
   return found;
 }
 
-/** A model to continue from. Without a state (a model from elsewhere) there are parameters only, and no steps yet. */
+/** A model to continue training. A model from elsewhere has no state: only parameters, and 0 steps. */
 export interface Loaded {
   config: Record<string, unknown>;
   state: Uint8Array<ArrayBuffer>;
@@ -173,13 +173,14 @@ export interface Loaded {
 }
 
 const WANTED =
-  "a model is the .zip that Download saved, or of the folder of a run, chosen together, config.json, model.safetensors, vocab.json and merges.txt";
+  "choose the .zip that Download saved, or a run's config.json, model.safetensors, vocab.json and merges.txt together";
 
 export function readModel(files: Files, offers: readonly Offer[]): Loaded {
   const state = files["state.safetensors"];
   if (!state && !files["model.safetensors"]) {
     const names = Object.keys(files).slice(0, 3).join(", ");
-    throw new PageError(`${names || "That"} holds no model: ${WANTED}. To learn from a text, choose it in Train, step Data.`);
+    const what = names || "The selection";
+    throw new PageError(`${what} holds no model: ${WANTED}. To train on a text, choose it in Train, step Data.`);
   }
   const bpe = readTokenizer(files);
   if (state) {
@@ -191,7 +192,7 @@ export function readModel(files: Files, offers: readonly Offer[]): Loaded {
   }
   const weights = files["model.safetensors"] ?? state;
   const config = files["config.json"];
-  if (!weights || !config) throw new PageError(`config.json is missing beside the weights: ${WANTED}.`);
+  if (!weights || !config) throw new PageError(`config.json is missing next to the weights: ${WANTED}.`);
   const { tensors } = readSafetensors(weights);
   const names = new Map(offers.flatMap((offer) => offer.parameters.map(({ name, stored }) => [stored, name] as const)));
   const named: Tensors = new Map([...tensors].map(([name, tensor]) => [names.get(name) ?? name, tensor]));

@@ -1,4 +1,5 @@
-// N-gram models of a training text, the baselines of a model: Witten and Bell's, as glgpt/scoring/ngrams.py says.
+// N-gram models of a training text, as a model's baselines. They use Witten-Bell smoothing, like
+// glgpt/scoring/ngrams.py.
 
 import type { Ids } from "./batches";
 import { noPredictions, type Predictions } from "./predictions";
@@ -7,7 +8,7 @@ export const NGRAMS = ["unigram", "bigram", "trigram"] as const;
 type Progress = (share: number) => void;
 const REPORT = 1 << 20; // tokens between two reports
 
-/** How often each token followed each of the contexts that are asked for. */
+/** Counts how often each token followed each of the given contexts. */
 class Followers {
   private readonly of = new Map<number, Map<number, number>>();
 
@@ -20,7 +21,7 @@ class Followers {
     if (found) found.set(token, (found.get(token) ?? 0) + 1);
   }
 
-  /** The distribution behind a context, from that behind the shorter one. */
+  /** Returns the distribution after a context, from the distribution after the shorter context. */
   mixed(context: number, shorter: Float64Array): Float64Array {
     const found = this.of.get(context);
     if (!found?.size) return shorter;
@@ -35,7 +36,7 @@ class Followers {
   }
 }
 
-/** The `size` tokens before place `at` as one number, -1 where there are fewer. */
+/** Returns the `size` tokens before position `at` as one number; -1 if there are fewer. */
 function context(ids: Ids, at: number, vocab: number, size: number): number {
   if (at < size) return -1;
   let found = 0;
@@ -43,13 +44,13 @@ function context(ids: Ids, at: number, vocab: number, size: number): number {
   return found;
 }
 
-/** A context and the distribution behind it. */
+/** A context and the distribution after it. */
 interface Behind {
   context: number;
   p: Float64Array;
 }
 
-/** What n-gram models of `train` give the tokens at `targets` of `ids`. */
+/** Returns the predictions of n-gram models of `train` for the tokens at `targets` of `ids`. */
 export function baselines(
   train: Ids,
   vocab: number,

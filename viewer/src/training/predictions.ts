@@ -1,10 +1,10 @@
-// What a predictor gave each token of a text, and the figures that follow from it; as glgpt/scoring/predictions.py.
+// A predictor's results for each token of a text, and metrics computed from them; like glgpt/scoring/predictions.py.
 
-const BINS = 10; // of the reliability diagram, equally wide
+const BINS = 10; // equally wide bins of the reliability diagram
 
 /**
- * Of each target: its negative log probability, its rank, the probability of the likeliest token. Tokens rank by
- * probability, 0 the likeliest, equally likely ones by their id.
+ * For each target: its negative log probability, its rank and the probability of the most likely token. Rank 0 is the
+ * most likely token; equally likely tokens rank by id.
  */
 export interface Predictions {
   nats: Float64Array;
@@ -16,7 +16,7 @@ export function noPredictions(count: number): Predictions {
   return { nats: new Float64Array(count), ranks: new Int32Array(count), confidence: new Float64Array(count) };
 }
 
-/** How well a predictor did, by the names of the desktop's JSON. */
+/** A predictor's metrics, with the names of the desktop's JSON. */
 export interface Figures {
   name: string;
   nats_per_token: number;
@@ -24,13 +24,13 @@ export interface Figures {
   bits_per_byte: number;
   top_1: number;
   top_5: number;
-  /** Mean distance of confidence and accuracy; null for chance, which has no favourite. */
+  /** Mean difference of confidence and accuracy; null for chance, which prefers no token. */
   calibration_error: number | null;
-  /** (mean confidence, accuracy, tokens) of the bins that hold any token. */
+  /** (mean confidence, accuracy, tokens) of each bin with at least one token. */
   bins: [number, number, number][];
 }
 
-/** The figures of a predictor on targets of `size` bytes. */
+/** Computes a predictor's metrics on targets of `size` bytes. */
 export function figures(name: string, found: Predictions, size: number): Figures {
   const count = found.nats.length;
   const sums = Array.from({ length: BINS }, () => ({ confidence: 0, hits: 0, held: 0 }));
@@ -62,7 +62,7 @@ export function figures(name: string, found: Predictions, size: number): Figures
   };
 }
 
-/** Every token equally likely. */
+/** Returns the metrics of a predictor to which all tokens are equally likely. */
 export function chance(vocab: number, count: number, size: number): Figures {
   return {
     name: "chance",
@@ -78,17 +78,17 @@ export function chance(vocab: number, count: number, size: number): Figures {
 
 const bits = (nats: number, size: number) => nats / Math.LN2 / Math.max(1, size);
 
-/** Where the targets of windows of `context` tokens stand in the text. */
+/** Returns the positions in the text of the targets of windows of `context` tokens. */
 export function targetsOf(first: readonly number[], context: number): Int32Array {
   return Int32Array.from({ length: first.length * context }, (_, i) => first[Math.floor(i / context)]! + 1 + (i % context));
 }
 
-/** Bytes of the tokens at `targets`. */
+/** Returns the number of bytes of the tokens at `targets`. */
 export function sizeOf(ids: ArrayLike<number>, targets: Int32Array, bytes: readonly Uint8Array[]): number {
   return targets.reduce((sum, at) => sum + (bytes[ids[at]!]?.length ?? 0), 0);
 }
 
-/** Puts what logits `[targets, vocab]` give the targets at `from`.. of `into`. */
+/** Stores the predictions of logits `[targets, vocab]` at index `from`.. of `into`. */
 export function ofLogits(logits: Float32Array, targets: readonly number[], into: Predictions, from: number): void {
   const vocab = logits.length / targets.length;
   for (const [t, target] of targets.entries()) {

@@ -1,4 +1,4 @@
-// A text cleaned up and counted in a worker, so that the page stays free.
+// Cleans up and inspects a text in a worker, so that the page stays responsive.
 
 import { PageError } from "../gl/errors";
 import type { CleaningStep, Inspection, Removed } from "./cleaning";

@@ -1,4 +1,4 @@
-// Counts n-grams, looks for copies and answers, and tokenises for the page's own model, beside the page.
+// Worker: counts n-grams, finds copies and a toy task's answers, and tokenizes for the page's model.
 
 import type { TokenizerData } from "../engine/manifest";
 import { Tokenizer } from "../engine/tokenizer";
@@ -8,14 +8,14 @@ import { baselines, NGRAMS } from "./ngrams";
 import { chance, figures, type Figures } from "./predictions";
 import { answers, isTask, questions, type Answers } from "./task";
 
-const HEAD = 1 << 16; // characters of the held-back text that the page's own model is scored on
+const HEAD = 1 << 16; // characters of the held-back text on which the page's model is scored
 
 export type ScoreJob =
   | { kind: "count"; train: Ids; ids: Ids; targets: Int32Array; vocab: number; size: number }
   | {
       kind: "judge";
       text: string;
-      /** The share of the text's bytes, the last ones, that was held back. */
+      /** The share of the bytes, at the end of the text, that was held back. */
       share: number;
       sample: string;
       ids: Ids;

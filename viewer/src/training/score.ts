@@ -1,4 +1,4 @@
-// A trained model's score: what `glgpt eval --suite` prints for the same model, within rounding.
+// Scores a trained model, with the same results as `glgpt eval --suite` within rounding.
 
 import { ofLogits, figures, noPredictions, sizeOf, targetsOf, type Figures } from "./predictions";
 import { fixedWindows } from "./batches";
@@ -12,12 +12,12 @@ import type { Answers } from "./task";
 import ScoreWorker from "./score-worker?worker&inline";
 import type { Counted, Judged, ScoreJob, ScoreSaid } from "./score-worker";
 
-export const SCORED = 8192; // tokens at most, in windows spread evenly over the held-back text
-const BESIDE = 2048; // of the page's own model, over the beginning of that text
-export const WRITTEN = 512; // tokens that the model writes to be looked through for copies
+export const SCORED = 8192; // maximum tokens, in windows spread evenly over the held-back text
+const BESIDE = 2048; // maximum tokens for the page's model, over the beginning of that text
+export const WRITTEN = 512; // tokens of the sample that is searched for copies
 export type ScoreProgress = (what: string, share: number | null) => void;
 
-/** Figures on held-back text by predictor, the model first; named as in the desktop's JSON. */
+/** Metrics on the held-back text for each predictor, the model first, with the names of the desktop's JSON. */
 export interface Score {
   step: number;
   window: number;
@@ -29,11 +29,14 @@ export interface Score {
   task: Answers | null;
 }
 
-/** The windows that are scored, and their targets. */
+/** Returns the windows that are scored and their targets. Throws PageError if the held-back text is too short. */
 export function scored({ validation, offer }: Plan): { first: number[]; targets: Int32Array } {
   const { context } = offer.recipe;
   if (validation.length <= context) {
-    throw new PageError(`The held-back text has ${validation.length} tokens, too few for a context of ${context}: give more text.`);
+    const { length } = validation;
+    throw new PageError(
+      `The held-back text has ${length} tokens, too few for a context of ${context}; use a longer text.`,
+    );
   }
   const first = fixedWindows(validation.length, context, SCORED);
   return { first, targets: targetsOf(first, context) };
@@ -46,13 +49,13 @@ function work<T>(job: ScoreJob, progress: (share: number) => void, signal?: Abor
       if ("progress" in data) progress(data.progress);
       else resolve(data.done as T);
     };
-    worker.onerror = (event) => reject(new PageError(`The score cannot be worked out: ${event.message}`));
+    worker.onerror = (event) => reject(new PageError(`The score cannot be computed: ${event.message}`));
     signal?.addEventListener("abort", () => reject(new PageError("Stopped.")));
     worker.postMessage(job);
   }).finally(() => worker.terminate());
 }
 
-/** Chance and the n-gram models of the training text, on the windows that are scored. */
+/** Returns the metrics of chance and of n-gram models of the training text, on the windows that are scored. */
 export async function baselineFigures(plan: Plan, bytes: readonly Uint8Array[], progress: (share: number) => void = () => {}): Promise<Figures[]> {
   const { targets } = scored(plan);
   const { train, validation, offer } = plan;
@@ -61,7 +64,7 @@ export async function baselineFigures(plan: Plan, bytes: readonly Uint8Array[], 
   return (await work<Counted>({ kind: "count", train, ids: validation, targets, vocab, size }, progress)).figures;
 }
 
-/** What the sample copies from the training text, and the toy task's answers; both null without a text. */
+/** Returns what the sample copies from the training text, and the toy task's results; both null without a text. */
 export function judged(plan: Plan, bytes: readonly Uint8Array[], sample: string, ranks: Int32Array): Promise<Judged> {
   const { text, share, validation, offer } = plan;
   if (text === null) return Promise.resolve({ copies: null, task: null });
@@ -70,7 +73,10 @@ export function judged(plan: Plan, bytes: readonly Uint8Array[], sample: string,
   return work<Judged>({ kind: "judge", text, share, sample, ids: validation, first, context, ranks, bytes: [...bytes] }, () => {});
 }
 
-/** The page's own model on the beginning of the held-back text, in its own tokens; null where that is too short. */
+/**
+ * Returns the metrics of the page's model on the beginning of the held-back text, in its own tokens. Null if the model
+ * has no tokenizer or the text is missing or too short.
+ */
 export async function otherFigures(plan: Plan, model: Model, progress: (share: number) => void): Promise<Figures | null> {
   const { manifest, loader, tokenizer } = model;
   if (!manifest.tokenizer || !tokenizer || plan.text === null) return null;
@@ -84,7 +90,7 @@ export async function otherFigures(plan: Plan, model: Model, progress: (share: n
   for (const [i, start] of first.entries()) {
     const window = ids.slice(start, start + context);
     const logits = must((await model.capture.run(window, ["logits"])).get("logits"), "logits").data;
-    await pause(); // unpacking took its time
+    await pause(); // unpacking takes long
     ofLogits(logits, ids.slice(start + 1, start + context + 1), found, i * context);
     progress((i + 1) / first.length);
     await pause();
@@ -95,7 +101,7 @@ export async function otherFigures(plan: Plan, model: Model, progress: (share: n
 
 const COLUMNS = ["nats_per_token", "perplexity", "bits_per_byte", "top_1", "top_5", "calibration_error"] as const;
 
-/** A line a predictor, as `glgpt eval --suite --csv` prints it; of several scores, with the step in front. */
+/** Returns CSV with one line per step and predictor, in the format of `glgpt eval --suite --csv` after the step. */
 export function asCsv(scores: readonly Score[]): string {
   const copied = scores.some(({ copies }) => copies) ? (["known_words", "longest_copy", "copied_runs"] as const) : [];
   const task = scores.some((score) => score.task) ? ["exact_match"] : [];

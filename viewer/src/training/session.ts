@@ -1,4 +1,4 @@
-// The steps of a training: what is drawn, evaluated, sampled and kept when; paused, resumed, brought back after a loss.
+// Runs a training: schedules evaluations, samples and checkpoints; pauses, resumes and recovers from a lost context.
 
 import { ContextLost, type Device } from "../gl/device";
 import { pause, Queue } from "../gl/wait";
@@ -16,26 +16,26 @@ import type { Origin } from "./training";
 import { Diverged, isLost, type Arrived, type StepResult, type Trainer } from "./trainer";
 
 const RECENT = 30; // steps over which the speed is measured
-const AT_ONCE = 1; // ms between results that came together: some drivers tell of several steps at a time
-const KEEP_MS = 20_000; // from one checkpoint to the next
+const AT_ONCE = 1; // maximum ms between results that count as one: some drivers report several steps at once
+const KEEP_MS = 20_000; // ms from one checkpoint to the next
 const EVAL_TOKENS = 8192;
-const OVER = "The training was reset, or another took its place.";
+const OVER = "The training was reset or replaced by another.";
 
 export interface Plan {
   offer: Offer;
-  /** That of its program: what shares its textures must be recorded for the same. */
+  /** The kernel of its program. Programs that share its textures must be recorded for the same kernel. */
   kernel: string;
-  /** Where the ids come from, if they come from a text. */
+  /** The text of the ids; null: ids were given. */
   text: string | null;
   origin: Origin | null;
   bpe: Bpe | null;
   train: Ids;
   validation: Ids;
-  /** The share of the text's bytes, the last ones, that is held back to validate and score on. */
+  /** The share of the bytes, at the end of the text, that is held back for validation and scoring. */
   share: number;
   rates: Rates;
   seed: number;
-  /** Steps from one validation to the next, and one sample; 0: none. */
+  /** Steps between validations, and between samples; 0: none. */
   evalEvery: number;
   sampleEvery: number;
 }
@@ -43,12 +43,12 @@ export interface Plan {
 export interface Point extends StepResult {
   lr: number;
   tokensPerS: number;
-  /** Nats a token and bits a byte, where it was due. */
+  /** Validation loss in nats per token and bits per byte, at steps with a validation. */
   validation?: number;
   bits?: number;
 }
 
-/** A text to be written. */
+/** The settings of a sample. */
 export interface Wish {
   prompt: string;
   tokens: number;
@@ -61,12 +61,12 @@ export interface Sample {
   text: string;
 }
 
-/** All that a training continues from. */
+/** The state from which a training continues. */
 export interface Checkpoint {
   step: number;
   state: Uint8Array<ArrayBuffer>;
   about: About | null;
-  /** What a later visit continues with. */
+  /** The rates with which a later visit continues. */
   rates?: Rates;
   points: Point[];
   samples: Sample[];
@@ -81,7 +81,7 @@ export class Session {
   points: Point[] = [];
   samples: Sample[] = [];
   scores: Score[] = [];
-  /** Chance and n-gram models on the text held back; empty until they are counted, or where it is too short. */
+  /** Metrics of chance and n-gram models on the held-back text; empty until counted, or if the text is too short. */
   baselines: Figures[] = [];
   /** The text that a sample continues from. */
   prompt = "\n";
@@ -89,44 +89,44 @@ export class Session {
   temperature = 0.8;
   tokensPerS = 0;
   checkpoint: Checkpoint | null = null;
-  /** What it is busy with besides steps. */
+  /** The activity other than steps, for the page; "" for none. */
   doing = "";
   /** Called after each change: a step, a sample, another status. */
   readonly listeners = new Set<() => void>();
   onStep: (point: Point) => void = () => {};
-  /** Called when it has stopped, for whatever reason. */
+  /** Called when it has stopped for any reason. */
   onEnd: () => void = () => {};
   keep: (checkpoint: Checkpoint) => Promise<void> = () => Promise.resolve();
   trainer!: Trainer;
   readonly bytes: Uint8Array[];
-  /** How often a trainer was made for it. */
+  /** Number of trainers created for it. */
   private opened = 0;
   private counted: Promise<Figures[]> | null = null;
-  private going = { on: false }; // what `pause` switches off: the last start's
+  private going = { on: false }; // the latest start's flag, which `pause` clears
   private over = false; // closed
-  private away = false; // has made room
-  private readonly asked: (() => Promise<void>)[] = [];
+  private away = false; // released its textures (`leave`)
+  private readonly asked: (() => Promise<void>)[] = []; // work to do between two steps
   private running: Promise<void> = Promise.resolve();
-  private readonly queue = new Queue(); // two samples at once would share their caches
+  private readonly queue = new Queue(); // two samples at once would share caches
   /**
-   * (step, when it was done) of the last steps, on a clock that stands still for whatever is not a step; before them, of
-   * the step behind which the device was idle.
+   * (step, end time in ms) of the latest steps, preceded by the step after which the device was idle. The times exclude
+   * everything that is not a step.
    */
   private recent: [number, number][] = [];
-  private apart = 0;
+  private apart = 0; // ms spent on work other than steps
   private cold = true; // the next step compiles
   private keptAt = performance.now();
 
   constructor(
     readonly plan: Plan,
     private readonly device: Device,
-    /** Makes a trainer on the device as it is now, and compiles it. */
+    /** Creates a trainer on the device's current context and compiles its shaders. */
     private readonly build: (begin: boolean) => Promise<Trainer>,
   ) {
     this.bytes = tokenBytes(plan.bpe);
   }
 
-  /** Makes the trainer: afresh, or from a checkpoint. */
+  /** Creates the trainer, with new parameters or from a checkpoint. */
   async open(from: Checkpoint | null = null): Promise<void> {
     this.checkpoint = from;
     this.recent = [];
@@ -140,7 +140,7 @@ export class Session {
       if (from) this.trainer.restore(from.state, from.about);
       else {
         if (this.plan.evalEvery) await this.evaluate();
-        if (this.plan.sampleEvery) await this.sample(); // noise: what it begins from
+        if (this.plan.sampleEvery) await this.sample(); // noise, from the untrained model
       }
     } catch (error) {
       this.trainer.close();
@@ -152,7 +152,7 @@ export class Session {
     return this.trainer.steps;
   }
 
-  /** What another player needs to play the model as it is now. */
+  /** The current parameters, for another player of the model. */
   readonly weights: Weights = {
     own: false,
     shared: () => {
@@ -164,7 +164,7 @@ export class Session {
     fill: () => Promise.resolve(),
   };
 
-  /** Takes steps until all are done, `pause` or an error; resolves then. */
+  /** Takes steps until all are done, `pause` is called or an error occurs; then resolves. */
   start(): Promise<void> {
     if (this.status === "running" && this.going.on) return this.running;
     if (this.status !== "running" && this.step >= this.plan.rates.steps) {
@@ -177,31 +177,31 @@ export class Session {
     return this.running;
   }
 
-  /** Ends after the steps under way, and whatever else is; resolves when the checkpoint is kept. */
+  /** Stops after the running steps and other work. Resolves when the checkpoint is saved. */
   async pause(): Promise<void> {
     this.going.on = false;
     await this.queue.idle;
   }
 
-  /** Gives all steps to come another learning rate, which falls to as small a share of itself. Not while it runs. */
+  /** Sets the learning rate of all further steps; `min_lr` changes by the same factor. The training must be paused. */
   setRate(lr: number): void {
     const { rates } = this.plan;
-    if (this.status === "running") throw new PageError("Pause the training first; then its learning rate can change.");
+    if (this.status === "running") throw new PageError("Pause the training before changing its learning rate.");
     checkRate(lr);
     rates.min_lr *= lr / rates.lr;
     rates.lr = lr;
     if (!this.checkpoint) return;
-    this.checkpoint.rates = { ...rates }; // a later visit continues with it too
+    this.checkpoint.rates = { ...rates }; // for a later visit
     void this.keep(this.checkpoint);
   }
 
-  /** Goes back to the last checkpoint, or to the beginning where there is none, and waits there. */
+  /** Returns to the last checkpoint, or to the beginning if there is none, and pauses there. */
   back(): Promise<void> {
     this.away = false;
     return this.enqueue(async () => {
       this.trainer.close();
       try {
-        await this.guarded(); // opens it anew
+        await this.guarded(); // opens a new trainer
         this.problem = "";
         this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
       } catch (error) {
@@ -210,7 +210,7 @@ export class Session {
     });
   }
 
-  /** Makes room on the device; `back` brings it to where it was. */
+  /** Saves a checkpoint and releases the textures to free memory on the device. `back` restores the training. */
   async leave(): Promise<void> {
     await this.pause();
     await this.enqueue(async () => {
@@ -224,12 +224,12 @@ export class Session {
     });
   }
 
-  /** Whether it uses the device. */
+  /** True if it uses the device. */
   get busy(): boolean {
     return this.queue.restingMs < 0;
   }
 
-  /** Does `work` when all that was asked for before is done. */
+  /** Runs `work` after all work queued earlier. */
   private enqueue(work: () => Promise<void>): Promise<void> {
     return this.queue.run(() => {
       if (this.over || this.away) throw new PageError(OVER);
@@ -265,11 +265,11 @@ export class Session {
       do {
         while (going.on && left()) await this.guarded(() => (left() ? this.oneStep() : Promise.resolve()));
         await this.guarded(() => this.settle());
-      } while (this.asked.length || (going.on && left())); // it may have been set back
+      } while (this.asked.length || (going.on && left())); // a lost context may have reset it to an earlier step
       this.set(left() ? "paused" : "done");
     } catch (error) {
       this.fail(error);
-      for (const work of this.asked.splice(0)) await work().catch(() => {}); // whoever waits hears of it
+      for (const work of this.asked.splice(0)) await work().catch(() => {}); // callers that wait receive the error
     }
   }
 
@@ -279,12 +279,12 @@ export class Session {
     await this.note();
   }
 
-  /** Does what waits between two steps; what an error leaves undone continues waiting. */
+  /** Does the work queued for the time between two steps. After an error, the remaining work stays queued. */
   private async answer(): Promise<void> {
     for (let work = this.asked.shift(); work; work = this.asked.shift()) await work();
   }
 
-  /** Does `work` between two steps where it is running, else now. */
+  /** Runs `work` between two steps if the training runs, else now. */
   private between(work: () => Promise<unknown>): Promise<void> {
     if (this.status !== "running") {
       const now = () => this.guarded(async () => void (await work()));
@@ -299,7 +299,7 @@ export class Session {
           await work();
           resolve();
         } catch (error) {
-          if (isLost(error, this.device)) this.asked.push(task); // once more when the context is back
+          if (isLost(error, this.device)) this.asked.push(task); // retried when the context is restored
           else reject(error instanceof Error ? error : new Error(String(error)));
           throw error;
         }
@@ -309,8 +309,8 @@ export class Session {
   }
 
   /**
-   * Does `work` with the parameters as they are, between two steps; the training continues afterwards, whatever came of
-   * it. Work that a lost context interrupts is done again from its beginning.
+   * Runs `work` between two steps, with the current parameters. The training continues afterwards, even if the work
+   * fails. Work interrupted by a lost context is restarted.
    */
   async lend<T>(work: () => Promise<T>): Promise<T> {
     let outcome: { found: T } | { error: unknown } | null = null;
@@ -327,7 +327,7 @@ export class Session {
     return done.found;
   }
 
-  /** Goes back to the last checkpoint where the browser took the graphics context away, and does `work` once more. */
+  /** Runs `work`. After a lost graphics context, returns to the last checkpoint and runs it again. */
   private async guarded(work: () => Promise<void> = () => Promise.resolve()): Promise<void> {
     for (;;) {
       const { generation } = this.device;
@@ -353,7 +353,7 @@ export class Session {
     }
   }
 
-  /** One step more, and its result. */
+  /** Takes one more step and waits for its result. */
   async one(): Promise<void> {
     if (this.status === "running") return;
     await this.enqueue(async () => {
@@ -372,12 +372,12 @@ export class Session {
     });
   }
 
-  /** A sample now, by default as those that come as it learns. */
+  /** Writes a sample now, by default with the settings of the automatic samples. */
   write(onText: (text: string) => void, wish: Partial<Wish> = {}): Promise<void> {
     return this.between(() => this.sample(onText, wish));
   }
 
-  /** Counts the baselines, once. */
+  /** Computes the baselines' metrics, once. */
   count(progress: (share: number) => void = () => {}): Promise<Figures[]> {
     return (this.counted ??= baselineFigures(this.plan, this.bytes, progress).then((found) => {
       this.baselines = found;
@@ -386,9 +386,9 @@ export class Session {
     }));
   }
 
-  /** The score of the model as it is now; `other` gives the figures of another model on the same text. */
+  /** Scores the model with its current parameters. `other` returns the metrics of another model on the same text. */
   async score(progress: ScoreProgress = () => {}, other: () => Promise<Figures | null> = () => Promise.resolve(null)): Promise<Score> {
-    if (this.status === "failed") throw new PageError("The training has stopped; go back to a checkpoint first.");
+    if (this.status === "failed") throw new PageError("The training has failed; go back to a checkpoint first.");
     const { first, targets } = scored(this.plan);
     const { validation, offer } = this.plan;
     progress("Counting n-grams", null);
@@ -416,7 +416,7 @@ export class Session {
     return done;
   }
 
-  /** The same sample for the same model each time: `glgpt/scoring/suite.py` writes it too. */
+  /** Writes the score's sample, which is always the same for the same model. `glgpt/scoring/suite.py` writes it too. */
   private async compose(progress: (done: number) => void): Promise<string> {
     const { context } = this.plan.offer.recipe;
     const ids = this.encode("\n");
@@ -436,7 +436,7 @@ export class Session {
     return this.decode(ids.slice(given));
   }
 
-  /** Keeps a checkpoint of the steps taken so far. */
+  /** Saves a checkpoint of the current step. */
   save(): Promise<void> {
     return this.between(() => this.note());
   }
@@ -499,7 +499,7 @@ export class Session {
     this.changed();
   }
 
-  /** A text as the model writes it now; where its context is full, it continues from the later half of that. */
+  /** Writes a sample with the current parameters. At a full context, it continues from the context's later half. */
   private async sample(onText: (text: string) => void = () => {}, wish: Partial<Wish> = {}): Promise<string> {
     const { seed, offer } = this.plan;
     const { prompt, tokens, temperature } = { prompt: this.prompt, tokens: this.sampleTokens, temperature: this.temperature, ...wish };
@@ -549,7 +549,7 @@ export class Session {
     await this.keep(this.checkpoint);
   }
 
-  /** The folder that the desktop loads; of the last checkpoint where the training failed behind it. */
+  /** Returns the files of a folder that the desktop loads; after a failure, of the last checkpoint. */
   async files(): Promise<Files> {
     if (this.status !== "failed" || !this.checkpoint) await this.save();
     const { text, origin, offer, bpe } = this.plan;
@@ -559,7 +559,7 @@ export class Session {
     return { ...files, "source.json": written({ ...origin, bytes: bytes.length, sha256: await digest(bytes) }) };
   }
 
-  /** Textures that a look inside may show: parameters, their moments and gradients. */
+  /** Returns the names of textures that the page can show: parameters, their moments and gradients. */
   textures(): string[] {
     return this.plan.offer.parameters.flatMap(({ name }) => [name, `d.${name}`, ...MOMENTS.map((m) => `${name}.${m}`)]);
   }

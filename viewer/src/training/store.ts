@@ -1,4 +1,4 @@
-// What is under way outlives the page: the latest checkpoint, in IndexedDB.
+// Stores values such as the latest checkpoint in IndexedDB, so that a later visit can continue.
 
 const NAME = "glgpt training";
 const STORE = "runs";
@@ -8,7 +8,7 @@ function open(): Promise<IDBDatabase> {
     const request = indexedDB.open(NAME, 1);
     request.onupgradeneeded = () => request.result.createObjectStore(STORE);
     request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(new Error("IndexedDB is not to be had"));
+    request.onerror = () => reject(new Error("IndexedDB is not available"));
   });
 }
 
@@ -20,14 +20,14 @@ async function act<T>(mode: IDBTransactionMode, work: (store: IDBObjectStore) =>
       const request = work(transaction.objectStore(STORE));
       transaction.oncomplete = () => resolve(request.result);
       transaction.onabort = transaction.onerror = () =>
-        reject(new Error(transaction.error?.message ?? "IndexedDB gave up"));
+        reject(new Error(transaction.error?.message ?? "the IndexedDB transaction failed"));
     });
   } finally {
     database.close();
   }
 }
 
-/** Values by key of one export, which `place` (its address) tells from others on the same host. */
+/** Stores an export's values by key. `place`, the export's address, separates exports on the same host. */
 export class Store {
   constructor(private readonly place: string) {}
 
@@ -35,7 +35,7 @@ export class Store {
     return `${this.place} ${key}`;
   }
 
-  /** Writes whole or not at all; throws where the browser keeps nothing, or its disk is full. */
+  /** Writes a value completely or not at all. Throws if the browser stores nothing or its disk is full. */
   async keep(key: string, value: unknown): Promise<void> {
     await act("readwrite", (store) => store.put(value, this.key(key)));
   }

@@ -1,17 +1,17 @@
-// Toy tasks: a text of lines `question=answer`, on which a model is either right or wrong; as glgpt/scoring/task.py.
+// Toy tasks: texts of lines `question=answer`, whose answers a model gets right or wrong; like glgpt/scoring/task.py.
 
 const LINE = /^([^=\n]+=)([^=\n]+)$/;
-const SEEN = 200; // lines that say whether a text is a task
+const SEEN = 200; // number of first lines checked to recognize a task
 
 export interface Answers {
-  /** Lines whose question the training text lacks. */
+  /** Number of lines whose question is not in the training text. */
   lines: number;
   exact_match: number;
-  /** The share predicted right, by the answer's character. */
+  /** The share of correct predictions, by position in the answer (in bytes). */
   by_position: number[];
 }
 
-/** Whether a text's first lines all have the form `question=answer`. */
+/** True if a text's first lines all have the form `question=answer`. */
 export function isTask(text: string): boolean {
   const lines: string[] = [];
   for (let at = 0, end = text.indexOf("\n"); end >= 0 && lines.length < SEEN; at = end + 1, end = text.indexOf("\n", at)) {
@@ -25,13 +25,13 @@ export function questions(text: string): Set<string> {
 }
 
 export interface Window {
-  /** Bytes of the window's tokens, `context + 1` of them. */
+  /** The bytes of each of the window's `context + 1` tokens. */
   tokens: Uint8Array[];
-  /** Whether each but the first was predicted right. */
+  /** For each token but the first, true if it was predicted correctly. */
   hits: boolean[];
 }
 
-/** Judges the lines that are whole within a window; null where there is none. */
+/** Scores the lines that are complete within a window; null if there are none. */
 export function answers(windows: readonly Window[], seen: ReadonlySet<string>): Answers | null {
   const positions: { right: number; all: number }[] = [];
   let lines = 0;
@@ -45,7 +45,7 @@ export function answers(windows: readonly Window[], seen: ReadonlySet<string>): 
     for (let end = text.indexOf(10, begin); end >= 0; begin = end + 1, end = text.indexOf(10, begin)) {
       const match = LINE.exec(new TextDecoder().decode(text.subarray(begin, end)));
       if (!match || seen.has(match[1]!)) continue;
-      const answer = text.indexOf(61, begin) + 1; // behind "="
+      const answer = text.indexOf(61, begin) + 1; // after "="
       const first = ends.findIndex((at) => at > answer);
       if (!first) continue; // nothing predicted the first token
       const last = ends.findIndex((at) => at > end);

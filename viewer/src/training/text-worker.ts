@@ -1,4 +1,4 @@
-// Cleans a text up and counts what it is made of, beside the page.
+// Worker: cleans up a text and inspects it.
 
 import { clean, inspect } from "./cleaning";
 import type { Prepared, TextJob } from "./prepare";

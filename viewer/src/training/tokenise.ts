@@ -1,4 +1,4 @@
-// Texts to ids, in a worker; ids back to text.
+// Converts texts to ids in a worker, and ids back to text.
 
 import { Vocabulary } from "../engine/tokenizer";
 import { PageError } from "../gl/errors";
@@ -16,13 +16,13 @@ export function tokenise(job: Job, progress: (share: number) => void = () => {},
       else if ("done" in data) resolve(data.done);
       else reject(new PageError(data.failed));
     };
-    worker.onerror = (event) => reject(new PageError(`The text cannot be tokenised: ${event.message}`));
+    worker.onerror = (event) => reject(new PageError(`The text cannot be tokenized: ${event.message}`));
     signal?.addEventListener("abort", () => reject(new PageError("Stopped.")));
     worker.postMessage(job);
   }).finally(() => worker.terminate());
 }
 
-/** The bytes of each token. */
+/** Returns the bytes of each token. */
 export function tokenBytes(bpe: Bpe | null): Uint8Array[] {
   if (!bpe) return Array.from({ length: 256 }, (_, byte) => Uint8Array.of(byte));
   return bpe.vocab.map((token) =>
@@ -30,7 +30,7 @@ export function tokenBytes(bpe: Bpe | null): Uint8Array[] {
   );
 }
 
-/** The vocabulary of a model that was trained here: bytes, or what `bpe` learnt. */
+/** The vocabulary of a model trained in the page: one token per byte, or the tokens of `bpe`. */
 export class TrainedVocabulary extends Vocabulary {
   private readonly bytes: Uint8Array[];
 

@@ -1,4 +1,4 @@
-// Trains a model by playing a recorded training step. It does not know what the passes compute.
+// Trains a model by playing a recorded training step. It does not depend on what the passes compute.
 
 import { plan, sizes, writeIds, writeToken } from "../engine/chunks";
 import { ContextLost, type Device, type Options } from "../gl/device";
@@ -14,19 +14,19 @@ import { afterOverflow, afterStep, FIRST, known, type Scale } from "./loss-scale
 import { noPredictions, type Predictions } from "./predictions";
 import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
 
-const IN_FLIGHT = 3; // steps that may be under way before a loss is waited for
+const IN_FLIGHT = 3; // maximum unfinished steps before a loss is awaited
 
 export interface StepResult {
   step: number;
-  /** Nats a token. */
+  /** Nats per token. */
   loss: number;
   /** Norm of all gradients before clipping. */
   gradNorm: number;
-  /** In f16, how often it was taken before its gradients fitted halves. */
+  /** In f16, how often the step was repeated because its gradients overflowed. */
   overflows?: number;
 }
 
-/** A step under way: all that taking it again needs. */
+/** An unfinished step, with everything needed to repeat it. */
 interface Step {
   step: number;
   ids: Ids;
@@ -36,18 +36,18 @@ interface Step {
   overflows: number;
 }
 
-/** A step left a loss, a gradient or a parameter that is no number. */
+/** Thrown if a step's loss, gradient or parameter is not finite. */
 export class Diverged extends PageError {}
 
-/** A result, and when it came, by `performance.now`: it may be taken later. */
+/** A result and the time of its arrival (ms, `performance.now`); it may be returned later. */
 export type Arrived = StepResult & { at: number };
 
 export class Trainer {
   readonly player: Player;
   steps = 0;
   private readonly inFlight: { step: Step; result: Promise<Arrived> }[] = [];
-  private results: Arrived[] = []; // that came while something else waited for the steps
-  /** In f16, that of the next step. */
+  private results: Arrived[] = []; // results that arrived while other work waited for the steps
+  /** In f16, the loss scale of the next step. */
   lossScale: Scale | null;
   private readonly known: number[];
   private prepared = false;
@@ -68,7 +68,7 @@ export class Trainer {
     this.known = [...sizes(Object.keys(program.entries), "prefill_"), 1];
   }
 
-  /** Compiles what a step takes; `begin` also makes fresh parameters from the seed. */
+  /** Compiles the shaders; `begin` also initializes the parameters from the seed. */
   async open(begin: boolean): Promise<void> {
     const { player } = this;
     await player.prepare("init", "backward", "update", "evaluate", "prepare", "decode", "sample", "sample_nucleus", "look");
@@ -81,8 +81,8 @@ export class Trainer {
   // -- steps ------------------------------------------------------------------------------------------------------
 
   /**
-   * Takes a step on the windows that start at `first`; gives the results that have come. It waits for the step before to
-   * be nearly done, so that no frame of the page waits for long, and not for its own.
+   * Takes a step on the windows that start at `first` and returns the results that have arrived. It waits until the
+   * previous step is nearly done, so that no frame of the page waits long, but not for the result of this step.
    */
   async submit(ids: Ids, first: readonly number[], lr: number): Promise<Arrived[]> {
     await this.playStep({ step: this.steps + 1, ids, first, lr, scale: this.lossScale, overflows: 0 });
@@ -101,7 +101,7 @@ export class Trainer {
     player.set("lr", lr);
     player.set("unbias1", 1 / (1 - b1 ** step));
     player.set("unbias2", 1 / (1 - b2 ** step));
-    await player.playInSlices("update"); // when it resolves, the pairs have just changed places
+    await player.playInSlices("update"); // swaps the pairs at its end
     this.steps = step;
     this.lossScale = scale && afterStep(scale);
     this.prepared = false;
@@ -113,15 +113,15 @@ export class Trainer {
     this.inFlight.push({ step: taken, result });
   }
 
-  /** The oldest result; a step whose gradients overflowed is taken again first, and those behind it, which changed nothing. */
+  /** Returns the oldest result. Re-runs an overflowed step and the steps after it, which the device made no-ops. */
   private async take(): Promise<Arrived> {
     for (;;) {
       const { step, result } = this.inFlight.shift()!;
       const found = await result;
       if (!step.scale || Number.isFinite(found.gradNorm)) return found;
-      const behind = this.inFlight.splice(0); // the device holds them back
+      const behind = this.inFlight.splice(0); // later steps, which changed nothing
       this.put("overflowed", new Float32Array(4));
-      const lost = !Number.isFinite(found.loss); // no scale helps: as in f32 it changes nothing, and those behind it count
+      const lost = !Number.isFinite(found.loss); // no scale helps: like in f32, the step is skipped
       [this.steps, this.lossScale] = [step.step - (lost ? 0 : 1), step.scale];
       const again = async () => {
         for (const later of behind) await this.playStep({ ...later.step, scale: this.lossScale, overflows: 0 });
@@ -131,25 +131,28 @@ export class Trainer {
         return found;
       }
       const scale = afterOverflow(step.scale);
-      if (!scale) throw new Diverged(`Step ${step.step}: gradients are beyond halves even with a loss scale of ${step.scale.value}.`);
-      console.info(`Step ${step.step}: gradients overflowed; taken again with a loss scale of ${scale.value}`);
+      if (!scale) {
+        const { value } = step.scale;
+        throw new Diverged(`Step ${step.step}: gradients exceed the range of f16 even with a loss scale of ${value}.`);
+      }
+      console.info(`Step ${step.step}: gradients overflowed; repeating the step with a loss scale of ${scale.value}`);
       await this.playStep({ ...step, scale, overflows: step.overflows + 1 });
       await again();
     }
   }
 
-  /** Waits for every step that is under way. */
+  /** Waits for all unfinished steps and returns their results. */
   async drain(): Promise<Arrived[]> {
     while (this.inFlight.length) this.results.push(await this.take());
     return this.results.splice(0);
   }
 
-  /** Waits for steps that may have to be taken again; their results come with the next ones. */
+  /** Waits for steps that may have to be repeated. Their results are returned with the next ones. */
   private async settle(): Promise<void> {
     if (this.lossScale) this.results = await this.drain();
   }
 
-  /** The mean loss of windows, in nats a token. */
+  /** Returns the mean loss of windows, in nats per token. */
   async evaluate(ids: Ids, first: readonly number[]): Promise<number> {
     await this.settle();
     const { batch } = this.offer.recipe;
@@ -167,7 +170,7 @@ export class Trainer {
     return total(0) / total(1);
   }
 
-  /** What the model gives every target of the windows that start at `first`. */
+  /** Returns the model's predictions for every target of the windows that start at `first`. */
   async predict(ids: Ids, first: readonly number[], progress: (share: number) => void = () => {}): Promise<Predictions> {
     const { batch, context } = this.offer.recipe;
     const found = noPredictions(first.length * context);
@@ -214,7 +217,7 @@ export class Trainer {
     upload(this.player, name, values);
   }
 
-  /** The textures of the parameters as they are now, by name: those of each pair change places with every step. */
+  /** Returns the parameters' current textures by name. Each step swaps the two textures of each pair. */
   textures(): Map<string, WebGLTexture> {
     return new Map(this.offer.parameters.map(({ name }) => [name, this.player.texture(name)]));
   }
@@ -222,8 +225,8 @@ export class Trainer {
   // -- what it holds ----------------------------------------------------------------------------------------------
 
   /**
-   * Parameters and moments after the steps taken so far, as the desktop's state.safetensors holds them; throws Diverged
-   * where one is no number: a step may break them and tell of a loss that was still finite.
+   * Returns the current parameters and moments in the format of the desktop's state.safetensors. Throws Diverged if a
+   * number is not finite: a step with a finite loss may still break the parameters.
    */
   async state(lr: number): Promise<Uint8Array<ArrayBuffer>> {
     const names = this.offer.parameters.flatMap((p) => PARTS.map((part) => ({ ...p, name: p.name + part })));
@@ -231,7 +234,7 @@ export class Trainer {
     const { config, recipe } = this.offer;
     const about: About = { config, recipe, lr, seed: this.seed, step: this.steps };
     if (this.lossScale) about.loss_scale = this.lossScale;
-    const reads = names.map(({ name }) => this.player.read(name)); // all asked for before another step is played
+    const reads = names.map(({ name }) => this.player.read(name)); // all issued before another step is played
     const texels = await Promise.all(reads);
     const tensors: Tensors = new Map();
     const yieldIfLate = yielder();
@@ -244,7 +247,7 @@ export class Trainer {
     return writeSafetensors(tensors, { glgpt: JSON.stringify(about) });
   }
 
-  /** Continues from a state; from parameters alone, its moments are zero and its steps begin anew. */
+  /** Continues from a state. If it has only parameters, the moments are zero and the steps are counted from 0. */
   restore(state: Uint8Array, about: About | null): void {
     const tensors = fitting(this.offer, state, about);
     for (const { name, shape, transposed: isTransposed } of this.offer.parameters) {
@@ -256,12 +259,12 @@ export class Trainer {
     this.steps = about?.step ?? 0;
     if (this.lossScale) {
       this.lossScale = known(about?.loss_scale) ?? FIRST;
-      this.put("overflowed", new Float32Array(4)); // of a step before
+      this.put("overflowed", new Float32Array(4)); // clears the flag of an earlier step
     }
     this.prepared = false;
   }
 
-  /** All parameters as one vector, in their order, each as a checkpoint has it. */
+  /** Returns all parameters as one vector, in their order, each in the layout of a checkpoint. */
   async parameters(): Promise<Float32Array<ArrayBuffer>> {
     await this.settle();
     const { parameters } = this.offer;
@@ -279,10 +282,10 @@ export class Trainer {
     return vector;
   }
 
-  /** Takes what `parameters` gave; the moments stay, and the steps that AdamW counts. */
+  /** Sets the parameters from a vector of `parameters`. The moments and AdamW's step count stay. */
   setParameters(vector: Float32Array): void {
     if (vector.length !== this.offer.count) {
-      throw new PageError(`${vector.length} values came; this size has ${this.offer.count} parameters.`);
+      throw new PageError(`The vector has ${vector.length} values; this size has ${this.offer.count} parameters.`);
     }
     let at = 0;
     for (const { name, shape, transposed: isTransposed } of this.offer.parameters) {
@@ -296,7 +299,7 @@ export class Trainer {
 
   // -- texts ------------------------------------------------------------------------------------------------------
 
-  /** Continues `ids` with the parameters as they are, up to a full context. */
+  /** Continues `ids` with the current parameters, up to a full context. */
   async *generate(ids: readonly number[], tokens: number, settings: Settings): AsyncGenerator<number> {
     const { player } = this;
     const context = this.offer.config.n_positions;
@@ -338,7 +341,7 @@ export class Trainer {
     this.player.play("decode");
   }
 
-  /** Plays the attention of the first tokens of `ids` and says where each layer's lies, in their order. */
+  /** Computes attention for the first tokens of `ids` and returns the views of the layers' patterns, in order. */
   look(ids: Ids): View[] {
     const entry = must(this.program.entries["look"], "entry look");
     const size = sizes(entry.inputs, "ids.")[0]!;
@@ -350,7 +353,7 @@ export class Trainer {
     return patterns.map(([name]) => must(entry.outputs[name], `output ${name}`));
   }
 
-  /** Whether its textures are no more: closed, or lost with the context. */
+  /** True if its textures are gone: closed, or lost with the context. */
   get gone(): boolean {
     return this.closed || this.generation !== this.device.generation || this.device.lost;
   }
@@ -363,7 +366,10 @@ export class Trainer {
 
 const PARTS = ["", ...MOMENTS.map((m) => `.${m}`)];
 
-/** A state's parameters and moments (`parts`: some of these) by name; throws where they are not those of this size, or no numbers. */
+/**
+ * Returns a state's parameters and moments by name; `parts`: suffixes of those to return. Throws PageError if one is
+ * missing, does not fit this size or is not finite.
+ */
 export function fitting(offer: Offer, state: Uint8Array, about: About | null, parts: readonly string[] = PARTS): Map<string, Float32Array> {
   const { tensors } = readSafetensors(state);
   const all = new Map<string, Float32Array>();
@@ -386,7 +392,7 @@ function finite(values: ArrayLike<number>): boolean {
   return true;
 }
 
-/** Uploads a saved model's parameters to the weights of a player. */
+/** Uploads a saved model's parameters to a player's weights. */
 export function putParameters(player: Player, offer: Offer, state: Uint8Array): void {
   const found = fitting(offer, state, null, [""]);
   for (const { name, shape, transposed: isTransposed } of offer.parameters) {

@@ -1,4 +1,4 @@
-// Training in the page: what it offers, the session under way, and what is kept of it.
+// Training in the page: the sizes it offers, the current session, and its saved state.
 
 import { check } from "../gl/player";
 import { pause, Queue } from "../gl/wait";
@@ -16,10 +16,10 @@ import { tokenise, TrainedVocabulary } from "./tokenise";
 import { fitting, isLost, putParameters, Trainer } from "./trainer";
 
 export interface TrainConfig extends Partial<Rates> {
-  /** A preset and a tokenizer (`bytes` or `bpe:N`) that this page was exported with; by default its first. */
+  /** A preset and a tokenizer (`bytes` or `bpe:N`) that this page was exported with; by default the first. */
   preset?: string;
   tokenizer?: string;
-  /** The share of the text that validates (0.1). */
+  /** The share of the text held back for validation (default: 0.1, or 0 for ids). */
   validation?: number;
   evalEvery?: number;
   sampleEvery?: number;
@@ -33,14 +33,14 @@ export interface TrainOptions {
   steps?: number;
   seed?: number;
   onStep?: (point: Point) => void;
-  /** Of the tokenizer, from 0 to 1. */
+  /** Called with the progress of the tokenizer, from 0 to 1. */
   onProgress?: (share: number) => void;
 }
 
-/** Where a text is from, and how it was cleaned up: kept with the model. */
+/** The source of a text and its clean-up steps, saved with the model. */
 export interface Origin {
   source: string;
-  /** When it was fetched; null for what came with the page or from this visitor. */
+  /** The time of the fetch; null for a text that came with the page or from the user. */
   date: string | null;
   cleaned: string[];
 }
@@ -51,7 +51,7 @@ export interface Trained {
   validation: number | null;
 }
 
-/** What is kept beside a checkpoint: all that does not change from step to step. */
+/** The part of a saved training that does not change from step to step; saved next to the checkpoint. */
 interface Run {
   id: string;
   preset: string;
@@ -65,55 +65,55 @@ interface Run {
   seed: number;
   evalEvery: number;
   sampleEvery: number;
-  /** What it was begun with: another adds up in another order. */
+  /** The kernel that it began with, since another kernel sums in another order. */
   kernel?: string;
 }
 
 type Kept = Checkpoint & { run: string };
 
-/** The curves of the training before, to compare with. */
+/** The curves of the previous training, for comparison. */
 export interface Earlier {
-  /** What it was: set, size, learning rate. */
+  /** Its text, size and learning rate. */
   name: string;
   tokenizer: string;
   points: { step: number; loss: number; validation?: number }[];
 }
 
-const SHARE = 0.6; // of the rate of its products that a step reaches: 0.5 on an H200, 0.7 on software GL
+const SHARE = 0.6; // the speed of a step relative to that of its products: 0.5 on an H200, 0.7 on software GL
 const RUN = "run";
 const STATE = "checkpoint";
 const EARLIER = "earlier";
-const LEAST = 5; // points of a curve that is worth keeping
-const MOST = 1000;
+const LEAST = 5; // minimum points of a curve that is saved
+const MOST = 1000; // approximate maximum points that are saved
 
 export class Training {
   private listed: TrainingIndex | null = null;
   session: Session | null = null;
-  /** The training before this one, if it took some steps. */
+  /** The previous training, if it took some steps. */
   earlier: Earlier | null = null;
-  /** Whether the browser keeps checkpoints beyond this visit; else why not. */
+  /** Why the browser does not save checkpoints beyond this visit; "" if it does. */
   unkept = "";
-  /** Called whenever another session takes its place. */
+  /** Called when the session is replaced or ended. */
   readonly listeners = new Set<() => void>();
 
-  private readonly queue = new Queue(); // of sessions that take another's place
+  private readonly queue = new Queue(); // changes of the session
 
   constructor(
     private readonly model: () => Model,
     private readonly store: Store,
-    /** Resolves when the page has measured its device, or no longer tries to. */
+    /** Resolves when the page has measured its device or has stopped trying. */
     private readonly measured: () => Promise<void>,
   ) {}
 
-  /** Whether it uses the device. */
+  /** True if it uses the device. */
   get busy(): boolean {
     return this.queue.restingMs < 0 || (this.session?.busy ?? false);
   }
 
-  /** Reads what is offered, once. */
+  /** Loads the list of sizes and texts, once. */
   async ready(): Promise<TrainingIndex> {
     const { loader, manifest } = this.model();
-    if (!manifest.training) throw new PageError("This page was exported without training: glgpt export --train.");
+    if (!manifest.training) throw new PageError("This page was exported without training; use glgpt export --train.");
     return (this.listed ??= parseTraining(await loader.json(manifest.training), manifest.training));
   }
 
@@ -127,15 +127,16 @@ export class Training {
     const found = named.find((s) => !tokenizer || s.tokenizer === tokenizer);
     if (found) return found;
     const known = sizes.map((s) => `${s.name} with ${s.tokenizer}`).join(", ");
-    throw new PageError(`${preset ?? sizes[0]!.name} with ${tokenizer ?? "any tokenizer"} is not among what this page trains: ${known}.`);
+    const wanted = `${preset ?? sizes[0]!.name} with ${tokenizer ?? "any tokenizer"}`;
+    throw new PageError(`This page cannot train ${wanted}; it can train ${known}.`);
   }
 
-  /** Begins a training, in place of the one there was; it does not run yet. */
+  /** Creates a training, which replaces the previous one. It is not started. */
   create(options: TrainOptions): Promise<Session> {
     return this.queue.run(() => this.begin(options));
   }
 
-  /** Resolves when the session that is being made is there. */
+  /** Resolves when all queued changes of the session are done. */
   async settled(): Promise<void> {
     await this.queue.idle;
   }
@@ -145,9 +146,13 @@ export class Training {
     const { config = {}, text, ids, seed = 0 } = options;
     checkConfig(config);
     const offer = this.offer(config.preset, config.tokenizer);
-    if ((text === undefined) === (ids === undefined)) throw new PageError("Give a text or ids to train on, and only one of them.");
+    if ((text === undefined) === (ids === undefined)) {
+      throw new PageError("Give either a text or ids to train on, and only one of them.");
+    }
     if (text !== undefined) checkText(text);
-    if (!(Number.isInteger(seed) && seed >= 0 && seed < 2 ** 32)) throw new PageError(`Seed is ${seed}; it must be a whole number from 0 to 2^32 - 1.`);
+    if (!(Number.isInteger(seed) && seed >= 0 && seed < 2 ** 32)) {
+      throw new PageError(`Seed is ${seed}; it must be an integer from 0 to 2^32 - 1.`);
+    }
     const run: Run = {
       id: crypto.getRandomValues(new Uint32Array(2)).join(),
       preset: offer.name,
@@ -165,7 +170,7 @@ export class Training {
     return this.open(run, null, options.onProgress, options.onStep);
   }
 
-  /** What an earlier visit left, paused; null: nothing that this export can resume. */
+  /** Opens the training saved by an earlier visit, paused; null if this export cannot resume one. */
   restore(): Promise<Session | null> {
     return this.queue.run(() => this.restored());
   }
@@ -180,7 +185,7 @@ export class Training {
     return this.open(run, state);
   }
 
-  /** A saved model, and the size that it has. Throws for one that this page has no program for. */
+  /** Reads a saved model and finds its size. Throws PageError if this page has no program for it. */
   private read(files: Files): Loaded & { offer: Offer } {
     const found = readModel(files, this.index.sizes);
     const { config, bpe } = found;
@@ -196,13 +201,13 @@ export class Training {
     );
   }
 
-  /** What plays the session's model beside the page's own, with the textures of its parameters as they are. */
+  /** Returns the session's model, which shares the textures of the training's parameters. */
   async trained(session: Session): Promise<Beside> {
     const { offer, kernel, bpe } = session.plan;
     return this.beside(offer, "mine", bpe, session.weights, kernel);
   }
 
-  /** What plays a saved model beside the page's own. The files are read again after a lost context, and not held. */
+  /** Returns a saved model. The files are not held in memory; they are read again after a lost context. */
   async saved(files: readonly File[]): Promise<Beside> {
     await this.ready();
     const { offer, bpe, state } = this.read(await chosenFiles(files));
@@ -255,8 +260,8 @@ export class Training {
   }
 
   /**
-   * All that can be checked is checked while the earlier session continues. Then that one makes room, since a device may
-   * not hold the textures of both, and comes back from its checkpoint where the new one cannot be built.
+   * Opens a session. Everything that can be checked is checked while the previous session continues. That session then
+   * releases its textures, since a device may not hold those of both. It is restored if the new one cannot be built.
    */
   private async open(
     run: Run,
@@ -271,7 +276,7 @@ export class Training {
     const bpe = (run.bpe = found.bpe);
     if (found.train.length <= context) {
       throw new PageError(
-        `The training text has ${found.train.length} tokens, too few for a context of ${context}: give more text.`,
+        `The training text has ${found.train.length} tokens, too few for a context of ${context}; use a longer text.`,
       );
     }
     const { program, kernel } = await this.program(offer, run.kernel);
@@ -298,19 +303,19 @@ export class Training {
     return session;
   }
 
-  /** A trainer of the size with this digest, for a federation; the session that is there makes room. */
+  /** Creates a trainer of the size with this digest for a federation. The current session releases its textures. */
   lend(digest: string, seed: number): Promise<{ trainer: Trainer; offer: Offer }> {
     return this.queue.run(async () => {
       const { sizes } = await this.ready();
       const offer = sizes.find((s) => s.digest === digest);
-      if (!offer) throw new PageError("This page trains other models than the session: open the session's own link.");
+      if (!offer) throw new PageError("This page cannot train the session's model; open the session's own link.");
       const { program } = await this.acrossLosses(() => this.program(offer));
       await this.session?.leave();
       return { trainer: await this.acrossLosses(() => this.trainer({ offer, seed }, program, true)), offer };
     });
   }
 
-  /** Ends what `lend` gave; the session that made room comes back. */
+  /** Closes a trainer that `lend` returned, and restores the session that released its textures for it. */
   giveBack(trainer: Trainer | undefined): void {
     void this.queue.run(async () => {
       trainer?.close();
@@ -318,7 +323,7 @@ export class Training {
     });
   }
 
-  /** Operations a second that a training will get out of this device, judged by the probe of products; 0: it has none. */
+  /** Estimates a training's operations per second on this device from the probe of products; 0: not measured. */
   async rate(): Promise<number> {
     if (!this.model().probe) await this.measured();
     const { loader, probe, recording, options } = this.model();
@@ -333,33 +338,35 @@ export class Training {
     return this.model().device.renderer;
   }
 
-  /** The text of a set that comes with the page. */
+  /** Returns a text that comes with the page. */
   async bundled(name: string): Promise<string> {
     const { texts } = await this.ready();
     const found = texts.find((text) => text.name === name);
-    if (!found) throw new PageError(`There is no set ${name}; there are ${texts.map((text) => text.name).join(", ")}.`);
+    if (!found) {
+      throw new PageError(`There is no text ${name}; expected one of ${texts.map((text) => text.name).join(", ")}.`);
+    }
     return (await this.model().loader.packed(found.file)) as string;
   }
 
-  /** The files of the programs that `create` would play here, or where this recording is played, and of the sets. */
+  /** Returns the files of the bundled texts and of the programs that `create` plays with this recording's kernel. */
   async files({ kernel }: Recording = this.model().recording): Promise<string[]> {
     const { sizes, texts } = await this.ready();
     const played = sizes.map((offer) => this.suiting(offer, kernel));
     return [...played.flatMap(({ file, generate, capture, interventions }) => [file, generate, capture, interventions]), ...texts.map(({ file }) => file)];
   }
 
-  /** The programs of a size for the kernel that this device plays best, or that a training began with. */
+  /** Returns a size's programs for the kernel chosen for this device, or for the one that a training began with. */
   private suiting(offer: Offer, kept?: string): Offer["programs"][number] {
     const { device, recording, wishes } = this.model();
     const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
     const fitting = offer.programs.filter((p) => p.draw_buffers <= buffers);
     const named = (kernel?: string) => fitting.find((p) => p.kernel === kernel);
     const found = named(kept) ?? named(recording.kernel) ?? fitting.at(-1);
-    if (!found) throw new PageError("This device renders to too few textures at once; training needs four.");
+    if (!found) throw new PageError(`This device renders to ${buffers} textures at once; training needs 4.`);
     return found;
   }
 
-  /** The program of this size that suits the device; throws where the device cannot hold it. */
+  /** Loads the training program of this size for the device. Throws PageError if the device cannot run it. */
   private async program(offer: Offer, kept?: string): Promise<{ program: Program; kernel: string }> {
     const { device, loader } = this.model();
     const chosen = this.suiting(offer, kept);
@@ -380,7 +387,7 @@ export class Training {
     return trainer;
   }
 
-  /** Does `work` again from its beginning where the browser took the graphics context meanwhile. */
+  /** Runs `work`, and restarts it if the graphics context is lost while it runs. */
   private async acrossLosses<T>(work: () => Promise<T>): Promise<T> {
     const { device } = this.model();
     for (;;) {
@@ -404,11 +411,11 @@ export class Training {
       await this.store.keep(STATE, { ...checkpoint, run: run.id } satisfies Kept);
       this.unkept = "";
     } catch (error) {
-      this.unkept = error instanceof Error ? error.message : String(error); // training continues without
+      this.unkept = error instanceof Error ? error.message : String(error); // training continues unsaved
     }
   }
 
-  /** Ends the session and forgets what was kept of it. */
+  /** Ends the session and deletes its saved state. */
   reset(): Promise<void> {
     return this.queue.run(async () => {
       this.leaveCurves();
@@ -419,7 +426,7 @@ export class Training {
     });
   }
 
-  /** Keeps the curves of the session, which ends. */
+  /** Saves the curves of the session before it ends. */
   private leaveCurves(): void {
     const { points, plan } = this.session ?? { points: [] };
     if (!plan || points.length < LEAST) return;
@@ -431,17 +438,17 @@ export class Training {
       tokenizer: offer.tokenizer,
       points: kept.map(({ step, loss, validation }) => ({ step, loss, ...(validation === undefined ? {} : { validation }) })),
     };
-    this.store.keep(EARLIER, this.earlier).catch(() => {}); // it is there in this visit
+    this.store.keep(EARLIER, this.earlier).catch(() => {}); // it remains available during this visit
   }
 
-  /** Forgets the curves of the training before. */
+  /** Deletes the curves of the previous training. */
   async forgetEarlier(): Promise<void> {
     this.earlier = null;
-    await this.store.forget(EARLIER).catch(() => {}); // nothing was kept
+    await this.store.forget(EARLIER).catch(() => {}); // a browser that stores nothing has none to delete
   }
 
   current(): Session {
-    if (!this.session) throw new PageError("Nothing is being trained.");
+    if (!this.session) throw new PageError("There is no training; create one first.");
     return this.session;
   }
 
@@ -454,25 +461,27 @@ export type { About };
 
 const KNOWN = ["preset", "tokenizer", "validation", "evalEvery", "sampleEvery", "steps", "lr", "min_lr", "warmup", "schedule"];
 
-/** Refuses what would be passed over, or mean nothing. */
+/** Throws PageError for unknown options, which would otherwise be ignored, and for invalid values. */
 export function checkConfig(config: TrainConfig): void {
   const unknown = Object.keys(config).find((key) => !KNOWN.includes(key));
-  if (unknown) throw new PageError(`config.${unknown} is not among what can be set here: ${KNOWN.join(", ")}.`);
+  if (unknown) throw new PageError(`config has no option ${unknown}; expected ${KNOWN.join(", ")}.`);
   const { validation = 0, evalEvery = 0, sampleEvery = 0 } = config;
-  if (!(validation >= 0 && validation < 1)) throw new PageError(`validation is ${validation}; it must be a share from 0 and below 1.`);
+  if (!(validation >= 0 && validation < 1)) throw new PageError(`validation is ${validation}; it must be in [0, 1).`);
   for (const [name, every] of Object.entries({ evalEvery, sampleEvery })) {
-    if (!(Number.isInteger(every) && every >= 0)) throw new PageError(`${name} is ${every}; it must be a whole number of steps, or 0 for never.`);
+    if (!(Number.isInteger(every) && every >= 0)) {
+      throw new PageError(`${name} is ${every}; it must be a positive integer, or 0 for never.`);
+    }
   }
 }
 
 function checkText(text: unknown): void {
-  if (typeof text !== "string") throw new PageError("The text to train on is no string.");
-  if (/[\ud800-\udfff]/u.test(text)) throw new PageError("The text holds half a surrogate pair.");
+  if (typeof text !== "string") throw new PageError("The text to train on must be a string.");
+  if (/[\ud800-\udfff]/u.test(text)) throw new PageError("The text holds an unpaired surrogate.");
 }
 
 const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
 
-/** The offer's settings with what was asked for in their place; the rest follows from those as on the desktop. */
+/** Returns the offer's settings, replaced by the requested ones. Missing ones are derived as on the desktop. */
 function rates(offer: Offer, asked: Partial<Rates>): Rates {
   const steps = asked.steps ?? offer.settings.steps;
   const lr = asked.lr ?? offer.settings.lr;
@@ -483,11 +492,13 @@ function rates(offer: Offer, asked: Partial<Rates>): Rates {
     warmup: asked.warmup ?? Math.min(100, Math.floor(steps / 20)),
     schedule: asked.schedule ?? offer.settings.schedule,
   };
-  if (!(Number.isInteger(steps) && steps >= 1)) throw new PageError(`Steps are ${steps}; they must be a whole number from 1.`);
+  if (!(Number.isInteger(steps) && steps >= 1)) throw new PageError(`steps is ${steps}; it must be an integer from 1.`);
   checkRate(lr);
-  if (!(found.min_lr >= 0 && found.min_lr <= lr)) throw new PageError(`The last learning rate is ${found.min_lr}; it must lie between 0 and ${lr}.`);
+  if (!(found.min_lr >= 0 && found.min_lr <= lr)) {
+    throw new PageError(`The last learning rate is ${found.min_lr}; it must be from 0 to ${lr}.`);
+  }
   if (!(Number.isInteger(found.warmup) && found.warmup >= 0 && found.warmup < steps)) {
-    throw new PageError(`Warmup is ${found.warmup} steps; it must end before the ${steps} steps do.`);
+    throw new PageError(`Warmup is ${found.warmup} steps; it must be shorter than the training's ${steps} steps.`);
   }
   if (!SCHEDULES.includes(found.schedule)) throw new PageError(`Schedule ${found.schedule} is not one of ${SCHEDULES.join(", ")}.`);
   return found;

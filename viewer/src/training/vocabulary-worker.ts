@@ -1,4 +1,4 @@
-// Trains a vocabulary, and measures how one cuts a text, beside the page.
+// Worker: trains a vocabulary, or measures how one tokenizes a text.
 
 import { splitAt } from "./batches";
 import { measure, trainBpe } from "./bpe";

@@ -1,4 +1,4 @@
-// Vocabularies to be looked at: trained and measured in a worker.
+// Trains vocabularies and measures their tokenization, in a worker.
 
 import { PageError } from "../gl/errors";
 import type { Bpe, Cut } from "./bpe";
@@ -12,12 +12,12 @@ function work<T>(job: VocabularyJob): Promise<T> {
   const worker = new VocabularyWorker();
   return new Promise<T>((resolve, reject) => {
     worker.onmessage = ({ data }: MessageEvent<T>) => resolve(data);
-    worker.onerror = (event) => reject(new PageError(`The text cannot be cut into tokens: ${event.message}`));
+    worker.onerror = (event) => reject(new PageError(`The text cannot be tokenized: ${event.message}`));
     worker.postMessage(job);
   }).finally(() => worker.terminate());
 }
 
-/** A vocabulary of at most `size` tokens, trained on all of a text but the last share; fewer where it gives fewer. */
+/** Trains a vocabulary of at most `size` tokens on a text without its last share. A short text gives fewer tokens. */
 export const vocabularyOf = (text: string, share: number, size: number) => work<Bpe>({ kind: "train", text, share, size });
 
 export const cutOf = (text: string, bpe: Bpe) => work<Cut>({ kind: "measure", text, bpe });

@@ -1,13 +1,13 @@
-// Trains a tokenizer and encodes a text beside the page, which stays free meanwhile.
+// Worker: trains a tokenizer and encodes a text.
 
 import { splitAt, type Ids } from "./batches";
 import { BpeError, encodeText, trainBpe, type Bpe } from "./bpe";
 
 export interface Job {
   text: string;
-  /** The share of the bytes, the last ones, that is kept for validation. */
+  /** The share of the bytes, at the end of the text, that is held back for validation. */
   validation: number;
-  /** `bytes`, or `bpe:N`: a tokenizer trained on the training part, unless there is one already. */
+  /** `bytes`, or `bpe:N` for a tokenizer trained on the training part, unless `bpe` gives one. */
   tokenizer: string;
   bpe?: Bpe | null;
 }
