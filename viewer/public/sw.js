@@ -1,4 +1,4 @@
-// Keeps the page itself for a visit without a network; weights and other checked files are kept by the page.
+// Caches the page for visits without a network. The page itself caches weights and other files that it checks by digest.
 const CACHE = `glgpt shell ${new URL(self.registration.scope).pathname}`;
 
 self.addEventListener("install", () => self.skipWaiting());
@@ -11,15 +11,15 @@ self.addEventListener("fetch", (event) => {
   event.respondWith(answer(request));
 });
 
-// The network's answer first, so that a new export is seen at once; the kept one where there is no network.
+// Asks the network first, so that a new export is seen at once; falls back to the cache without a network.
 async function answer(request) {
   let whole;
   try {
     const response = await fetch(request);
     if (!response.ok) return response;
-    const body = await response.blob(); // an answer that breaks off must not replace the one before
-    const headers = new Headers(response.headers); // its policies among them
-    headers.delete("Content-Encoding"); // the body is decoded
+    const body = await response.blob(); // complete before it is cached: an interrupted answer must not replace the old one
+    const headers = new Headers(response.headers); // including its security policies
+    headers.delete("Content-Encoding"); // the body is already decoded
     headers.delete("Content-Length");
     whole = new Response(body, { headers });
   } catch (error) {
@@ -30,7 +30,7 @@ async function answer(request) {
   try {
     await (await caches.open(CACHE)).put(request, whole.clone());
   } catch {
-    // a full disk only means no visit without a network
+    // on a full disk, only visits without a network are lost
   }
   return whole;
 }
