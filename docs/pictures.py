@@ -185,7 +185,7 @@ def page_textures(studio: Studio) -> None:
 def page_passes(studio: Studio) -> None:
     """Shows a token's passes with their times, and one of them."""
     with studio.page("#tokens=90", 1026, "Passes") as page:
-        page.get_by_role("button", name="Time them").click()
+        page.get_by_role("button", name="Measure times").click()
         page.wait_for_function("/slope over repeats|timer queries/.test(document.querySelector('.names').textContent)")
         page.locator(".passes ol li").nth(45).click()
         page.wait_for_timeout(1500)
@@ -203,7 +203,7 @@ def page_device(studio: Studio) -> None:
 def page_cut(studio: Studio) -> None:
     """Shows a layer that attends only to the previous token: both texts, compared word by word."""
     with studio.page("#tokens=60&layer=2&head=mean", 700, "Attention") as page:
-        page.get_by_label("Looks at").select_option("previous")
+        page.get_by_label("Attends to").select_option("previous")
         page.wait_for_function("document.querySelector('.intervention-bar .parting')")
         page.get_by_role("button", name="Compare the texts").click()
         page.wait_for_function(f"{WRITTEN} && document.querySelector('.compared .verdict')")
@@ -235,12 +235,12 @@ def page_train(studio: Studio) -> None:
         studio.shoot("page-train", page)
         page.get_by_role("button", name="Pause").click()
         page.locator(".stages").get_by_role("button", name="Write").click()
-        page.get_by_label("Continue after").fill("KING RICHARD:")
-        page.get_by_role("button", name="Write now").click()
+        page.get_by_label("Prompt").fill("KING RICHARD:")
+        page.get_by_role("button", name="Generate", exact=True).click()
         page.wait_for_function("/RICHARD:[^]{100}/.test(document.querySelector('.samples pre').textContent)")
         studio.shoot("page-write", page)
         page.locator(".stages").get_by_role("button", name="Score").click()
-        page.get_by_role("button", name="Score it now").click()
+        page.get_by_role("button", name="Score the model").click()
         page.wait_for_function("document.querySelector('.score .reliability')")
         studio.shoot("page-score", page)
 

@@ -1,4 +1,4 @@
-"""A Chromium without a window, and folders on a loopback server: for the tests, `measure.py` and `docs/pictures.py`."""
+"""Helpers to open exported pages in a headless Chromium: for the tests, `measure.py` and `docs/pictures.py`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from glgpt.tuning.kernel_selection import FETCHES
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
     "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
-    "--disable-gpu-watchdog "  # which takes the context where a busy machine draws for long
-    "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit "  # which withhold it after some losses
-    # Pages of the address bar that nobody sees, each with a renderer in every window; then what Playwright leaves out,
-    # whose list this one replaces.
+    "--disable-gpu-watchdog "  # it would take the context away when a draw is slow on a busy machine
+    "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit "  # they withhold it after several losses
+    # First, invisible pages of the address bar, each with a renderer in every window; then Playwright's own list, which
+    # this one replaces.
     "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,AimEnabled,"
     "DestroyProfileOnBrowserClose,HttpsFirstBalancedModeAutoEnable,HttpsUpgrades,LensOverlay,MediaRouter,"
     "NetworkTimeServiceQuerying,OptimizationHints,PaintHolding,PreconnectToSearch"
@@ -30,14 +30,14 @@ FLAGS = (
 
 
 def find_chromium() -> str:
-    """Where Chromium is on this machine. Raises GlgptError where there is none."""
+    """Returns the path of Chromium on this machine. Raises GlgptError if there is none."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not found:
         raise GlgptError("no Chromium on this machine: install it (Debian, Ubuntu: apt install chromium)")
     return found
 
 
-# What a page is at: for whoever reads of a wait that did not end.
+# Describes the state of a page, for the error message of a wait that timed out.
 STATE = """() => {
   const session = window.glgpt?.training?.session;
   const {status, doing, problem} = session ?? {};
@@ -49,7 +49,7 @@ STATE = """() => {
 
 
 def wait_without_eval(page: Any) -> Any:
-    """The page with another `wait_for_function`: Playwright's evals in the page, which its policy forbids."""
+    """Replaces the page's `wait_for_function`: Playwright's uses eval in the page, which the page's policy forbids."""
 
     def wait_for_function(expression: str, timeout: float = 90_000, polling: float = 50) -> SimpleNamespace:
         end = time.monotonic() + timeout / 1000
@@ -66,13 +66,13 @@ def wait_without_eval(page: Any) -> Any:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a folder, served as `glgpt serve` does until the block ends."""
+    """Serves a folder as `glgpt serve` does until the block ends; yields its address."""
     with serving(application(folder)) as address:
         yield address
 
 
 def remembering(measured: str) -> str:
-    """A script with which a page finds this JSON where it keeps what it measured of the device."""
+    """Returns a script that makes a page find this JSON as its stored measurements of the device."""
     return f"""
 const get = Storage.prototype.getItem;
 Storage.prototype.getItem = function (key) {{
@@ -81,7 +81,7 @@ Storage.prototype.getItem = function (key) {{
 
 
 def preferring(rows: str) -> str:
-    """The same for a device that is faster with these columns of one-row products, `strided` or `contiguous`."""
+    """Returns such a script for a device whose one-row products are faster with `strided` or `contiguous` columns."""
     names = {"strided": 9.0, "contiguous": 9.0, rows: 1.0}
     names |= {label: 1.0 for kernel in KERNELS for label in (kernel, f"{kernel}-contiguous")}
     return remembering(json.dumps({f"{name} {fetch}": ms for name, ms in names.items() for fetch in FETCHES}))

@@ -1,4 +1,4 @@
-"""An exported folder on a loopback server, and a real Chromium to open it in."""
+"""Fixtures: exported pages on a loopback server, and a real Chromium to open them in."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from training_page import presets_for_tests
 from glgpt.errors import GlgptError
 from glgpt.system.files import data_path
 
-TOKENS = 12  # of the text that a page writes when it opens, unless its address says otherwise
-LOUD = ("warning", "error", "assert")  # of what a page writes to the console
-# Chromium took the context, as it may on a busy machine: the page must recover.
+TOKENS = 12  # tokens that a page generates when it opens, unless its address sets another number
+LOUD = ("warning", "error", "assert")  # kinds of console messages that fail a test
+# Chromium may take the context away on a busy machine; the page must recover.
 TAKEN = "CONTEXT_LOST_WEBGL: loseContext"
 
 
@@ -65,7 +65,7 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
-    """deep(family): the folder of a model of twelve blocks (`deep_models`), and that of its page."""
+    """deep(family): the folders of a model with twelve blocks (`deep_models`) and of its page."""
     from glgpt.page.export import export
 
     def made(family: str) -> tuple[Path, Path]:
@@ -84,7 +84,7 @@ def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
 
 @pytest.fixture(scope="session")
 def single_file(once: Callable[..., Path]) -> Path:
-    """The embedded model's page in one file, f32."""
+    """The embedded model's page as a single file, f32."""
     from glgpt.page.export import export
 
     return once("single", lambda folder: export(None, folder / "page.html", "f32", single_file=True)) / "page.html"
@@ -92,7 +92,7 @@ def single_file(once: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[..., str]]:
-    """Serves a folder and gives its address: as `glgpt serve` does, or (`plain`) as `python -m http.server` does."""
+    """Serves a folder and returns its address: like `glgpt serve`, or (`plain`) like `python -m http.server`."""
     from glgpt.page.serve import application, serving
 
     with contextlib.ExitStack() as stack:
@@ -110,16 +110,16 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def complaints() -> list[str]:
-    """What pages have complained of: exceptions and rejections that nobody caught, warnings and errors logged."""
+    """Uncaught exceptions and rejections of all pages, and the warnings and errors that they logged."""
     return []
 
 
 @pytest.fixture(scope="session")
 def remembers(once: Callable[..., Path], exported: Path, serve: Callable[..., str], chromium: str) -> str:
-    """A script with which a page finds its kernels measured, as at a second visit.
+    """A script that makes a page find its kernels measured, as on a second visit.
 
-    Else it would measure them when it rests, in the midst of a test. The embedded model's page does it, once for all
-    workers; what another page would measure has the same names.
+    Otherwise an idle page would measure them in the middle of a test. The embedded model's page measures them once for
+    all workers; other pages use the same names.
     """
 
     def fill(folder: Path) -> None:
@@ -135,7 +135,7 @@ def remembers(once: Callable[..., Path], exported: Path, serve: Callable[..., st
 
 
 class Browsers:
-    """Chromiums, one for all tests of a module that start it with the same flags."""
+    """Running Chromiums: tests of a module that use the same flags share one."""
 
     def __init__(self, chromium: str) -> None:
         self._executable = chromium
@@ -143,7 +143,7 @@ class Browsers:
         self._running: dict[tuple[str, ...], Any] = {}
 
     def context(self, flags: Sequence[str], profile: Path | None, **options: Any) -> Any:
-        """A fresh profile in memory, or in a browser of its own with this folder for it."""
+        """Returns a context with a fresh profile in memory or, with `profile`, in its own browser."""
         launch: dict[str, Any] = {"executable_path": self._executable, "headless": True, "args": [*flags]}
         chromium = self._playwright.chromium
         if profile:
@@ -161,7 +161,7 @@ class Browsers:
 
 @pytest.fixture(scope="module")
 def browsers(chromium: str, remembers: str) -> Iterator[Browsers]:
-    """Closed with the module: Playwright keeps an event loop running, which tests elsewhere must not find."""
+    """Closed after each module, because Playwright's running event loop would disturb other tests."""
     started = Browsers(chromium)
     yield started
     started.close()
@@ -169,11 +169,11 @@ def browsers(chromium: str, remembers: str) -> Iterator[Browsers]:
 
 @pytest.fixture
 def browse(browsers: Browsers, tmp_path: Path, complaints: list[str], remembers: str) -> Iterator[Callable[..., Any]]:
-    """Opens an address in a fresh profile; fails the test for a complaint but those that match `provokes`.
+    """Opens an address in a fresh profile; fails the test for a complaint that does not match `provokes`.
 
-    The profile is in memory and the browser other tests' too, but with `own`: then both are the test's alone, and the
-    profile is on the disk. With `measures`, the page has not measured its kernels yet. Nothing moves unless a test asks
-    for it: drawing the frames of an animation takes longer than the text that it accompanies.
+    The profile is in memory and the browser is shared with other tests. With `own`, the test has its own browser with a
+    profile on disk. With `measures`, the page has not measured its kernels yet. Animations are off unless a test asks
+    for them, because drawing their frames takes longer than generating the text.
     """
     expected = [TAKEN]
     contexts = []

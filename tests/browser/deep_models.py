@@ -1,4 +1,4 @@
-"""A GPT-2 and a Llama of twelve blocks, tiny and random: a view that sorts blocks as text shows them out of order.
+"""A tiny random GPT-2 and Llama with twelve blocks, to catch views that sort block numbers as text.
 
 The Llama is an instruct model: it has special tokens and a chat template.
 """
@@ -19,7 +19,7 @@ from glgpt.text.files import Text
 from glgpt.text.tokenizer_training import make_tokenizer
 
 BLOCKS = 12
-SPREAD = 0.2  # of the weights: wide enough that each block changes the residual stream visibly
+SPREAD = 0.2  # standard deviation of the weights: large enough that each block visibly changes the residual stream
 SPECIAL = {"<|start|>": 256, "<|end|>": 257}
 CONFIGS: dict[str, ModelConfig] = {
     "gpt2": GPT2Config.sized(256, 96, 32, BLOCKS, 2),

@@ -1,4 +1,6 @@
-"""The page beside the desktop, by turns, on one machine: time a token, prefill, load, and memory of export and load.
+"""Compares the page with the desktop on one machine: time per token, prefill, load time, and memory of export and load.
+
+It measures the page and the desktop alternately.
 
 python tests/browser/measure.py [MODEL] [--dtype f16] [--rounds 7] [--mbit 50] [--flags="--use-angle=..."]
 
@@ -34,7 +36,7 @@ SAMPLED = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": 1}
 
 
 def exported(source: str | Path, out: Path, dtype: str) -> dict[str, float]:
-    """Exports the page in a process of its own; seconds, and its most memory in MB, without what it mapped of files."""
+    """Exports the page in a separate process; returns seconds and its peak memory in MB, without mapped files."""
     start, most = time.perf_counter(), 0
     command = [sys.executable, "-m", "glgpt", "export", "--model", str(source), "--out", str(out), "--dtype", dtype]
     with subprocess.Popen(command) as process:
@@ -49,7 +51,7 @@ def exported(source: str | Path, out: Path, dtype: str) -> dict[str, float]:
 
 
 def desktop_times(model: LanguageModel, ids: list[int], how: dict[str, Any]) -> tuple[float, float]:
-    """Milliseconds of the first token and of each that follows."""
+    """Returns milliseconds of the first token and of each following one."""
     start = time.perf_counter()
     tokens = model.generate_ids(ids, TOKENS, **how)
     next(tokens)
@@ -75,7 +77,7 @@ FETCHED = "performance.getEntriesByType('resource').reduce((bytes, entry) => byt
 
 
 def slow_down(page: Any, mbit: float) -> None:
-    """Has the page fetch over a line of so many Mbit/s."""
+    """Limits the page's network to this many Mbit/s."""
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
     conditions = {"latency": 20, "downloadThroughput": mbit * 1e6 / 8, "uploadThroughput": mbit * 1e6 / 8}
@@ -83,7 +85,7 @@ def slow_down(page: Any, mbit: float) -> None:
 
 
 def load_figures(page: Any, visit: Callable[[], Any], weights: int) -> dict[str, float]:
-    """Seconds until the page can be used and until its first token, what it fetched, and its script's most memory."""
+    """Returns seconds until the page is ready and until its first token, MB fetched, and the script's peak memory."""
     start = time.perf_counter()
     visit()
     page.evaluate("glgpt.ready")
@@ -99,13 +101,13 @@ def load_figures(page: Any, visit: Callable[[], Any], weights: int) -> dict[str,
 
 
 def main() -> None:
-    """Prints the figures as JSON."""
+    """Prints the measurements as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="shakespeare")
     parser.add_argument("--dtype", default="f32", choices=tuple(FORMATS))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--mbit", type=float, default=1000, help="of the line that the page is fetched over")
-    parser.add_argument("--flags", default=" ".join(FLAGS), help="of Chromium")
+    parser.add_argument("--mbit", type=float, default=1000, help="network speed while the page loads")
+    parser.add_argument("--flags", default=" ".join(FLAGS), help="Chromium's flags")
     parser.add_argument("--work", default=None, help="folder to keep the model and its page in (default: a new one)")
     args = parser.parse_args()
     work = Path(args.work or tempfile.mkdtemp())
@@ -131,7 +133,7 @@ def main() -> None:
         slow_down(page, args.mbit)
         for visit, go in {"first visit": lambda: page.goto(address), "second visit": page.reload}.items():
             figures[visit] = load_figures(page, go, weights)
-            page.evaluate("glgpt.warmUp()")  # as the page does by itself when it rests
+            page.evaluate("glgpt.warmUp()")  # an idle page does this automatically
         ids = [(7 * i) % model.config.vocab_size for i in range(PROMPT)]
         turns: dict[str, Callable[[], Any]] = {
             "page": lambda: page.evaluate(PAGE_TIMES, [ids, TOKENS, GREEDY]),

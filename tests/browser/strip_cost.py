@@ -1,10 +1,10 @@
-"""What looking costs: tokens with all of the page open beside tokens with nothing drawn, by turns, in one page.
+"""Measures the cost of drawing: generates alternately with everything on the page open and with nothing drawn.
 
 python tests/browser/strip_cost.py [--rounds 12] [--tokens 120] [--dtype f16] [--flags="--use-angle=..."] [--json]
 
-`closed` has the Device tab, which draws nothing while text comes; `open` the Text tab with the machine, alternatives
-and settings; `attention` the Attention tab, whose grid grows with the text. The figure is the median of the rounds'
-ratios: a machine that changes its speed does so in all. Processor time is that of all of Chromium's processes.
+`closed` shows the Device tab, which draws nothing during generation; `open` the Text tab with the machine, alternatives
+and settings; `attention` the Attention tab, whose grid grows with the text. The result is the median of each round's
+ratio, so that a change of the machine's speed cancels out. Processor time includes all of Chromium's processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOTE = """() => {
     return made;
   };
 }"""
-# Another seed writes another text; waiting asks nothing of the page meanwhile, which would have it draw.
+# A new seed generates a new text. Waiting on a promise does not poll the page, which would make it draw.
 WRITE = """(seed) => new Promise((done) => {
   glgpt.written = (...told) => done(told);
   location.hash = location.hash.replace(/seed=\\d+/, `seed=${seed}`);
@@ -40,7 +40,7 @@ WRITE = """(seed) => new Promise((done) => {
 
 
 def below(root: int) -> list[int]:
-    """A process and all that it and those have begun."""
+    """Returns the ids of a process and of all its descendants."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -55,7 +55,7 @@ def below(root: int) -> list[int]:
 
 
 def processor_seconds() -> float:
-    """Seconds of the processor that everything below this process has had; 0 where the system does not tell."""
+    """Returns the processor seconds of all descendants of this process; 0 if the system does not report them."""
     ticks = 0
     for pid in below(os.getpid())[1:]:
         try:
@@ -66,14 +66,14 @@ def processor_seconds() -> float:
 
 
 def measured(page: Any, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Milliseconds a token, and of processor time, of each view in each round; the first round is left out."""
+    """Returns milliseconds and processor milliseconds per token for each view and round, without the first round."""
     found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in VIEWS}
     seeds = itertools.count(2)
     for number in range(rounds + 1):
         for kind in sorted(VIEWS, reverse=bool(number % 2)):
             seed = next(seeds)
             page.get_by_role("navigation", name="Views").get_by_role("button", name=VIEWS[kind], exact=True).click()
-            page.wait_for_timeout(1500)  # what the view draws at rest
+            page.wait_for_timeout(1500)  # until the view has finished drawing
             before = processor_seconds()
             ms, count = page.evaluate(WRITE, seed)
             used = processor_seconds() - before
@@ -83,7 +83,7 @@ def measured(page: Any, rounds: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def figures(found: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
-    """Medians, and the medians of the ratios to `closed`."""
+    """Returns medians, and medians of the ratios to `closed`."""
     told: dict[str, Any] = {}
     for kind, runs in found.items():
         told[kind] = {
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--dtype", default="f16")
-    parser.add_argument("--flags", help="Chromium's flags in place of the tests' (a GPU: --use-angle=vulkan)")
+    parser.add_argument("--flags", help="Chromium's flags instead of the tests' (for a GPU: --use-angle=vulkan)")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
@@ -127,7 +127,7 @@ def main() -> None:
     for kind, row in told.items():
         share = f", {row['times_closed']:.3f} of closed" if "times_closed" in row else ""
         used = f", {row['processor_times_closed']:.3f} of closed" if "times_closed" in row else ""
-        print(f"{kind:10} {row['ms']:7.2f} ms a token{share}; processor {row['processor_ms']:7.2f} ms{used}")
+        print(f"{kind:10} {row['ms']:7.2f} ms per token{share}; processor {row['processor_ms']:7.2f} ms{used}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The host's dashboard in Chromium, on a gateway whose devices do what a test says."""
+"""Tests the host's dashboard in Chromium, against a gateway whose devices are controlled by the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glgpt.system.files import data_path
 
 NORMAL, PHONE = {"width": 1366, "height": 768}, {"width": 390, "height": 844}
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-SILENT = "Failed to load resource|ERR_CONNECTION"  # what the console says of a server that does not answer
+SILENT = "Failed to load resource|ERR_CONNECTION"  # console messages about a server that does not answer
 DRAWN = """() => {
   const canvas = document.querySelector('.loss canvas');
   const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
@@ -47,7 +47,7 @@ def launched(chromium: str) -> Iterator[Any]:
 
 @pytest.fixture
 def visit(launched: Any) -> Iterator[Callable[..., Any]]:
-    """visit(address): a page in a fresh profile; the test fails for a complaint but those that match `provokes`."""
+    """visit(address): a page in a fresh profile; the test fails for a complaint that does not match `provokes`."""
     complaints, expected, contexts = [], [], []
 
     def open_page(address: str, provokes: str = "^$", **options: Any) -> Any:
@@ -67,7 +67,7 @@ def visit(launched: Any) -> Iterator[Callable[..., Any]]:
 
 
 class Session:
-    """A gateway that can be stopped and started again at its address."""
+    """A gateway that can be stopped and restarted at the same address."""
 
     def __init__(self, folder: Path, **terms: Any) -> None:
         self.files = make_files(folder / "run", name="together", **terms)
@@ -95,7 +95,7 @@ class Session:
         return peer
 
     def round(self, peers: list[Peer], **changed: Any) -> None:
-        """All devices train a round."""
+        """Trains one round on each device."""
         for peer in peers:
             round_ = peer.next("round")
             assert peer.train(round_, round_["parameters"] + np.float32(0.1), **changed)["type"] == "accepted"
@@ -119,7 +119,7 @@ def confirm(page: Any, action: str) -> None:
 def test_two_devices_are_followed_through_a_round(session: Session, visit: Callable[..., Any]) -> None:
     page = visit(session.link)
     expect(page.get_by_text("No device has joined yet.")).to_be_visible()
-    expect(page.get_by_text("A curve begins with the first finished round.")).to_be_visible()
+    expect(page.get_by_text("The curve starts after the first round.")).to_be_visible()
     assert "host=" not in page.url  # the token would stay in the history
     one = session.join("one", device="ANGLE (Fast GPU)", kind="browser")
     two = session.join("<b>two</b>", kind="desktop")
@@ -129,7 +129,7 @@ def test_two_devices_are_followed_through_a_round(session: Session, visit: Calla
     expect(row(page, "one")).to_contain_text("Step 2 of 4")
     for text in ("ANGLE (Fast GPU)", "3.250", "1,234", "42 ms"):
         expect(row(page, "one")).to_contain_text(text)
-    expect(page.get_by_role("rowheader", name="<b>two</b>")).to_be_visible()  # a name is text
+    expect(page.get_by_role("rowheader", name="<b>two</b>")).to_be_visible()  # names are text, not markup
     assert one.train(first, first["parameters"] + 1)["type"] == "accepted"
     expect(row(page, "one")).to_contain_text("Update received")
     expect(page.get_by_role("progressbar", name="Round 1: 1 of 2 updates")).to_be_visible()
@@ -141,7 +141,7 @@ def test_two_devices_are_followed_through_a_round(session: Session, visit: Calla
     expect(page.get_by_role("region", name="Rounds", exact=True).get_by_role("row")).to_have_count(3)
     assert page.title() == "Round 2 of 5: together"
     page.reload()
-    expect(row(page, "one")).to_be_visible()  # this tab keeps the token
+    expect(row(page, "one")).to_be_visible()  # the token is stored for this tab
 
 
 def test_pause_resume_and_remove(session: Session, visit: Callable[..., Any]) -> None:
@@ -207,7 +207,7 @@ def test_a_device_joins_by_a_new_link_until_it_is_revoked(session: Session, visi
 def test_the_end_is_said_when_the_server_stops(session: Session, visit: Callable[..., Any]) -> None:
     page = visit(session.link, provokes=SILENT)
     page.get_by_role("button", name="End the session").click()
-    expect(page.get_by_role("dialog")).to_contain_text("5 of 5 rounds have not been done.")
+    expect(page.get_by_role("dialog")).to_contain_text("5 of 5 rounds are not done yet.")
     expect(page.get_by_role("button", name="Cancel")).to_be_focused()
     confirm(page, "End the session")
     page.wait_for_function("!document.querySelector('dialog').open")
@@ -227,7 +227,7 @@ def test_a_server_that_restarts_is_found_again(session: Session, visit: Callable
     session.stop()
     expect(page.get_by_text("The server does not answer.")).to_be_visible()
     expect(page.get_by_role("button", name="Pause")).to_be_disabled()
-    expect(row(page, "one")).to_be_visible()  # as it was known last
+    expect(row(page, "one")).to_be_visible()  # its last known state
     session.start()
     expect(page.get_by_text("The server does not answer.")).to_be_hidden()
     expect(row(page, "one")).to_contain_text("Offline")
@@ -264,7 +264,7 @@ def test_links_that_are_not_the_hosts(session: Session, visit: Callable[..., Any
 
 
 def test_the_hosts_link_works_once(session: Session, visit: Callable[..., Any]) -> None:
-    """Its token stayed in the history, where it was good for years."""
+    """Regression: its token stayed in the browser's history and was valid for years."""
     link = f"{session.host.address}#host={session.host.gateway.invitations.create(kind=HOST_LINK)}"
     page = visit(link, provokes="status of 401")
     expect(page.get_by_text("No device has joined yet.")).to_be_visible()
@@ -275,7 +275,7 @@ def test_the_hosts_link_works_once(session: Session, visit: Callable[..., Any]) 
         again()
         expect(page.get_by_text("No device has joined yet.")).to_be_visible()
     other = visit(link, provokes="status of 401")
-    expect(other.get_by_role("alert")).to_contain_text("This host link was used already")
+    expect(other.get_by_role("alert")).to_contain_text("This host link has already been used")
 
 
 def test_it_fits_both_sizes_and_axe_finds_nothing(session: Session, visit: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""The exported page in the Firefox that is installed, driven over WebDriver BiDi, which it speaks by itself."""
+"""Tests the exported page in the installed Firefox, driven over its built-in WebDriver BiDi."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from glgpt import LanguageModel
 from glgpt.page.export import export
 
 PROMPT = "First Citizen:\nBefore we proceed"
-# Firefox makes no WebGL without a display, headless or not; the software driver under Xvfb is on none of its lists.
+# Firefox offers no WebGL without a display, not even when headless, and has to be forced to use the driver under Xvfb.
 PREFERENCES = 'user_pref("webgl.force-enabled", true);\nuser_pref("browser.shell.checkDefaultBrowser", false);\n'
 Evaluate = Callable[[str], Any]
 
 
 @pytest.fixture
 def display() -> Iterator[str]:
-    """An X server without a screen."""
+    """A virtual X server."""
     if not shutil.which("Xvfb"):
         pytest.fail("no Xvfb on this machine: install it (Debian, Ubuntu: apt install xvfb)")
     read, write = os.pipe()
@@ -44,7 +44,7 @@ def display() -> Iterator[str]:
 
 @pytest.fixture
 def firefox(display: str, tmp_path: Path) -> Iterator[str]:
-    """The address at which a Firefox of its own profile takes BiDi commands."""
+    """The address at which a Firefox with a fresh profile accepts BiDi commands."""
     found = shutil.which("firefox-esr") or shutil.which("firefox")
     if not found:
         pytest.fail("no Firefox on this machine: install it (Debian: apt install firefox-esr)")
@@ -68,9 +68,9 @@ def firefox(display: str, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def browse(firefox: str, remembers: str) -> Iterator[Callable[..., Evaluate]]:
-    """Opens an address; the answer evaluates JavaScript in the page, awaiting what it promises.
+    """Opens an address; returns a function that evaluates JavaScript in the page and awaits its promise.
 
-    Fails the test for an exception that nobody caught, or an error in the console that has no `provokes` in it.
+    Fails the test for an uncaught exception, or an error in the console that does not contain `provokes`.
     With `measures`, the page has not measured its kernels yet.
     """
     numbers = count(1)
@@ -106,7 +106,7 @@ def browse(firefox: str, remembers: str) -> Iterator[Callable[..., Evaluate]]:
             return evaluate
 
         yield open_page
-        call("browsingContext.getTree")  # what was said before it is heard by now
+        call("browsingContext.getTree")  # afterwards, all earlier log entries have arrived
     assert [said for said in complaints if not any(part in said for part in provoked)] == [], "the page complained"
 
 
@@ -128,7 +128,7 @@ def test_firefox_says_what_the_desktop_says(
 def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
     once: Callable[..., Path], browse: Callable[..., Evaluate]
 ) -> None:
-    """Opened from the disk, without a server: a bundled set, tokens, a training, a text, a score."""
+    """Opens it from disk, without a server: a bundled data set, tokens, a training, a text, a score."""
 
     def fill(folder: Path) -> None:
         with presets_for_tests():
@@ -157,7 +157,7 @@ def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
 def test_firefox_keeps_the_policy(
     exported: Path, single_file: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], single: bool
 ) -> None:
-    """The page runs without a violation, and a script that is slipped in does not."""
+    """The page runs without violations, and an injected script does not run."""
     evaluate = browse(single_file.as_uri() if single else serve(exported), provokes="Content-Security-Policy")
     evaluate("(addEventListener('securitypolicyviolation', (e) => (window.seen ??= []).push(e.effectiveDirective)), 0)")
     evaluate("glgpt.ready")

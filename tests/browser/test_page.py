@@ -1,4 +1,4 @@
-"""The exported page in a real Chromium: the desktop's numbers, and every way in which it can go wrong."""
+"""Tests the exported page in Chromium: its numbers equal the desktop's, also on poorer devices and on later visits."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_sampling_draws_what_the_desktop_draws(exported: Path, serve: Serve, bro
         {"temperature": 0.8, "seed": 1},
         {"temperature": 1.2, "seed": 7, "topK": 20, "topP": 0.9},
         {"temperature": 0.9, "seed": 2**40 + 3, "topP": 0.9},
-        {"temperature": 1.0, "seed": 2, "topK": 900},  # more than the candidates: drawn from the row
+        {"temperature": 1.0, "seed": 2, "topK": 900},  # more than there are candidates: sampled from the whole row
         {"temperature": 0, "seed": 1, "repetitionPenalty": 1.4},
         {"temperature": 0.9, "seed": 5, "topK": 30, "repetitionPenalty": 1.2, "logitBias": {"199": -100, "12": 4}},
     ):
@@ -137,7 +137,7 @@ def test_poorer_devices(
 
 
 def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Each token of a text that is written one by one is drawn with the seed's first number."""
+    """Catches: every token of a text generated in pieces is drawn with the seed's first random number."""
     page = browse(serve(exported) + "#tokens=6&seed=3")
     page.evaluate("glgpt.ready")
     page.wait_for_function("!document.querySelector('.caret')")
@@ -155,7 +155,7 @@ def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, brows
     assert page.evaluate(words) == whole
 
 
-# Waits until the browser keeps the page itself and all files that a later visit may ask for.
+# Waits until the browser has cached the page and all files that a later visit may request.
 KEPT = """async () => {
   const parts = [...document.querySelectorAll('script[src], link[rel=stylesheet]')].map((e) => e.src ?? e.href);
   const {files} = glgpt.model.manifest;
@@ -172,7 +172,7 @@ def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: 
     page.evaluate(KEPT)
     assert page.evaluate("[glgpt.info().guessed, glgpt.model.probe]") == [True, None]
     assert page.evaluate("glgpt.model.complete") is False
-    page.wait_for_function("glgpt.model.probe", timeout=300_000)  # nobody asks for it: the page rests
+    page.wait_for_function("glgpt.model.probe", timeout=300_000)  # an idle page measures automatically
     assert page.evaluate("glgpt.model.complete") is True
     (measured,) = page.evaluate("Object.entries(localStorage).filter(([key]) => key.startsWith('glgpt probe '))")
     assert json.loads(measured[1]) == page.evaluate("glgpt.model.probe") != {}
@@ -188,7 +188,7 @@ def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: 
 
 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Parity too, whose reference nothing asked for before."""
+    """Includes parity, whose reference has not been requested before."""
     page = browse(serve(exported), own=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
@@ -202,12 +202,12 @@ def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Br
 STRANGER = """
 const get = WebGL2RenderingContext.prototype.getParameter;
 WebGL2RenderingContext.prototype.getParameter = function (name) {
-  return name === 0x9246 ? "a GPU that nobody knows" : get.call(this, name);
+  return name === 0x9246 ? "an unknown GPU" : get.call(this, name);
 };"""
 
 
 def test_what_was_measured_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
-    """A first visit guesses another recording than the one that is measured: whose files nothing has asked for."""
+    """The measured recording differs from the first visit's default, so its files have not been requested before."""
     page = browse(serve(exported), STRANGER, own=True, measures=True)
     page.evaluate("glgpt.ready")
     assert page.evaluate("glgpt.info().rows") == "strided"
@@ -216,7 +216,7 @@ def test_what_was_measured_needs_no_network(exported: Path, serve: Serve, browse
     page.context.set_offline(True)
     page.reload()
     page.evaluate("glgpt.ready")
-    assert page.evaluate("glgpt.info().rows") == "contiguous"  # as llvmpipe likes it
+    assert page.evaluate("glgpt.info().rows") == "contiguous"  # the fastest on llvmpipe
     assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5}).then((r) => r.ids.length)") == 5
     page.evaluate("glgpt.intervene(['h.0.mlp'])")
 
@@ -237,10 +237,10 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
 
 @pytest.mark.alone
 def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, browse: Browse) -> None:
-    """No task takes 50 ms at the speed of an idle page, but for the time that the machine gave to others meanwhile.
+    """No task takes 50 ms, corrected for the time that the machine spent on other processes.
 
-    A worker that does nothing else adds some numbers up every 5 ms. It is slowed down and held up as the page is; a
-    factor of three at most is put down to the machine.
+    A worker sums numbers every 5 ms. A busy machine slows and delays it as it does the page; a factor of at most three
+    is attributed to the machine.
     """
     page = browse(serve(exported) + "#tokens=60", reduced_motion="no-preference")
     page.evaluate("glgpt.ready")
@@ -290,7 +290,7 @@ def test_single_file_from_disk(browse: Browse, single_file: Path, desktop: Any) 
 
 
 def test_alternatives_are_those_of_the_logits(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
-    """A probability beside a token is not the model's, or not that with which it was sampled."""
+    """Catches: a probability shown for a token is not the model's, or not the one it was sampled with."""
     page, ids = browse(serve(exported)), desktop.encode(PROMPT)
     page.evaluate("glgpt.ready")
     script = """async (o) => {
@@ -313,10 +313,10 @@ def test_alternatives_are_those_of_the_logits(exported: Path, serve: Serve, brow
 
 
 def test_a_token_costs_a_few_texels_of_reading(exported: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(exported) + "#tokens=1&view=device")  # Text reads a row once, for its chart
+    page = browse(serve(exported) + "#tokens=1&view=device")  # the Text tab would read one row of logits for its chart
     page.evaluate("glgpt.ready")
     script = """async (options) => {
-      await glgpt.generate({prompt: 'To be', tokens: 1});  // behind what the page writes by itself
+      await glgpt.generate({prompt: 'To be', tokens: 1});  // waits for the text that the page generates when it opens
       const gl = WebGL2RenderingContext.prototype, get = gl.getBufferSubData;
       let bytes = 0;
       gl.getBufferSubData = function (target, offset, into) {
@@ -342,7 +342,7 @@ def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Bro
     assert "SwiftShader" in page.evaluate("glgpt.info().renderer")
     ids = desktop.encode(PROMPT)
     expected = desktop.logits(ids)
-    # Another compiler rounds differently: twice what is granted where both use Mesa.
+    # Another compiler rounds differently: twice the tolerance used if both use Mesa.
     np.testing.assert_allclose(logits(page, ids, expected.shape[1]), expected, atol=2e-4, rtol=1e-5)
     asked = {"prompt": PROMPT, "tokens": 24, "temperature": 0}
     greedy = list(desktop.generate_ids(ids, 24, temperature=0))
@@ -356,7 +356,7 @@ def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Br
     address = serve(tmp_path / "site", plain=True)
     page = browse(
         address + "module/", provokes="status of 404"
-    )  # the example names no icon, and the browser asks for one
+    )  # the example has no icon, and the browser requests one
     start = "To be, or not to be"
     page.wait_for_function(f"document.querySelector('pre').textContent.length > {len(start) + 80}")
     (tmp_path / "site" / "own.html").write_text("<!doctype html><title>own</title>")
@@ -378,6 +378,6 @@ def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Br
     }"""
     found = page.evaluate(script)
     assert found["text"] and found["same"] and found["shape"][0] == 8 and found["short"] > 1
-    assert found["heard"][0]["done"] < found["heard"][-1]["done"]  # each call has an object of its own
+    assert found["heard"][0]["done"] < found["heard"][-1]["done"]  # each call gets a new object
     assert found["wrong"] == "generate has no option max_tokens: did you mean tokens?"
     assert (found["stopped"], found["lost"]) == ("aborted", True) and "disposed" in found["after"]

@@ -1,4 +1,4 @@
-"""Dark and light: every text of every view can be read, and what is drawn follows a change of the scheme."""
+"""Tests dark and light: the text of every view has enough contrast, and drawings follow a change of the scheme."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ pytestmark = pytest.mark.slow
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
 
-LEAST = 4.5  # WCAG 2.2, 1.4.3: of text against what lies behind it; what is disabled is excepted there
+LEAST = 4.5  # minimum contrast of text with its background, except in disabled controls (WCAG 2.2, 1.4.3)
 VIEWS = ("text", "attention", "blocks", "textures", "passes", "train", "device")
 
-# [contrast, text, element] of whatever is read: text nodes, values of fields. All backgrounds at the middle of a text
-# are laid over one another by a canvas, which knows every notation of a colour. Relative luminance is WCAG's of sRGB.
+# Returns [contrast, text, element] for text nodes and values of fields. A canvas, which parses every notation of a
+# colour, blends all backgrounds at the middle of a text. Relative luminance is WCAG's, for sRGB.
 CONTRASTS = """() => {
   const flat = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
   const luminance = () => {
@@ -79,7 +79,7 @@ def open_view(page: Any, view: str) -> None:
 
 
 def too_faint(page: Any) -> list[Any]:
-    """What cannot be read, in the light scheme and then in the dark one, in which the page is again afterwards."""
+    """Returns texts with too little contrast in the light and then in the dark scheme, which stays active."""
     faint = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
@@ -99,7 +99,7 @@ def test_every_text_can_be_read(site: Path, serve: Serve, browse: Browse) -> Non
     for view in VIEWS:
         open_view(page, view)
         faint[view] = too_faint(page)
-        if view == "train":  # with all that a training shows
+        if view == "train":  # and again with everything that a training shows
             page.get_by_role("button", name="One step").click()
             page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.busy')")
             page.get_by_text("Schedule", exact=True).click()
@@ -110,7 +110,7 @@ def test_every_text_can_be_read(site: Path, serve: Serve, browse: Browse) -> Non
                 page.wait_for_function(f"Boolean(document.querySelector({shown!r}))")
                 faint[stage] = too_faint(page)
             page.get_by_role("button", name="Reset").click()
-            page.get_by_role("button", name="Forget the model?").click()
+            page.get_by_role("button", name="Delete the model?").click()
         if view == "device":
             page.get_by_role("button", name="Compare").click()
             page.wait_for_function("/PASS/.test(document.querySelector('.verdict').textContent)")
@@ -119,7 +119,7 @@ def test_every_text_can_be_read(site: Path, serve: Serve, browse: Browse) -> Non
 
 
 def brightness(page: Any, selector: str) -> float:
-    """The mean of an element as it is seen, from 0 to 1."""
+    """Returns the mean brightness of an element on the screen, from 0 to 1."""
     script = """async (data) => {
       const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
       const image = await createImageBitmap(new Blob([bytes], {type: 'image/png'}));
@@ -133,18 +133,18 @@ def brightness(page: Any, selector: str) -> float:
 
 
 def test_drawings_follow_a_change_of_the_scheme(site: Path, serve: Serve, browse: Browse) -> None:
-    """They let the page shine through; curves, which are drawn in its colours, are drawn again."""
+    """Pictures are transparent and show the page's background; curves use its colours and are drawn again."""
     look = {"color_scheme": "light", "reduced_motion": "no-preference"}
     page = browse(serve(site) + "#prompt=To+be&tokens=12&view=text", **look)
     page.evaluate("glgpt.ready")
     page.wait_for_function("document.querySelector('.token:not(.given)') && !document.querySelector('.caret')")
-    # What is drawn of the curves is grid for the most part, which is little apart from the ground in either scheme.
+    # Most pixels of the curves belong to the grid, whose colour is close to the background in both schemes.
     ink = """() => {
       const canvas = document.querySelector('.curves canvas');
       const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
       let sum = 0, count = 0;
       for (let i = 0; i < data.length; i += 4) {
-        if (data[i + 3] < 200) continue; // where nothing is drawn, or an edge
+        if (data[i + 3] < 200) continue; // an empty pixel or an edge
         sum += (data[i] + data[i + 1] + data[i + 2]) / (3 * 255);
         count++;
       }

@@ -1,6 +1,6 @@
-"""Every view of a GPT-2 and of a Llama of twelve blocks: in their order, in their groups, and as the desktop has them.
+"""Tests every view of a GPT-2 and of a Llama with twelve blocks: order, groups, and the desktop's numbers.
 
-Both families are random and tiny; the numbers are compared with the desktop's.
+Both models are tiny and random.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DONE = "!document.querySelector('.caret') && document.querySelectorAll('.token:n
 
 @dataclass
 class Deep:
-    """A model's page, ready, and the model's folder."""
+    """The page of a model, ready for use, and the model's folder."""
 
     family: str
     page: Any
@@ -87,7 +87,7 @@ def deep_page(
 
 
 def test_it_opens_with_its_own_prompts_under_its_name(deep_page: Deep) -> None:
-    """Any model calls itself by its folder and writes Shakespeare, an instruct model without its format."""
+    """Catches: a model without its name or with Shakespeare's prompts, or an instruct model without its chat format."""
     page, instruct = deep_page.page, deep_page.family == "llama"
     about = page.locator(".about").inner_text()
     assert about.startswith(f"deep-{deep_page.family} is a language model of ")
@@ -101,12 +101,14 @@ def test_it_opens_with_its_own_prompts_under_its_name(deep_page: Deep) -> None:
     assert "".join(given).replace("⏎", "") == whole.replace("⏎", "")
     assert (given[0] == start) == instruct
     ids = page.evaluate(f"glgpt.model.promptIds('a{end}')")
-    assert ids.count(SPECIAL[end]) == int(instruct)  # that of the format: what a visitor writes is text
+    assert ids.count(SPECIAL[end]) == int(
+        instruct
+    )  # only the chat format's own: in the visitor's text it is plain text
     assert "Shakespeare" not in page.locator("body").inner_text() and "Romeo" not in page.locator("body").inner_text()
 
 
 def test_the_logit_lens_has_the_blocks_in_their_order(deep_page: Deep) -> None:
-    """Blocks as text: 0, 1, 10, 11, 2 …, and what 10 adds measured from 1."""
+    """Catches: blocks sorted as text (0, 1, 10, 11, 2 …), so that the change of block 10 is measured from block 1."""
     page, ids = deep_page.page, deep_page.ids
     blocks = page.evaluate("(ids) => glgpt.borrow((model) => glgpt.lens(model, ids, ids.length - 1))", ids)
     stream = deep_page.config.stream()
@@ -121,18 +123,19 @@ def test_the_logit_lens_has_the_blocks_in_their_order(deep_page: Deep) -> None:
     deep_page.show("blocks")
     page.wait_for_function("document.querySelectorAll('.lens tbody tr').length > 12")
     rows = page.locator(".lens tbody th").all_inner_texts()
-    assert rows == ["embedding", *(f"block {i}" for i in range(BLOCKS)), "what came"]
+    assert rows == ["embedding", *(f"block {i}" for i in range(BLOCKS)), "what actually came next"]
 
 
 def test_textures_are_in_their_blocks_and_explained(deep_page: Deep) -> None:
-    """Every weight of a Llama is outside, without an explanation."""
+    """Catches: every weight of a Llama is listed outside the blocks, without an explanation."""
     page, config, names = deep_page.page, deep_page.config, deep_page.config.names
     for block in (None, 10):
         deep_page.show("textures", texture="embed" if block is None else f"h.{block}.attn.q")
-        where = page.get_by_role("group", name="Block").get_by_role("button", name="outside" if block is None else "10")
+        label = "Embedding and output" if block is None else "10"
+        where = page.get_by_role("group", name="Block").get_by_role("button", name=label)
         assert where.get_attribute("aria-pressed") == "true"
         for group, wanted in (
-            ("Intermediates of the text", [a.name for a in config.activations.values() if a.layer == block]),
+            ("Activations", [a.name for a in config.activations.values() if a.layer == block]),
             ("Weights", [p.name for p in config.parameters.values() if p.layer == block]),
         ):
             shown = page.get_by_role("group", name=group).get_by_role("button")
@@ -149,7 +152,7 @@ def test_textures_are_in_their_blocks_and_explained(deep_page: Deep) -> None:
 
 
 def test_passes_have_a_row_a_block_within_a_screen(deep_page: Deep) -> None:
-    """Passes of a Llama were "logits" one by one, on a page of sixteen thousand pixels."""
+    """Regression: each pass of a Llama was labelled "logits", on a page sixteen thousand pixels high."""
     page = deep_page.page
     deep_page.show("passes", entry="decode", **{"pass": 0})
     rows = page.locator(".sheet .row:not(.stage-heads) > span").all_inner_texts()
@@ -190,7 +193,7 @@ def test_the_machine_has_every_block_and_leads_to_its_pass(deep_page: Deep) -> N
     deep_page.show("text")
     page.wait_for_function("document.querySelector('.cells')?.dataset.drawn > 0")
     assert page.locator(".machine .stage").count() == 6 * BLOCKS + 2
-    for stage in ("QKV", "scores"):  # not the places of a context that no token has reached
+    for stage in ("QKV", "scores"):  # the used part of the context fills the cell
         assert page.evaluate(PAINTED_CELL, f"{stage} of block 11: open its pass") > 0.6, stage
     for stage, label in (("QKV", "attn.qkv" if deep_page.family == "gpt2" else "attn.q"), ("MLP", "mlp.act")):
         page.get_by_role("button", name=f"{stage} of block 11: open its pass").click()
@@ -199,7 +202,7 @@ def test_the_machine_has_every_block_and_leads_to_its_pass(deep_page: Deep) -> N
 
 
 def test_the_tour_speaks_of_this_model(deep_page: Deep) -> None:
-    """Of vectors of positions that a Llama lacks, and of heads and words of the embedded model."""
+    """Catches: cards about position vectors, which a Llama lacks, or about heads and words of the embedded model."""
     page, texts = deep_page.page, {}
     deep_page.show("text", tour=1)
     for number in range(1, 11):
@@ -208,7 +211,7 @@ def test_the_tour_speaks_of_this_model(deep_page: Deep) -> None:
         page.wait_for_function(f"document.querySelector('.tour')?.innerText.startsWith('{number} of 10')")
         page.locator(".tour summary").click()
         texts[number] = page.locator(".tour").inner_text()
-    assert ("one for its position is added" in texts[2]) == (deep_page.config.positions == "absolute")
+    assert ("a vector for its position is added" in texts[2]) == (deep_page.config.positions == "absolute")
     assert ("rotates queries and keys" in texts[2]) == (deep_page.config.positions == "rotary")
     whole = "".join(texts.values())
     assert "Romeo" not in whole and "speaker" not in whole and "comes with the page" not in whole
@@ -219,7 +222,7 @@ def test_the_tour_speaks_of_this_model(deep_page: Deep) -> None:
 def test_a_head_of_the_last_block_can_be_cut(deep_page: Deep) -> None:
     page, ids = deep_page.page, deep_page.ids
     deep_page.show("attention", layer=11, head=1)
-    page.get_by_role("button", name="Cut head 1 of block 11").click()
+    page.get_by_role("button", name="Ablate head 1 of block 11").click()
     page.wait_for_function("glgpt.model.edits.join() === 'h.11.attn.1'")
     asked = {"ids": ids, "tokens": 12, "temperature": 0}
     found = page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked)

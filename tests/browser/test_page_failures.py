@@ -1,4 +1,4 @@
-"""Every way in which a page can go wrong: a device that cannot, a lost context, damaged files."""
+"""Tests failures of the page: devices that cannot run it, lost contexts, damaged files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
 def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """Of a large model, as this one says it is: of a small one the first shard comes while programs are read."""
+    """The manifest claims a large model: the first shard of a small one is fetched while programs are still read."""
 
     def enlarged(route: Any) -> None:
         manifest = json.loads((exported / "manifest.json").read_text())
@@ -87,7 +87,7 @@ def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
 
 
 def test_complaints_are_heard(browse: Browse, complaints: list[str]) -> None:
-    """Else none of these tests would see an error that the page only tells the console of."""
+    """Otherwise none of these tests would notice an error that the page only logs to the console."""
     page = browse("about:blank", provokes="^(Error: )?provoked [a-e]$")
     page.evaluate(
         """() => {
@@ -114,7 +114,7 @@ globalThis.lose = async (device) => {
 
 
 def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, browse: Browse) -> None:
-    """A model whose textures a lost context took half-way is used as if they were there."""
+    """Catches: a model whose upload was interrupted by a lost context is used as if its textures were complete."""
     first = """
     const upload = WebGL2RenderingContext.prototype.texSubImage3D;
     let lost = false;
@@ -146,7 +146,7 @@ def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, brow
 
 
 def test_a_loss_that_is_heard_late_changes_no_token(exported: Path, serve: Serve, browse: Browse) -> None:
-    """A fence of a lost context counts as passed, and its buffer reads as zeros, before the page hears of the loss."""
+    """In a lost context, a fence counts as passed and buffers read as zeros before the page is notified of the loss."""
     page = browse(serve(exported), LOSE)
     page.evaluate("glgpt.ready")
     expected = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0}).then((r) => r.ids)")
@@ -222,7 +222,7 @@ def end_gpu_process(profiles: Path) -> None:
 
 
 def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Parity, and the pictures of the views."""
+    """Covers parity and the pictures of the views."""
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
     page.wait_for_function("!document.querySelector('.caret')")
@@ -251,7 +251,7 @@ def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse:
     assert page.evaluate("glgpt.info().contexts") == 4
 
 
-# Waits until the service worker has taken over and has seen what it would keep.
+# Waits until the service worker controls the page and has seen the files that it would cache.
 WATCHED = """async () => {
   const {serviceWorker} = navigator;
   await serviceWorker.ready;
@@ -374,7 +374,7 @@ def answering(document: Any) -> Callable[[Any], None]:
 
 
 def with_tokenizer(exported: Path, **changed: Any) -> dict[str, Any]:
-    """The export's manifest and tokenizer, the tokenizer changed."""
+    """Returns the export's manifest and its tokenizer with these fields changed."""
     manifest = json.loads((exported / "manifest.json").read_text())
     tokenizer = json.loads((exported / "tokenizer.json").read_text()) | changed
     data = json.dumps(tokenizer).encode()
@@ -383,7 +383,7 @@ def with_tokenizer(exported: Path, **changed: Any) -> dict[str, Any]:
 
 
 def fails(exported: Path, serve: Serve, browse: Browse, files: dict[str, Any], said: str) -> None:
-    """Opens an export with some files replaced: the page must say why it cannot be opened and what to do."""
+    """Opens an export with some files replaced; the page must show why it cannot be opened and what to do."""
     page = browse("about:blank#")
     for name, document in files.items():
         page.route(f"**/{name}", answering(document))
@@ -397,7 +397,7 @@ def fails(exported: Path, serve: Serve, browse: Browse, files: dict[str, Any], s
 def test_an_error_after_the_model_is_there_is_said(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported), "history.replaceState = () => { throw new Error('provoked'); };")
     page.get_by_role("alert").wait_for()
-    assert "provoked. The page did not expect this: reload it" in page.get_by_role("alert").inner_text()
+    assert "provoked. This is an unexpected error: reload the page" in page.get_by_role("alert").inner_text()
 
 
 def test_a_character_that_the_vocabulary_lacks_stops_the_text_alone(
@@ -413,7 +413,7 @@ def test_a_character_that_the_vocabulary_lacks_stops_the_text_alone(
 
 
 class Liar(SimpleHTTPRequestHandler):
-    """Serves a folder; `lies` says what it announces of a file, or None for a file without end."""
+    """Serves a folder; `lies` maps files to a false Content-Length, or to None for an endless file."""
 
     lies: ClassVar[dict[str, int | None]] = {}
 
@@ -427,7 +427,7 @@ class Liar(SimpleHTTPRequestHandler):
         if length is not None:
             self.send_header("Content-Length", str(length))
         self.end_headers()
-        with contextlib.suppress(OSError):  # the page hangs up
+        with contextlib.suppress(OSError):  # the page closes the connection
             for _ in range(64):
                 self.wfile.write(bytes(1 << 20))
 
@@ -481,7 +481,7 @@ def test_parity_fails_where_numbers_differ(exported: Path, serve: Serve, browse:
 
 
 def test_logits_that_are_not_finite_are_refused_by_every_path(exported: Path, serve: Serve, browse: Browse) -> None:
-    """A row that overflows becomes a bias, and the page goes on with what follows that."""
+    """Catches: a row of logits that overflows is taken for finite ones, and the page generates from it."""
     page = browse(serve(exported), provokes="drawing: .*not finite")
     page.evaluate("glgpt.ready")
     script = """async () => {

@@ -1,4 +1,4 @@
-"""Two pages and two desktops train one model on Flower, one page reloaded in mid-round, and the host watches."""
+"""Tests a federation of two pages and two desktops on Flower; one page reloads in mid-round, and the host watches."""
 
 from __future__ import annotations
 

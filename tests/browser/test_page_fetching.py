@@ -1,4 +1,4 @@
-"""Texts that a visitor asks the page to fetch, from servers that misbehave."""
+"""Tests fetching a text on the visitor's request, from servers that misbehave."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FETCH = """async ([address, options]) => {
 
 
 class Open(Stranger):
-    """The same, which pages of other addresses may read, but for `/closed`."""
+    """A `Stranger` that allows pages of other origins to read everything except `/closed`."""
 
     def end_headers(self) -> None:
         if not self.path.startswith("/closed"):
@@ -44,7 +44,9 @@ class Open(Stranger):
     def send(self, status: int, body: bytes, length: int | None = None, **headers: str) -> None:
         super().send(status, body, length, **headers)
         self.wfile.flush()
-        time.sleep(0.2 if (length or 0) > len(body) else 0)  # a browser is told of what comes before the end
+        time.sleep(
+            0.2 if (length or 0) > len(body) else 0
+        )  # so that the browser reports these bytes before the connection ends
 
     def do_OPTIONS(self) -> None:  # noqa: N802, as http.server has it
         self.send(204, b"")
@@ -57,7 +59,7 @@ class Open(Stranger):
         self.on_text()
 
     def on_changed(self) -> None:
-        """PageEdits off, and has another text afterwards."""
+        """Interrupts its first answer, and serves another text afterwards."""
         again = Stranger.asked.count("/changed") > 1
         body = BYTES.upper() if again else BYTES
         self.send(200, body if again else body[:1000], len(body))
@@ -75,7 +77,7 @@ def stranger() -> Iterator[str]:
 
 @pytest.fixture
 def page(site: Path, serve: Serve, browse: Browse, stranger: str, tmp_path: Path) -> Any:
-    """The page of another address, which may read the stranger's texts."""
+    """A page of another origin that may fetch from the stranger."""
     folder = tmp_path / "page"
     shutil.copytree(site, folder)
     Reading("none", [stranger]).allow(folder / "index.html")
@@ -91,7 +93,7 @@ def test_a_text_comes_whole_or_in_words_for_people(page: Any, stranger: str) -> 
         assert ("error" in found) != ("text" in found), found
         return found
 
-    assert Stranger.asked == []  # nothing is fetched unasked
+    assert Stranger.asked == []  # nothing is fetched without a request
     found = fetch("text")
     assert (found["text"], found["bytes"], found["source"]) == (TEXT, len(BYTES), f"{stranger}/text")
     assert fetch("moved")["text"] == TEXT
@@ -120,7 +122,7 @@ def test_a_text_comes_whole_or_in_words_for_people(page: Any, stranger: str) -> 
     assert Stranger.asked == ["/latin"]
     fetch("latin")
     assert fetch("latin", encoding="windows-1252")["text"] == "naïve café"
-    assert Stranger.asked == []  # the bytes were held
+    assert Stranger.asked == []  # the bytes were cached
     for address, said in (
         ("http://127.0.0.1:9/x", "may only fetch from"),
         ("novel", "is not an address"),

@@ -1,4 +1,4 @@
-"""What one learns by: the machine, sampling that can be seen, the tour, and parts that can be cut."""
+"""Tests what explains the model: the machine, the sampling chart, the tour, and interventions."""
 
 from __future__ import annotations
 
@@ -61,25 +61,25 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> 
 
 
 def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
-    """At once, when a slider moves; what is cut off says so."""
+    """The bars follow a slider at once; excluded tokens are shown as such."""
     ids = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0.8, topK: 5, topP: 0.9, seed: 3})")
     with LanguageModel.from_pretrained() as desktop:
         text = [*desktop.encode("To be"), *ids["ids"]]
         logits = desktop.logits(text[:-1])[-1]
     best = np.argsort(-logits, kind="stable")[:10]
-    page.wait_for_function("/more are not shown/.test(document.querySelector('.key-line')?.textContent)")
+    page.wait_for_function("/less likely tokens not shown/.test(document.querySelector('.key-line')?.textContent)")
     page.get_by_label("Temperature").fill("1.5")
     page.get_by_label("Top-k").fill("6")
     page.get_by_label("Top-p").fill("0.8")
     drawn = Sampler(temperature=1.5, top_k=6, top_p=0.8).probabilities(logits)[best]
     shown = page.locator(".chances li > span:last-child").all_inner_texts()[:10]
-    np.testing.assert_allclose([0 if s == "cut" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)
+    np.testing.assert_allclose([0 if s == "–" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)
     assert page.locator(".chances .cut").count() >= 4
     page.get_by_label("Repetition").fill("1.5")
     settings = Sampler(temperature=1.5, top_k=6, top_p=0.8, repetition_penalty=1.5)
     drawn = settings.probabilities(settings.adjusted(logits, text[:-1]))[best]
     shown = page.locator(".chances li > span:last-child").all_inner_texts()[:10]
-    np.testing.assert_allclose([0 if s == "cut" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)
+    np.testing.assert_allclose([0 if s == "–" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)
     assert page.locator(".chances .taken code").inner_text() == page.locator(".word-out b").inner_text()
 
 
@@ -143,7 +143,7 @@ def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None
 
 
 def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_desktop(page: Any) -> None:
-    """The text, and how likely each token of another text is."""
+    """Compares the text, and the probability of each token of another text."""
     other, script = "So we", "(o) => glgpt.generate(o).then((r) => r.ids)"
     with LanguageModel.from_pretrained() as desktop:
         ids, given = desktop.encode("To be"), desktop.encode(other)
@@ -187,14 +187,14 @@ def test_where_a_head_looks_and_a_patch_are_chosen_and_kept_in_the_link(page: An
     go(page, "Attention")
     page.get_by_role("combobox", name="Layer").select_option("1")
     page.get_by_role("combobox", name="Head").select_option("2")
-    page.get_by_label("Looks at").select_option("previous")
+    page.get_by_label("Attends to").select_option("previous")
     page.wait_for_function("glgpt.model.edits.join() === 'h.1.attn.2:previous'")
-    assert "head 2 of block 1 looks at the previous token" in page.locator(".intervention-bar .change").inner_text()
+    assert "head 2 of block 1 attends to the previous token" in page.locator(".intervention-bar .change").inner_text()
     go(page, "Blocks")
     page.wait_for_function("document.querySelector('.patch')")
     page.locator(".patch summary").click()
-    page.get_by_label("From the text").fill("So we")
-    page.get_by_label("Of the block").select_option("mlp")
+    page.get_by_label("Other text").fill("So we")
+    page.get_by_label("What to patch").select_option("mlp")
     page.get_by_role("button", name="Patch", exact=True).click()
     page.wait_for_function("glgpt.model.edits.length === 2")
     part, at, text = page.evaluate("glgpt.model.interventions[1]").split("@")
@@ -210,12 +210,14 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
     go(page, "Attention")
     page.get_by_role("combobox", name="Layer").select_option("0")
     page.get_by_role("combobox", name="Head").select_option("1")
-    page.get_by_role("button", name="Cut head 1 of block 0").click()
+    page.get_by_role("button", name="Ablate head 1 of block 0").click()
     page.wait_for_function("glgpt.model.edits.length === 1")
     assert "interventions=h.0.attn.1" in page.url
-    page.wait_for_function("/the text (was “|stays)/.test(document.querySelector('.intervention-bar').textContent)")
     page.wait_for_function(
-        "/It hardly matters: .* as likely/.test(document.querySelector('.intervention-bar .verdict')?.textContent)"
+        "/the text (was “|is the same)/.test(document.querySelector('.intervention-bar').textContent)"
+    )
+    page.wait_for_function(
+        "/Almost no effect: .* as likely/.test(document.querySelector('.intervention-bar .verdict')?.textContent)"
     )
     page.get_by_role("button", name="Compare the texts").click()
     page.wait_for_function(f"{DONE} && document.querySelector('.compared')")
@@ -230,16 +232,16 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
 
 
 def test_a_card_can_be_asked_for_by_itself(page: Any) -> None:
-    """It leads to the next thing to begin with, and is no part of a tour unless one asks for that."""
+    """A card opened alone leads to the next suggestion, and into the tour only on request."""
     card = page.get_by_role("complementary", name="Tour")
-    page.get_by_role("button", name="See what it looks at").click()
+    page.get_by_role("button", name="See what it attends to").click()
     assert card.get_by_role("heading").inner_text() == "Attention"
-    card.get_by_role("button", name="Next: cut a head").click()
+    card.get_by_role("button", name="Next: switch off a head").click()
     assert card.get_by_role("heading").inner_text() == "Now break it"
     card.get_by_role("button", name="Done").click()
     assert card.count() == 0 and "tour=" not in page.url
     go(page, "Text")
-    page.get_by_role("button", name="See what it looks at").click()
+    page.get_by_role("button", name="See what it attends to").click()
     card.get_by_role("button", name="The whole tour").click()
     assert card.get_by_role("heading").inner_text().split() == ["1", "of", "10", "Tokens"]
 
@@ -254,7 +256,7 @@ def test_the_tour_moves_the_views_and_can_be_linked(page: Any) -> None:
         assert card.locator(".question").inner_text().endswith("?")
         below = page.evaluate("document.querySelector('main').getBoundingClientRect().bottom + scrollY")
         room = page.evaluate("parseFloat(getComputedStyle(document.querySelector('main')).paddingBottom)")
-        assert card.bounding_box()["height"] <= room < below  # all of the view can be scrolled clear of the card
+        assert card.bounding_box()["height"] <= room < below  # the whole view can be scrolled clear of the card
         card.get_by_role("button", name="Done" if number == 10 else "Next card").click()
     assert len(set(titles)) == 10 and "tour=" not in page.url
     page.evaluate("location.hash = '#prompt=To+be&tokens=3&tour=6'")

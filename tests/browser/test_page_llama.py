@@ -1,4 +1,4 @@
-"""A Llama in the page: nothing in it was written for the family, so its manifest and programs must suffice."""
+"""Tests a Llama in the page. The page has no code for the family, so manifest and programs must suffice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glgpt.page.export import export
 def test_a_llama_passes_parity(
     goldens: Path, tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], golden: str, dtype: str
 ) -> None:
-    """Shared key heads, rotary positions or another family's names come out otherwise in the page."""
+    """Catches: the page treats shared key heads, rotary positions or another family's names differently."""
     export(goldens / golden, tmp_path / "page", dtype, device="software")
     rows = "strided" if dtype == "f16" else "contiguous"
     page = browse(serve(tmp_path / "page") + "#tokens=1", preferring(rows), measures=True)
@@ -34,7 +34,7 @@ def test_a_llama_passes_parity(
         for name, values in expected.items():
             script = "([name, ids]) => glgpt.activation(name, ids).then((a) => [a.shape, Array.from(a.data)])"
             shape, data = page.evaluate(script, [name, ids])
-            atol = 1e-4 if dtype == "f32" else 2e-3 * float(np.abs(values).max())  # the page may round halves otherwise
+            atol = 1e-4 if dtype == "f32" else 2e-3 * float(np.abs(values).max())  # the page may round f16 differently
             np.testing.assert_allclose(np.reshape(data, shape), values, atol=atol, rtol=1e-5, err_msg=name)
         started = ids[:6]
         text = page.evaluate("(ids) => glgpt.generate({ids, tokens: 8, temperature: 0}).then((r) => r.ids)", started)
@@ -44,7 +44,7 @@ def test_a_llama_passes_parity(
 def test_a_text_ends_at_any_of_several_tokens(
     goldens: Path, tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any]
 ) -> None:
-    """The list of an instruct model's generation_config.json ends a text, and texts side by side, in the page too."""
+    """Each end token of an instruct model's generation_config.json ends a text in the page, and texts side by side."""
     folder = shutil.copytree(goldens / "llama-grouped", tmp_path / "model")
     ids, path = [2, 5, 9], folder / "generation_config.json"
     with LanguageModel.from_pretrained(folder, device="software") as model:

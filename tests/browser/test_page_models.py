@@ -1,4 +1,4 @@
-"""One model on every tab: the page's own, the one in training, and one from files."""
+"""Tests that every tab can show the page's own model, the one in training, and one from files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from glgpt.inference.model import LanguageModel
 
 pytestmark = pytest.mark.slow
 BPE = {"text": PLAY, "config": {**QUIET, "tokenizer": "bpe:300"}, "seed": SEED}
-SLOW = 90_000  # ms: two cores may be shared
+SLOW = 90_000  # ms: two cores may be shared with other processes
 PROMPT = "To be, or not"
-# textures that exist, counted from before the page makes its first
+# Tracks all existing textures and their bytes; installed before the page creates its first.
 COUNTED = """
   globalThis.textures = new Set();
   const make = WebGL2RenderingContext.prototype.createTexture;
@@ -62,7 +62,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     page.set_default_timeout(SLOW)
     page.evaluate("glgpt.ready")
     settled(page)
-    page.wait_for_function("glgpt.model.watcher", timeout=SLOW)  # the page has what it draws with
+    page.wait_for_function("glgpt.model.watcher", timeout=SLOW)  # the drawing tools are ready
     assert page.locator(".chip").count() == 0
     page.evaluate(TRAIN, [{**BPE, "steps": 12}, 0])
     before = page.evaluate(BYTES)
@@ -70,7 +70,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     choose(page, "mine, step 12")
     used(page, "mine")
     own = page.evaluate("glgpt.model.memory()")
-    line = 256 * 16  # of cells: what a view draws the new model with
+    line = 256 * 16  # bytes of the texture with which a view draws the new model
     assert own["weight"] == 0 and page.evaluate(BYTES) - before - sum(own.values()) in (0, line)  # no copy of a weight
     with LanguageModel.from_pretrained(unpacked(page, tmp_path / "model"), device="software") as model:
         ids = model.tokenizer.encode(PROMPT)
@@ -84,20 +84,20 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     page.wait_for_function("glgpt.training.session.step === 20", SLOW)
     with LanguageModel.from_pretrained(unpacked(page, tmp_path / "later"), device="software") as model:
         wanted = model.logits(model.tokenizer.encode(PROMPT)).reshape(-1)
-    np.testing.assert_allclose(logits(page), wanted, atol=2e-4, rtol=1e-4)  # the parameters as they are now
+    np.testing.assert_allclose(logits(page), wanted, atol=2e-4, rtol=1e-4)  # the current parameters
 
     for view, ready in {
         "Attention": "document.querySelector('.attention canvas')",
         "Blocks": "Number(document.querySelector('.blocks').dataset.columns) > 3",
         "Textures": "document.querySelector('.textures canvas')",
         "Passes": "document.querySelector('.passes')",
-        "Device": "document.querySelector('.device').textContent.includes('nothing is copied')",
+        "Device": "document.querySelector('.device').textContent.includes('not copied')",
     }.items():
         page.get_by_role("navigation").get_by_role("button", name=view, exact=True).click()
         page.wait_for_function(ready, SLOW)
         assert "train here" in page.locator(".about").inner_text()
     page.evaluate("glgpt.intervene(['h.0.mlp'])")
-    assert np.abs(logits(page) - wanted).max() < 2e-4  # activations are the whole model's
+    assert np.abs(logits(page) - wanted).max() < 2e-4  # `logits` ignores the intervention
     page.evaluate("glgpt.intervene([])")
 
     page.get_by_role("navigation").get_by_role("button", name="Text", exact=True).click()
@@ -105,8 +105,8 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     used(page, "own")
     page.wait_for_function("!glgpt.model.captured")
     page.evaluate("glgpt.borrow(async (m) => m.rest())")
-    drawing = 3 * line  # each for the views that were opened meanwhile
-    assert page.evaluate(BYTES) <= before + drawing  # all that the other model took is released
+    drawing = 3 * line  # for the views that were opened
+    assert page.evaluate(BYTES) <= before + drawing  # all memory of the other model is released
 
 
 def test_training_continues_while_its_model_is_looked_at(site: Path, serve: Serve, browse: Browse) -> None:
@@ -124,11 +124,13 @@ def test_training_continues_while_its_model_is_looked_at(site: Path, serve: Serv
     at = page.evaluate("glgpt.training.session.step")
     assert page.evaluate("glgpt.generate({prompt: 'A', tokens: 12}).then((r) => r.ids.length)") == 12
     assert page.evaluate("glgpt.activation('h.0.attn.pattern').then((r) => r.shape[0])") == 2
-    assert page.evaluate("glgpt.generate({ids: [999]}).catch((e) => e.message)").startswith("Id 999")  # its own problem
+    assert page.evaluate("glgpt.generate({ids: [999]}).catch((e) => e.message)").startswith(
+        "Id 999"
+    )  # a failed request does not affect the training
     page.wait_for_function(f"glgpt.training.session.step > {at} + 3", SLOW)
     assert page.evaluate("glgpt.training.session.status") == "running"
 
-    page.evaluate("glgpt.training.reset()")  # whose model goes with it
+    page.evaluate("glgpt.training.reset()")  # its model is removed with it
     page.wait_for_function("glgpt.used === 'own'", SLOW)
     assert page.evaluate("glgpt.generate({prompt: 'A', tokens: 2}).then((r) => r.ids.length)") == 2
     page.wait_for_function("!document.querySelector('.chip')")

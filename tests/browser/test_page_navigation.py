@@ -1,4 +1,4 @@
-"""Getting about the page: history, links, titles, the keyboard, settings within bounds, targets one can hit."""
+"""Tests navigation: history, links, titles, the keyboard, limits of settings, and the size of targets."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_back_and_forward_go_from_tab_to_tab(page: Any) -> None:
     for title in VIEWS[1:4]:
         go(page, title)
         assert at(page, title)
-    page.get_by_role("button", name="ln_f", exact=True).click()  # a place in a view is no entry of its own
+    page.get_by_role("button", name="ln_f", exact=True).click()  # a selection within a view adds no history entry
     for title in (*VIEWS[2:0:-1], "Text"):
         page.go_back()
         assert at(page, title)
     page.go_forward()
     assert at(page, "Attention")
-    assert page.evaluate("globalThis.mark") == 1  # never loaded anew
+    assert page.evaluate("globalThis.mark") == 1  # the page was never reloaded
 
 
 def test_a_pasted_link_is_applied_while_training_goes_on(page: Any) -> None:
@@ -72,7 +72,7 @@ def test_copy_link_is_called_what_it_says(page: Any) -> None:
     button.click()
     page.wait_for_function("/Copied/.test(document.querySelector('header').textContent)")
     assert page.evaluate("navigator.clipboard.readText()") == page.url
-    assert button.inner_text() == "Copy link"  # while it says so, too
+    assert button.inner_text() == "Copy link"  # also while "Copied" is shown
 
 
 def test_a_choice_by_keyboard_keeps_the_focus_on_the_token(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -80,7 +80,7 @@ def test_a_choice_by_keyboard_keeps_the_focus_on_the_token(exported: Path, serve
     page.evaluate("glgpt.ready")
     page.wait_for_function(DONE)
     place = page.evaluate("document.querySelectorAll('.token.given').length") + 3
-    for which in ("nth(1)", "last"):  # an alternative, and writing again
+    for which in ("nth(1)", "last"):  # an alternative, and "Sample again from here"
         page.locator(".token").nth(place).focus()
         buttons = page.get_by_role("group", name="Alternatives to").get_by_role("button")
         chosen = buttons.nth(1) if which == "nth(1)" else buttons.last
@@ -101,15 +101,15 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(exported: Path, serve
     field.blur()
     assert int(field.input_value()) == 4096 == int(field.get_attribute("max"))
     assert (
-        f"The context holds {context} tokens, the prompt takes 2. If the text gets longer, the model keeps"
+        f"The context holds {context} tokens, the prompt takes 2. When the text outgrows the context, the model forgets"
         in page.locator(".room").inner_text()
     )
     page.get_by_label("Prompt").fill("To be or not " * 200)
-    assert "shorten it" in page.locator(".room").inner_text()
+    assert "shorten the prompt" in page.locator(".room").inner_text()
 
 
 def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(exported: Path, serve: Serve, browse: Browse) -> None:
-    """The same words, in one go and by steps over the edge; the views show what the model still reads."""
+    """The text is the same, at once or in steps beyond the context; the views show the tokens still in the context."""
     page = browse(serve(exported) + "#prompt=To+be&tokens=1&temperature=0.8&p=1&seed=5")
     with LanguageModel.from_pretrained() as desktop:
         ids, context = desktop.encode("To be"), desktop.config.n_positions
@@ -126,7 +126,7 @@ def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(exported: Path, ser
     page.get_by_role("button", name="Generate").click()
     page.wait_for_function(f"{DONE} > 1")
     read = page.evaluate("glgpt.model.read(Array(302).fill(0)).length")
-    said = f"the model reads its last {read} tokens. It has forgotten the {302 - read} before them"
+    said = f"the model reads the last {read} tokens. It has forgotten the first {302 - read}"
     assert said in page.locator(".slid").inner_text() and page.locator(".token.past").count() == 302 - read
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
     page.wait_for_function("document.querySelectorAll('.arcs button').length")
@@ -144,9 +144,9 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 
 
 def test_targets_can_be_hit_and_axe_finds_nothing(site: Path, serve: Serve, browse: Browse) -> None:
-    """Every target is at least 24 by 24 CSS pixels but the tokens of the text, which are inline (WCAG 2.5.8).
+    """Every target except the tokens of the text, which are inline, has at least 24 by 24 CSS pixels (WCAG 2.5.8).
 
-    Of each view, at the width of a desk and at a phone's, in which it was opened.
+    Each view is checked at a desktop's width and at a phone's, in which it was opened.
     """
     axe = data_path("viewer/node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
     page = browse(serve(site) + "#prompt=To+be&tokens=12", viewport={"width": 390, "height": 800})
@@ -179,7 +179,7 @@ def test_targets_can_be_hit_and_axe_finds_nothing(site: Path, serve: Serve, brow
 def test_few_tab_stops_lead_to_the_prompt_and_arrow_keys_move_in_the_machine(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """A cell of the machine each would be 190 tab stops in a model of 30 blocks."""
+    """With one tab stop per cell, the machine of a model with 30 blocks would have 190."""
     page = browse(serve(exported) + "#tokens=1")
     page.evaluate("glgpt.ready")
     page.wait_for_function(f"{DONE} && document.querySelector('.cells').dataset.drawn > 0")
@@ -206,7 +206,7 @@ def test_a_link_names_what_the_page_does_not_know(exported: Path, serve: Serve, 
     assert "The link sets colour, which this page does not know." in bar.inner_text()
     bar.get_by_role("button", name="Dismiss").click()
     assert not bar.count()
-    # The last column, which is the one described, comes first, with the number of those to come.
+    # The last column, which the details describe, is computed first; the page shows how many are left.
     page.evaluate("location.hash = '#prompt=To be, or not to be, that is the question&tokens=8&view=blocks'")
     page.wait_for_function("/computing \\d+ of/.test(document.querySelector('.blocks .waiting').textContent)")
     page.wait_for_function("document.querySelector('.lens td button[title]:not([title=\"\"])')")

@@ -1,4 +1,4 @@
-"""The five steps of the Train tab, walked from a text to a score, and the desktop's score of the same model."""
+"""Tests the five steps of the Train tab, from a text to a score, and compares the score with the desktop's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ZIP = """async () => {
   for (let i = 0; i < data.length; i += 8192) text += String.fromCharCode(...data.subarray(i, i + 8192));
   return btoa(text);
 }"""
-# The fields of the Train step that moved by themselves since the page was opened.
+# Returns the fields of the Train step whose layout shifted since the page was opened.
 MOVED = """() => new Promise((resolve) => {
   setTimeout(resolve, 1000, []);
   new PerformanceObserver((list) => resolve(
@@ -34,7 +34,7 @@ MOVED = """() => new Promise((resolve) => {
       .filter((node) => node?.closest('.settings')).map((node) => node.outerHTML),
   )).observe({ type: 'layout-shift', buffered: true });
 })"""
-SLOW = 300_000  # ms: two cores may be shared
+SLOW = 300_000  # ms: two cores may be shared with other processes
 
 
 def stage(page: Any, name: str) -> None:
@@ -60,7 +60,7 @@ def test_a_newcomer_walks_from_a_text_to_a_score(
     def fits() -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
         start = page.locator(".run .primary").bounding_box()
-        assert start["y"] >= 0 and start["y"] + start["height"] <= size[1]  # in sight without scrolling
+        assert start["y"] >= 0 and start["y"] + start["height"] <= size[1]  # visible without scrolling
 
     page.get_by_role("button", name="Addition").click()
     page.wait_for_function(
@@ -78,7 +78,7 @@ def test_a_newcomer_walks_from_a_text_to_a_score(
     assert int(found.get_attribute("data-tokens")) == cut_of("bpe", tokenizer, sums).tokens
 
     stage(page, "Data")
-    page.locator(".run .primary").click()  # which shows the training
+    page.locator(".run .primary").click()  # moves on to the Train step
     page.wait_for_function("document.querySelector('.run .state').dataset.status === 'done'", timeout=SLOW)
     assert page.locator(".stages [aria-current]").inner_text().endswith("Train")
     assert page.locator(".film li").count() == 3
@@ -86,18 +86,18 @@ def test_a_newcomer_walks_from_a_text_to_a_score(
     fits()
 
     stage(page, "Write")
-    page.get_by_label("Continue after").fill("1+1=")
+    page.get_by_label("Prompt").fill("1+1=")
     page.get_by_label("Length").fill("5")
-    page.get_by_role("button", name="Write now").click()
+    page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function("glgpt.training.session.samples.at(-1).prompt === '1+1='", timeout=SLOW)
     fits()
 
     stage(page, "Score")
-    page.get_by_role("button", name="Score it now").click()
+    page.get_by_role("button", name="Score the model").click()
     page.wait_for_function("document.querySelector('.score .verdict')", timeout=SLOW)
     fits()
     text = page.locator(".score").inner_text()
-    assert "trigram" in text and "questions it has not seen" in text
+    assert "trigram" in text and "questions that it was not trained on" in text
     with page.expect_download() as download:
         page.get_by_role("button", name="CSV").click()
     rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text(encoding="utf-8"))))
@@ -107,7 +107,7 @@ def test_a_newcomer_walks_from_a_text_to_a_score(
 
 
 def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: Browse) -> None:
-    """And what the steps will take on this device is said before they are taken."""
+    """Also: the page shows how long the steps will take on this device before they start."""
     page = browse(serve(site) + "#tokens=1&view=train&step=train&steps=12&evalEvery=6&sampleEvery=0")
     page.evaluate("glgpt.ready")
     page.get_by_text("12 steps, about ").wait_for()
@@ -115,22 +115,22 @@ def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: 
         page.get_by_role("button", name="Start").click()
         page.wait_for_function("document.querySelector('.run .state').dataset.status === 'done'", timeout=SLOW)
         page.get_by_role("button", name="Reset").click()
-        page.get_by_role("button", name="Forget the model?").click()
+        page.get_by_role("button", name="Delete the model?").click()
         page.get_by_text("Not started").wait_for()
         assert (
             page.locator(".learning .earlier")
             .inner_text()
-            .startswith("Grey: validation of the run before (glgpt plays")
+            .startswith("Grey: validation loss of the previous run (glgpt plays")
         )
-    assert "validation before" in page.locator(".learning .u-legend").first.inner_text()
+    assert "previous validation" in page.locator(".learning .u-legend").first.inner_text()
     assert len(page.evaluate("glgpt.training.earlier.points")) >= 12
     page.reload()
-    page.locator(".learning .earlier").get_by_role("button", name="Forget it").click()
+    page.locator(".learning .earlier").get_by_role("button", name="Remove it").click()
     assert page.locator(".learning .earlier").count() == 0
 
 
 def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) -> None:
-    """And nothing moves while the tab fills, whose figures wait until the device is measured."""
+    """Also: nothing moves while the tab fills with estimates that need a measurement of the device."""
     link = (
         "#tokens=1&view=train&step=train&set=sorting&vocabulary=bpe:300&steps=7&lr=0.002&train-seed=4&schedule=linear"
     )
@@ -138,7 +138,7 @@ def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) ->
     page.evaluate("glgpt.ready")
     page.get_by_role("button", name="Start", exact=True).and_(page.locator(":enabled")).wait_for()
     page.wait_for_function("document.querySelector('.settings').textContent.includes('7 steps, about')")
-    assert page.evaluate(MOVED) == []  # what a visitor presses stays where it is while the tab fills
+    assert page.evaluate(MOVED) == []  # no control moves while a visitor may be about to press it
     page.get_by_text("Schedule", exact=True).click()
     assert page.get_by_role("spinbutton", name="Steps", exact=True).input_value() == "7"
     assert page.get_by_label("Learning rate").input_value() == "0.002"
@@ -165,7 +165,7 @@ def test_the_score_is_the_desktops(
     wanted = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in found["figures"]] == [row["name"] for row in wanted["figures"]]
     for ours, theirs in zip(found["figures"], wanted["figures"], strict=True):
-        near = 2e-2 if ours["name"] == "embedded" else 1e-4  # this page holds its own model's weights as halves
+        near = 2e-2 if ours["name"] == "embedded" else 1e-4  # this page stores its own model's weights as f16
         for key in ("nats_per_token", "bits_per_byte", "top_1", "top_5", "calibration_error"):
             assert ours[key] == pytest.approx(theirs[key], abs=near), (ours["name"], key)
     assert (found["tokens"], found["bytes"]) == (wanted["tokens"], wanted["bytes"])

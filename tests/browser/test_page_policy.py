@@ -1,4 +1,4 @@
-"""The page's Content-Security-Policy: all that the page does is allowed, and nothing that is slipped into it runs."""
+"""Tests the page's Content-Security-Policy: it allows everything that the page does, and blocks injected code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Browse = Callable[..., Any]
 
 LISTEN = """globalThis.violations = [];
 addEventListener('securitypolicyviolation', (e) => violations.push(`${e.effectiveDirective} ${e.blockedURI}`));"""
-# Markup and scripts as a hostile name or token might bring them; what runs of it is counted.
+# Injects markup and scripts as a hostile name or token might, and counts what runs.
 SLIP_IN = """async () => {
   globalThis.ran = 0;
   const script = document.createElement('script');
@@ -27,7 +27,7 @@ SLIP_IN = """async () => {
   box.innerHTML = '<img src="x:" onerror="ran++"><a href="javascript:ran++">a</a><b style="color: red">b</b>';
   document.body.append(script, elsewhere, box);
   box.querySelector('a').click();
-  await new Promise((resolve) => setTimeout(resolve, 50)); // what calls this script may eval, but only until here
+  await new Promise((resolve) => setTimeout(resolve, 50)); // Playwright's own call may use eval, but only up to here
   try { (0, eval)('ran++'); } catch {}
   await fetch('http://127.0.0.1:9/').catch(() => {});
   await new Promise((resolve) => setTimeout(resolve, 300));
@@ -37,7 +37,7 @@ HOSTILE = '<img src=x onerror="ran=1"><script>ran=1</script>&lt;b&gt;'
 
 
 def use(page: Any) -> None:
-    """Everything that asks the policy for something: workers, styles, pictures, a tokenizer that is trained."""
+    """Uses everything that needs the policy's permission: workers, styles, pictures, training a tokenizer."""
     page.wait_for_function("document.querySelector('.token:not(.given)') && !document.querySelector('.caret')")
     for title in ("Attention", "Blocks", "Textures", "Passes", "Device", "Text"):
         page.get_by_role("navigation", name="Views").get_by_role("button", name=title, exact=True).click()
@@ -52,7 +52,7 @@ def use(page: Any) -> None:
 
 
 def refused(page: Any) -> None:
-    assert page.evaluate("violations") == []  # so far
+    assert page.evaluate("violations") == []  # none before the injection
     ran, violations = page.evaluate(SLIP_IN)
     assert ran == 0
     assert {"script-src-elem", "script-src-attr", "style-src-attr", "connect-src", "img-src", "script-src"} <= {

@@ -1,4 +1,4 @@
-"""Training in halves in the page: the desktop's losses, steps that overflow, and a state that both resume."""
+"""Tests training in f16 in the page: the desktop's losses, steps that overflow, and a state that both can resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAIN = """async (options) => {
   const points = [];
   const done = glgpt.train({...options, onStep: (p) => {
     points.push([p.step, p.loss, p.gradNorm, p.overflows]);
-    if (p.step === 4) glgpt.training.session.trainer.lossScale = {value: 2 ** 40, steps: 0};  // what no gradient fits
+    if (p.step === 4) glgpt.training.session.trainer.lossScale = {value: 2 ** 40, steps: 0};  // overflows
   }});
   return [await done, points];
 }"""
@@ -26,7 +26,7 @@ TRAIN = """async (options) => {
 
 @pytest.fixture(scope="module")
 def site(once: Callable[..., Path]) -> Iterator[Path]:
-    """A page that trains `mini` in halves."""
+    """A page that trains `mini` in f16."""
     from glgpt.page.export import export
 
     with presets_for_tests():
@@ -37,7 +37,7 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
 def test_losses_in_halves_equal_the_desktops_through_an_overflow(
     site: Path, serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    """The page scales another way, leaves a step out that overflowed, or takes it twice."""
+    """Catches: the page scales the loss differently, skips a step that overflowed, or takes it twice."""
     page = browse(serve(site) + "#tokens=1")
     page.evaluate("glgpt.ready")
     done, points = page.evaluate(TRAIN, {"text": PLAY, "config": CONFIG, "steps": STEPS, "seed": SEED})
@@ -45,7 +45,7 @@ def test_losses_in_halves_equal_the_desktops_through_an_overflow(
     assert done["step"] == STEPS and [p[0] for p in points] == list(range(1, STEPS + 1))
     np.testing.assert_allclose([p[1:3] for p in points], expected, atol=3e-4)
     overflowed = [p for p in points if p[3]]
-    assert overflowed[0][0] > 4 and overflowed[0][3] > 10  # a later step may overflow once more
+    assert overflowed[0][0] > 4 and overflowed[0][3] > 10  # a later step may overflow again
     found = page.evaluate("glgpt.training.session.points.filter((p) => p.validation && p.step)")
     np.testing.assert_allclose([p["validation"] for p in found], list(judged.values()), atol=3e-4)
     saved = page.evaluate("async () => Object.entries(await glgpt.save()).map(([n, b]) => [n, Array.from(b)])")

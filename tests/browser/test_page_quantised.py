@@ -1,4 +1,4 @@
-"""Pages of models in q8 and q4: the numbers of the desktop, and weights that are shown as they are read."""
+"""Tests pages of models in q8 and q4: they compute the desktop's numbers and show the dequantized weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from glgpt.page.export import export
 def test_the_page_has_the_desktops_numbers(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], dtype: str, rows: str
 ) -> None:
-    """Scales come from another group, panels are cut through them, or a picture shows integers for weights."""
+    """Catches: scales of the wrong group, panels that split a group, or a picture of integers instead of weights."""
     config = GPT2Config(vocab_size=300, n_positions=300, n_embd=192, n_layer=1, n_head=3)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export(folder, tmp_path / "page", dtype, device="software")
@@ -44,12 +44,12 @@ def test_the_page_has_the_desktops_numbers(
         for activation, values in expected.items():
             script = "([name, ids]) => glgpt.activation(name, ids).then((a) => [a.shape, Array.from(a.data)])"
             shape, data = page.evaluate(script, [activation, ids])
-            atol = 2e-3 * float(np.abs(values).max())  # the page may round halves otherwise
+            atol = 2e-3 * float(np.abs(values).max())  # the page may round f16 differently
             np.testing.assert_allclose(np.reshape(data, shape), values, atol=atol, rtol=1e-5, err_msg=activation)
         layout = model.player.program.views[name]
         assert layout.dtype == dtype
         shows(page, name, layout.unpack(layout.pack(checkpoint.read(name))))
-    page.get_by_label("as it lies in memory").check()
+    page.get_by_label("memory layout").check()
     page.wait_for_function("/texel (sixteen bytes|32 numbers)/.test(document.body.textContent)")
 
 
@@ -57,7 +57,7 @@ def test_the_page_has_the_desktops_numbers(
 def test_products_of_integers_are_measured(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], dtype: str
 ) -> None:
-    """The probe reads rows of a product that are empty, and takes them for a product of zeros."""
+    """Catches: the probe reads empty rows of a product and takes them for a product of zeros."""
     config = GPT2Config(vocab_size=300, n_positions=30, n_embd=192, n_layer=1, n_head=3)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export(folder, tmp_path / "page", dtype, device="software")

@@ -1,4 +1,4 @@
-"""What there is to see before the model can run: a recorded generation, and what is still to come."""
+"""Tests the page before the model can run: the recorded generation and the loading progress."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Browse = Callable[..., Any]
 
 
 def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Serve, browse: Browse) -> None:
-    """It is the model's own: text, alternatives and attention are those of the desktop."""
+    """The recording is the model's own: its text, alternatives and attention equal the desktop's."""
     page = browse(serve(exported) + "#tokens=3", SLOW_SHADERS)
     page.wait_for_function("document.querySelector('.recorded .token')")
     assert page.evaluate("glgpt.model === undefined || !glgpt.model.times.readyMs")
-    assert "recorded; live in a moment" in page.locator(".loading").inner_text()
+    assert "the text below is a recording" in page.locator(".loading").inner_text()
     shown = page.evaluate("[...document.querySelectorAll('.token')].map((t) => t.textContent).join('')")
     with LanguageModel.from_pretrained() as desktop:
         given = Prompts.load(desktop.path, desktop.config, ()).opening()
@@ -76,8 +76,9 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
 
 
 def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Over 10 Mbit/s something is drawn within 1 s, and the recorded run can be pointed at within 2 s, or as many times
-    longer as this machine takes over a page that is blank but for its script.
+    """At 10 Mbit/s, the first paint is within 1 s and the recorded run is interactive within 2 s.
+
+    Both limits are extended by the time that this machine takes to fetch the page's script.
     """
     page = browse("about:blank#", flags=FLAGS)
     session = page.context.new_cdp_session(page)
@@ -102,7 +103,7 @@ def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None
 def test_the_recorded_text_stays_until_the_model_has_written_as_much(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """Nothing moves when the model is ready, and no text is taken away that the visitor is reading."""
+    """When the model is ready, nothing moves, and no text that a visitor may be reading disappears."""
     page = browse("about:blank#", SLOW_SHADERS)
     page.add_init_script("""
       globalThis.counts = [];

@@ -1,4 +1,4 @@
-"""What the page says is so: its scales, its probabilities, what it waits for, and the text that is copied from it."""
+"""Tests that what the page shows is true: scales, probabilities, progress, and the text copied from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = {"temperature": 0.7, "k": 5, "p": 0.9, "seed": 3}
 
 @pytest.fixture
 def page(exported: Path, serve: Serve, browse: Browse) -> Any:
-    """The page with 20 tokens behind `To be`, drawn with settings that cut tokens off."""
+    """The page with 20 tokens after `To be`, sampled with settings that exclude tokens."""
     settings = "&".join(f"{name}={value}" for name, value in SETTINGS.items())
     page = browse(serve(exported) + f"#prompt=To+be&tokens=20&{settings}")
     page.evaluate("glgpt.ready")
@@ -32,7 +32,7 @@ def page(exported: Path, serve: Serve, browse: Browse) -> Any:
 
 
 def written(page: Any, prompt: str = "To be") -> list[int]:
-    """The ids of the text that the page shows behind `prompt`: the same seed draws the same."""
+    """Returns the ids of the text that the page shows after `prompt`, by generating it again with the same seed."""
     options = {"prompt": prompt, "tokens": 20, "temperature": 0.7, "topK": 5, "topP": 0.9, "seed": 3}
     script = "(o) => glgpt.generate(o).then((r) => [...glgpt.encode(o.prompt), ...r.ids])"
     return list(page.evaluate(script, options))
@@ -43,7 +43,7 @@ def go(page: Any, title: str) -> None:
 
 
 def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
-    """A tick stands where the legend is as opaque as the picture is at that value."""
+    """A tick's position in the legend is the picture's opacity at its value."""
     go(page, "Attention")
     page.wait_for_function("document.querySelector('.arcs button')")
     places = """() => Object.fromEntries([...document.querySelectorAll('.ramp small')].map((tick) => {
@@ -65,7 +65,7 @@ def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
     assert {"1%", "10%"} < set(ticks)
     at = [(float(name.rstrip("%")) / 100, place) for name, place in ticks.items()]
     drawn = np.array(page.evaluate(opacity, [ids, 3, "pattern"]))
-    for value, place in drawn:  # between two ticks the curve is close to a straight line in the logarithm
+    for value, place in drawn:  # every value's opacity lies between those of the neighbouring ticks
         below, above = max(x for x in at if x[0] <= value + 1e-6), min(x for x in at if x[0] >= value - 1e-6)
         assert below[1] - 0.02 <= place <= above[1] + 0.02, (value, place)
     for weight, place in at:
@@ -93,7 +93,7 @@ def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any)
     plain /= plain.sum()
     drawn = Sampler(temperature=0.7, top_k=5, top_p=0.9).probabilities(logits)
     best = np.argsort(-plain, kind="stable")[:8]
-    assert 1 < np.count_nonzero(drawn) < 8  # some are cut and some are not
+    assert 1 < np.count_nonzero(drawn) < 8  # some are excluded and some are not
 
     def shown(column: str) -> list[float]:
         texts = group.locator(f"button .{column}").all_inner_texts()
@@ -108,7 +108,7 @@ def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any)
         for s in ("button.cut", "button:not(.cut)")
     )
     assert faint != normal
-    page.locator(".token.given").last.hover()  # nothing was drawn there
+    page.locator(".token.given").last.hover()  # a token of the prompt was not sampled
     page.wait_for_function(
         "document.querySelector('.alternatives') && !document.querySelector('.alternatives .sampled')"
     )
@@ -127,7 +127,7 @@ def test_passes_end_with_the_word(page: Any) -> None:
     p = 100 / np.exp(logits.astype(np.float64) - logits.max()).sum()
     assert said.locator("code").first.inner_text() == label
     assert float(said.locator("b").inner_text().rstrip("%")) == pytest.approx(p, abs=0.51)
-    assert page.locator(".sheet button").last.inner_text() == label  # its little picture too
+    assert page.locator(".sheet button").last.inner_text() == label  # also in its thumbnail
 
 
 def test_copied_text_is_the_text(page: Any) -> None:
@@ -147,7 +147,7 @@ def test_copied_text_is_the_text(page: Any) -> None:
     }"""
     assert page.evaluate(copied).rstrip("\n") == text.rstrip("\n")
     mark = page.evaluate("getComputedStyle(document.querySelector('.token.newline:not(.given)'), '::before').content")
-    assert "⏎" in mark  # it is still to be seen
+    assert "⏎" in mark  # still visible
 
 
 SLOW_SHADERS = """

@@ -1,4 +1,4 @@
-"""Several continuations of a prompt side by side: each is the text of its seed, in the page and on the desktop."""
+"""Tests several continuations of a prompt side by side: each equals the text of its seed, here and on the desktop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_each_is_the_text_of_its_seed(exported: Path, serve: Callable[..., str],
     assert [text["text"] for text in found["made"]] == expected
     for text in found["made"]:
         assert page.evaluate("(o) => glgpt.generate(o)", options | {"seed": text["seed"]})["ids"] == text["ids"]
-    # The page chooses where the text so far counts; a stop text ends one alone, the end of the context all.
+    # With a repetition penalty, the host samples. A stop text ends a single text, the end of the context all of them.
     options |= {"repetitionPenalty": 1.3, "stop": "\n"}
     found = page.evaluate(CONTINUATIONS, options)
     for text in found["made"]:
@@ -44,7 +44,7 @@ def test_each_is_the_text_of_its_seed(exported: Path, serve: Callable[..., str],
         assert text["stopped"] == ("tokens" if len(text["ids"]) == 24 else "text")
     long = page.evaluate("glgpt.encode('And then he said it all again. '.repeat(40)).slice(0, 250)")
     found = page.evaluate(CONTINUATIONS, {"ids": long, "tokens": 24, "seed": 3})
-    assert [len(text["ids"]) for text in found["made"]] == [7] * 4  # 256 positions, and the token behind the last
+    assert [len(text["ids"]) for text in found["made"]] == [7] * 4  # 256 positions, and the token after the last
     assert {text["stopped"] for text in found["made"]} == {"room"}
     found = page.evaluate(CONTINUATIONS, {"ids": (long * 2)[:256], "tokens": 3, "seed": 3})
     assert [len(text["ids"]) for text in found["made"]] == [1] * 4
@@ -73,15 +73,15 @@ def test_the_view_shows_them_and_reads_one(
     page.wait_for_function("/together/.test(document.querySelector('.several header').innerText)")
     texts = panel.locator("li p").all_inner_texts()
     assert len({*texts}) == 4 and all(texts)
-    page.get_by_label("Length").fill("3")  # it is read as it was asked for
-    panel.get_by_role("button", name="Read this one, of seed 7").click()
+    page.get_by_label("Length").fill("3")  # reading one uses the settings of the request
+    panel.get_by_role("button", name="Inspect this one, seed 7").click()
     page.wait_for_function(
         f"document.querySelector('.written .stream').innerText.includes({json.dumps(texts[2].split()[-1])})"
     )
     page.wait_for_function("!document.querySelector('.caret') && /tokens=12&.*seed=7/.test(location.hash)")
     written = page.evaluate("[...document.querySelectorAll('.token:not(.given)')].map((e) => e.innerText).join('')")
     assert "".join(written.replace("⏎", "").split()) == "".join(texts[2].split())
-    page.evaluate("glgpt.intervene(['h.0.mlp'])")  # what is recorded for several has no parts that can be changed
+    page.evaluate("glgpt.intervene(['h.0.mlp'])")  # the recording for several texts supports no interventions
     said = page.evaluate("glgpt.continuations({prompt: 'To be', tokens: 2}).catch((e) => e.message)")
     assert said == "Parts of the model are changed; restore them to write several texts."
     page.evaluate("glgpt.intervene([])")

@@ -1,4 +1,4 @@
-"""Pages whose blocks run on a server, too: a server killed in the middle of a text, the head here, a cut that moves."""
+"""Tests pages with blocks on a server: a server killed in mid-text, the head in the page, a split point that moves."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from glgpt.wire import hidden, messages
 
 REPEATED = "To be, or not to be, or not to be, or not to be, or not"
 PROMPT = "First Citizen:\nBefore we"
-HERE = 2  # blocks of the page
-PLACE = "ws://server.invalid:8043"  # that pages are exported for, before the server of a test is there
-LOST = "WebSocket connection to|ERR_CONNECTION"  # what Chromium writes when a server is away
+HERE = 2  # blocks in the page
+PLACE = "ws://server.invalid:8043"  # placeholder in exported pages, replaced by the address of a test's server
+LOST = "WebSocket connection to|ERR_CONNECTION"  # what Chromium logs when a server is offline
 
 
 class Process:
-    """`glgpt split serve` on a port of its own, to be ended and started again."""
+    """A `glgpt split serve` process on a free port, which can be killed and restarted."""
 
     def __init__(self, *options: str, blocks: str = f"{HERE}-5") -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -70,7 +70,7 @@ def server() -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def split_page(tmp_path: Path, serve: Callable[..., str], once: Callable[..., Path]) -> Callable[..., str]:
-    """split_page(url, blocks, head): the address of an export, made once for each kind, for the server at `url`."""
+    """split_page(url, blocks, head): serves an export for the server at `url`; each kind is exported only once."""
 
     def make(url: str, blocks: int | None = HERE, head: bool = False) -> str:
         def fill(folder: Path) -> None:
@@ -96,7 +96,7 @@ def wanted(tokens: int, prompt: str = PROMPT, **settings: Any) -> str:
 
 
 def agrees_with_the_desktop(page: Any) -> None:
-    """Parity, and the logit lens ends with the token that the whole model likes best."""
+    """Checks parity, and that the last row of the logit lens predicts the unsplit model's likeliest token."""
     parity = page.evaluate("glgpt.parity()")
     assert parity["pass"], parity
     ids = page.evaluate("glgpt.encode('To be, or not')")
@@ -127,11 +127,11 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
     stops_while_the_server_hangs(page, process)
     assert page.locator(".split .side.here").get_attribute("data-blocks") == "embedding,0,1"
     assert page.locator(".split .side.there").get_attribute("data-blocks") == "2,3,4,5,head"
-    assert "connected again" in page.locator(".split .said").inner_text()
+    assert "reconnected" in page.locator(".split .said").inner_text()
 
 
 def stops_while_the_server_hangs(page: Any, process: Process) -> None:
-    """A text that waits for an answer ends when its visitor says so; the next one is right."""
+    """A generation that waits for the server can be aborted; the next one is correct."""
     assert process.running
     process.running.send_signal(signal.SIGSTOP)
     try:
@@ -165,7 +165,7 @@ def test_the_page_guesses_ahead_where_latency_is_high(
         assert 0 < guessed >= right and trips == 30 - right, (trips, guessed, right)
         assert right or settings["temperature"]
     said = page.locator(".split .said")
-    assert f"{right} of {guessed} guesses right" in said.inner_text()
+    assert f"{right} of {guessed} guesses accepted" in said.inner_text()
     page.get_by_label("Guess ahead").select_option("never")
     generated(page, 10, prompt=REPEATED, temperature=0)
     assert page.evaluate("glgpt.model.split.guessed") == guessed
@@ -174,7 +174,7 @@ def test_the_page_guesses_ahead_where_latency_is_high(
 def test_a_chunk_lost_with_its_connection_is_fed_again(
     server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
-    """Behind another text, whose rows the session still holds, and with the connection back before the next chunk."""
+    """The session still holds rows of another text, and the connection is restored before the next chunk."""
     process = server()
     page = browse(split_page(process.url) + "#tokens=1")
     page.evaluate("glgpt.ready")
@@ -212,7 +212,7 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
 def test_a_full_server_is_tried_again(
     server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
-    """Connections that are in use make way for no other."""
+    """A server does not close connections in use to admit another one."""
     process, width, ended = server("--sessions", "1"), 256, threading.Event()
 
     def use(others: list[Any]) -> None:
@@ -237,7 +237,7 @@ def test_a_full_server_is_tried_again(
         page = browse(split_page(process.url) + "#tokens=2", provokes=LOST)
         page.evaluate("glgpt.ready")
         page.wait_for_function("document.querySelector('.split .said').innerText.includes('the server is full')")
-        assert not page.get_by_label("Token", exact=True).count()
+        assert not page.get_by_label("Access token", exact=True).count()
     page.wait_for_function("document.querySelector('.split .said .connected')")
     page.wait_for_function("document.querySelectorAll('.token:not(.given)').length === 2")
 
@@ -248,10 +248,10 @@ def test_the_page_looks_inside_both_sides(
     process = server("--token", "open sesame")
     page = browse(split_page(process.url) + "#tokens=4", provokes=LOST)
     page.evaluate("glgpt.ready")
-    page.get_by_label("Token", exact=True).fill("wrong")
+    page.get_by_label("Access token", exact=True).fill("wrong")
     page.get_by_role("button", name="Connect", exact=True).click()
     page.wait_for_function("document.querySelector('.split .said').innerText.includes('the token is wrong')")
-    page.get_by_label("Token", exact=True).fill("open sesame")
+    page.get_by_label("Access token", exact=True).fill("open sesame")
     page.get_by_role("button", name="Connect", exact=True).click()
     page.wait_for_function("document.querySelector('.split .said .connected')")
     parity = page.evaluate("glgpt.parity()")
@@ -274,7 +274,7 @@ def test_the_page_looks_inside_both_sides(
         page.wait_for_timeout(500)
 
 
-# What an image shows, in shares of its height: how much is painted between `from` and `to`.
+# Returns the share of painted pixels of a canvas between `from` and `to`, which are shares of its height.
 PAINTED_BETWEEN = """([selector, from, to]) => {
   const canvas = document.querySelector(selector), {width, height} = canvas;
   const flat = Object.assign(document.createElement("canvas"), {width, height}).getContext("2d");
@@ -288,7 +288,7 @@ PAINTED_BETWEEN = """([selector, from, to]) => {
 
 
 def shows_the_servers_blocks(page: Any) -> None:
-    """Attention and Textures have the activations of block 4, which are the desktop's."""
+    """Attention and Textures show the activations of block 4, equal to the desktop's."""
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention", exact=True).click()
     page.locator(".attention").get_by_role("combobox", name="Layer").select_option("4")
     page.locator(".attention").get_by_role("combobox", name="Head").select_option("3")
@@ -302,7 +302,7 @@ def shows_the_servers_blocks(page: Any) -> None:
     with LanguageModel.from_pretrained(None, device="software") as model:
         pattern = model.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
     last = len(ids) - 1
-    rows = {int(last * (0.5 + 0.5 * i / 5)) for i in range(6)}  # among which it opens with the hardest look
+    rows = {int(last * (0.5 + 0.5 * i / 5)) for i in range(6)}  # the view opens on the sharpest of these rows
     assert min(abs(float(said.rstrip("%")) - 100 * pattern[3, t].max()) for t in rows) < 0.01
     assert page.locator(".attention .problem").count() == 0
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Textures", exact=True).click()
@@ -311,7 +311,7 @@ def shows_the_servers_blocks(page: Any) -> None:
     shapes = {"attn.z": (total, width), "attn.q": (total, width), "attn.pattern": (total * pattern.shape[0], total)}
     for which, (rows, cols) in shapes.items():
         page.locator(".names .list").get_by_role("button", name=which, exact=True).click()
-        said = f"Matrix of {rows} x {cols}, computed on the server"
+        said = f"Matrix of {rows} x {cols}, computed by the server"
         page.wait_for_function(f"document.querySelector('.textures').innerText.includes({json.dumps(said)})")
     page.wait_for_function(f"({PAINTED_BETWEEN})(['.plane canvas', 0.5, 1]) > 0.2")
 
@@ -325,15 +325,15 @@ def test_a_page_without_its_server_says_so(split_page: Callable[[str], str], bro
 
 
 def generated(page: Any, tokens: int, **settings: Any) -> str:
-    wish = {"prompt": PROMPT, "tokens": tokens, "temperature": 0.8, "seed": 5} | settings
-    found: str = page.evaluate(f"glgpt.generate({json.dumps(wish)}).then((r) => r.text)")
+    options = {"prompt": PROMPT, "tokens": tokens, "temperature": 0.8, "seed": 5} | settings
+    found: str = page.evaluate(f"glgpt.generate({json.dumps(options)}).then((r) => r.text)")
     return found
 
 
 def test_a_page_with_the_head_draws_the_tokens(
     server: Callable[..., Process], split_page: Callable[..., str], browse: Callable[..., Any]
 ) -> None:
-    process = server(blocks=f"+{HERE}-5")  # no head there
+    process = server(blocks=f"+{HERE}-5")  # the server lacks the head
     page = browse(split_page(process.url, head=True) + "#tokens=4", provokes=LOST)
     page.evaluate("glgpt.ready")
     assert generated(page, 24, alternatives=3) == wanted(24, temperature=0.8, seed=5)
@@ -363,8 +363,8 @@ def test_the_cut_moves_while_a_text_is_written(
             "[...document.querySelectorAll('.machine .stage.there')].map((s) => s.style.getPropertyValue('--column'))"
         )
         assert {int(c) - 2 for c in page.evaluate(columns)} == {*range(here, 7)}  # 6: the logits
-    wish = json.dumps({"prompt": PROMPT, "tokens": 30, "temperature": 0.8, "seed": 5})
-    # Moved by the tokens themselves: a fast page may be done before a click from outside comes.
+    options = json.dumps({"prompt": PROMPT, "tokens": 30, "temperature": 0.8, "seed": 5})
+    # Moved from `onToken`: a fast page may be done before a click from the test arrives.
     written = slider.evaluate(
         f"""(slider) => {{
             const moves = {{ 4: 2, 10: 6, 16: 4 }};
@@ -375,16 +375,16 @@ def test_the_cut_moves_while_a_text_is_written(
                 slider.value = here;
                 slider.dispatchEvent(new Event("input", {{ bubbles: true }}));
             }};
-            return glgpt.generate({{ ...{wish}, onToken }}).then((r) => r.text);
+            return glgpt.generate({{ ...{options}, onToken }}).then((r) => r.text);
         }}"""
     )
     assert written == text
     rows = page.locator(".split .tried tbody tr").all_inner_texts()
     assert [row.split()[0] for row in rows] == ["0", "2", "3", "4", "5", "6"]
-    assert rows[-1].split()[4] == "0", rows  # bytes, where all runs here
+    assert rows[-1].split()[4] == "0", rows  # bytes, if all blocks run in the page
     assert all(int(row.split()[4].replace(",", "")) > 1024 for row in rows[:-1]), rows
     agrees_with_the_desktop(page)
-    assert generated(page, 30) == text  # the views have used the caches meanwhile
+    assert generated(page, 30) == text  # although the views have used the caches
     process.kill()
     slider.fill("6")
     assert generated(page, 30) == text  # nothing needs the server

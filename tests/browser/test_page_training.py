@@ -1,4 +1,4 @@
-"""Training in the page: the desktop's losses, files that the desktop loads, and what may happen to a page meanwhile."""
+"""Tests training in the page: the desktop's losses and files, reloads, lost contexts, and hidden tabs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from glgpt.training.trainer import Trainer
 pytestmark = pytest.mark.slow
 HIDDEN = """
 Object.defineProperty(document, 'hidden', {get: () => globalThis.unseen ?? false});
-const later = globalThis.setTimeout;  // what a browser does to a page that nobody sees
+const later = globalThis.setTimeout;  // as a browser throttles timers of a hidden page
 globalThis.setTimeout = (work, ms, ...rest) => later(work, globalThis.unseen ? Math.max(ms ?? 0, 1000) : ms, ...rest);
 globalThis.requestAnimationFrame = new Proxy(requestAnimationFrame, {
   apply: (target, self, args) => globalThis.unseen ? 0 : Reflect.apply(target, self, args),
@@ -35,7 +35,7 @@ globalThis.requestAnimationFrame = new Proxy(requestAnimationFrame, {
 def desktop_run(
     text: str, steps: int, of: int, precision: str = "f32"
 ) -> tuple[list[tuple[float, float]], dict[int, float]]:
-    """(loss, gradient norm) of each step and the validation losses, from the same seed on the same driver."""
+    """Returns (loss, gradient norm) of each step, and the validation losses, with the same seed on the same driver."""
     data = text.encode()
     train, validation = (
         np.frombuffer(x, np.uint8) for x in (data[: int(len(data) * 0.9)], data[int(len(data) * 0.9) :])
@@ -93,10 +93,10 @@ def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: 
     }"""
     with LanguageModel.from_pretrained(folder, device="software") as model:
         assert page.evaluate(written) == list(model.generate_ids("First", 20, temperature=0))
-    # The state resumes, on the desktop as here.
+    # The desktop can resume the state.
     with Trainer.load(folder, device="software") as trainer:
         assert trainer.steps_done == 12
-    # And the files come back.
+    # The page can load the files again.
     page.evaluate(
         """async ([text, packed]) => {
           const data = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
@@ -114,7 +114,7 @@ def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: 
     page.wait_for_function("glgpt.training.session?.checkpoint?.points.length === 0", polling=200)
     same = """async () => {
       const again = await glgpt.training.session.trainer.state(1);
-      const weights = saved.slice(-100_000);  // the header names the learning rate, which is another
+      const weights = saved.slice(-100_000);  // without the header, whose learning rate differs
       return [glgpt.training.session.step, again.slice(-100_000).every((x, i) => x === weights[i])];
     }"""
     step, equal = page.evaluate(same)
@@ -152,7 +152,7 @@ def test_a_lost_context_goes_on_to_the_same_bits(page: Any) -> None:
     assert page.evaluate(script, TWELVE) == 2
     assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
     assert page.evaluate(STATE) == whole
-    # The page's own model came back too.
+    # The page's own model was restored too.
     assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5, temperature: 0}).then((r) => r.ids.length)") == 5
 
 
@@ -169,7 +169,7 @@ def test_a_hidden_tab_goes_on_at_speed(site: Path, serve: Serve, browse: Browse)
       }});
       return performance.now() - start;
     }"""
-    assert page.evaluate(script, options) < 30_000  # a timer a step would take 50 s
+    assert page.evaluate(script, options) < 30_000  # with one throttled timer per step, it would take 50 s
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_poorer_devices_train_the_same(
 
 
 PRESSABLE = """
-globalThis.pressable = [];  // whether Start could be pressed, whenever that changed
+globalThis.pressable = [];  // records each change of whether Start is enabled
 new MutationObserver(() => {
   const start = document.querySelector('.buttons .primary');
   if (start && pressable.at(-1) !== !start.disabled) pressable.push(!start.disabled);
@@ -223,11 +223,11 @@ def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse:
     page.get_by_role("button", name="One step").click()
     page.wait_for_function(f"glgpt.training.session.step === {step + 1}", polling=200)
     page.locator(".stages").get_by_role("button", name="Write").click()
-    page.get_by_label("Continue after").fill("ROMEO:")
-    page.get_by_role("button", name="Write now").click()
+    page.get_by_label("Prompt").fill("ROMEO:")
+    page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function("glgpt.training.session.samples.at(-1).prompt === 'ROMEO:'", polling=200)
     page.get_by_role("button", name="Reset").click()
-    page.get_by_role("button", name="Forget the model?").click()
+    page.get_by_role("button", name="Delete the model?").click()
     page.get_by_role("button", name="Start").wait_for()
     assert page.evaluate("glgpt.training.session") is None
 
@@ -249,7 +249,7 @@ def test_what_cannot_be_trained_is_said(page: Any) -> None:
 
 
 def test_the_bpe_of_the_page_tests_is_the_desktops(tmp_path: Path) -> None:
-    """viewer/test/bpe.json, against which Vitest holds the page's tokenizer."""
+    """Checks viewer/test/bpe.json, with which Vitest tests the page's tokenizer."""
     for i, case in enumerate(json.loads((data_path("viewer") / "test/bpe.json").read_text())):
         tokenizer = make_tokenizer(f"bpe:{case['size']}", Text.of_string(case["text"]), tmp_path / str(i))
         vocab = json.loads((tmp_path / str(i) / "vocab.json").read_text())

@@ -1,4 +1,4 @@
-"""Training in the page: what goes wrong and is mended, the speed shown, and what a newcomer sees in two minutes."""
+"""Tests training in the page: recovery from failures, the speed shown, and a newcomer's first two minutes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve,
     assert page.get_by_role("button", name="One step").is_disabled()
     rate.fill("0.005")
     rate.press("Tab")
-    assert float(page.get_by_label("falls to").input_value()) == pytest.approx(0.0005)
+    assert float(page.get_by_label("Final rate").input_value()) == pytest.approx(0.0005)
     page.get_by_role("button", name=f"Go back to step {step}").click()
     page.locator(".run .state", has_text="Paused").wait_for()
     assert page.evaluate("glgpt.training.session.step") == step and page.evaluate(FINITE)
@@ -46,7 +46,7 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve,
 
 
 def test_a_state_that_is_no_number_is_not_kept(page: Any) -> None:
-    """AdamW's step is as large as its rate, and the loss of a step was there before: it is still a number."""
+    """AdamW's update is as large as its rate. The step's loss is computed before the update, so it is still finite."""
     step, _ = page.evaluate(TRAIN, [TWELVE, 4])
     script = """async () => {
       const {session} = glgpt.training;
@@ -59,7 +59,7 @@ def test_a_state_that_is_no_number_is_not_kept(page: Any) -> None:
     assert np.isfinite(loss)
     assert f"Step {step + 1}: " in said and "holds a NaN or an infinity" in said
     assert status == "failed" and f"Go back to step {step} with a lower learning rate" in problem and kept == step
-    # Nor is it what one downloads, or what a later visit finds.
+    # Nor is it downloaded, or restored on a later visit.
     saved = "async () => (await glgpt.save())['state.safetensors'] === glgpt.training.session.checkpoint.state"
     assert page.evaluate(saved)
     page.reload()
@@ -90,7 +90,7 @@ def test_a_training_that_cannot_begin_leaves_the_one_before(page: Any) -> None:
       model.loader.packed = () => Promise.reject(new Error('cut off'));
       await refused(() => training.create(options));
       model.loader.packed = packed;
-      // A driver that refuses is known only when the textures are made.
+      // A driver that refuses a format is noticed only when the textures are created.
       const {gl} = model.device, status = gl.checkFramebufferStatus.bind(gl);
       let refusals = 1;
       gl.checkFramebufferStatus = (target) => refusals-- > 0 ? gl.FRAMEBUFFER_UNSUPPORTED : status(target);
@@ -108,7 +108,7 @@ def test_a_training_that_cannot_begin_leaves_the_one_before(page: Any) -> None:
 
 
 def test_what_is_asked_for_at_once_is_done_in_turn(page: Any) -> None:
-    """Steps and samples of one training, and a reset behind them: none sees textures that another uses or deleted."""
+    """Queues steps, samples and a reset at once: none may see textures that another one uses or has deleted."""
     script = """async (options) => {
       const {training} = glgpt;
       const session = await training.create(options);
@@ -141,7 +141,7 @@ LOSE = """async () => {
 
 
 def test_all_that_was_asked_for_survives_a_lost_context(page: Any) -> None:
-    """Beside running steps, and of a training that waits: nothing is dropped, and each single step is kept."""
+    """During running steps and in a paused training, no request is dropped, and each single step is saved."""
     script = """async (options) => {
       const session = await glgpt.training.create(options);
       void session.start();
@@ -174,7 +174,7 @@ def test_all_that_was_asked_for_survives_a_lost_context(page: Any) -> None:
 
 
 def test_a_context_lost_while_a_training_is_made_is_waited_for(page: Any) -> None:
-    """It begins anew, with the numbers that it would have had."""
+    """Creating it starts again after the loss and gives the same numbers."""
     script = """async ([options, cases]) => {
       const losses = async () => {
         const session = await glgpt.training.create(options);
@@ -204,7 +204,7 @@ def test_a_context_lost_while_a_training_is_made_is_waited_for(page: Any) -> Non
     assert len(found) == len(cases)
     for call, at, losses, contexts in found:
         assert losses == expected, (call, at)
-        assert contexts >= 1, (call, at)  # the browser may take another one
+        assert contexts >= 1, (call, at)  # the browser may take the context away again
 
 
 def test_a_pause_waits_for_the_training_that_is_being_made(page: Any) -> None:
@@ -223,7 +223,7 @@ def test_a_pause_waits_for_the_training_that_is_being_made(page: Any) -> None:
 
 @pytest.mark.alone
 def test_the_speed_shown_is_that_of_the_clock(page: Any) -> None:
-    """Of ten steps behind one that compiles. The median of five such runs."""
+    """Takes ten steps after one that compiles; compares the median of five such runs."""
     script = """async ([options, tokens]) => {
       const found = [];
       for (let i = 0; i < 5; i++) {
@@ -244,7 +244,7 @@ def test_the_speed_shown_is_that_of_the_clock(page: Any) -> None:
 def test_a_newcomer_sees_it_learn_within_two_minutes(
     tmp_path: Path, serve: Serve, browse: Browse, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the defaults, on a software driver: from Start on until a loss is 1.5 nats below its first."""
+    """With the defaults on a software driver, measured from Start until a loss is 1.5 nats below its first value."""
     export(None, tmp_path / "page", "f32", train=("nano",))
     page = browse(serve(tmp_path / "page") + "#tokens=1&view=train")
     page.evaluate("glgpt.ready")

@@ -1,4 +1,4 @@
-"""What a visitor sees: every view draws what the model computed, at phone width, by keyboard, from a link."""
+"""Tests the views: each draws what the model computed, at phone width, by keyboard, and from a link."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAINTED = """(selector) => {
 
 @pytest.fixture
 def page(exported: Path, serve: Serve, browse: Browse) -> Any:
-    """The page at phone width, with a text of 30 tokens behind `To be`."""
+    """The page at phone width, with a text of 30 tokens after `To be`."""
     page = browse(serve(exported) + "#prompt=To+be&tokens=30&temperature=0", viewport={"width": 390, "height": 844})
     page.evaluate("glgpt.ready")
     page.wait_for_function(WRITTEN)
@@ -43,7 +43,7 @@ def go(page: Any, title: str) -> None:
 
 
 def painted(page: Any, selector: str, least: float) -> None:
-    """Waits until that share of a canvas is not transparent."""
+    """Waits until at least this share of a canvas is not transparent."""
     page.wait_for_function(f"({PAINTED})({selector!r}) > {least}")
 
 
@@ -58,7 +58,7 @@ def test_every_view_draws_and_fits_a_phone(page: Any) -> None:
     for title, canvases in drawn.items():
         go(page, title)
         if title == "Passes":  # opens on the last one
-            page.wait_for_function("/The token that comes out is/.test(document.querySelector('.outcome').innerText)")
+            page.wait_for_function("/The output token is/.test(document.querySelector('.outcome').innerText)")
             page.get_by_role("button", name="First").click()
         for selector, least in canvases:
             painted(page, selector, least)
@@ -100,10 +100,10 @@ def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any) 
     layer, head = np.unravel_index(sharp.argmax(), sharp.shape)
     go(page, "Attention")
     page.wait_for_function(f"/layer={layer}&head={head}/.test(location.hash)")
-    page.get_by_role("button", name="Keep beside").click()
+    page.get_by_role("button", name="Pin for comparison").click()
     page.locator(".one select").nth(1).select_option("-1")
     pattern = found[f"h.{layer}.attn.pattern"]
-    hardest = max(rows, key=lambda t: pattern[head, t, 1 : t - 1].max())  # the look that it opens with
+    hardest = max(rows, key=lambda t: pattern[head, t, 1 : t - 1].max())  # the row that it opens with
     look = pattern.mean(axis=0)[hardest].max()
     page.wait_for_function("/mean of its heads/.test(document.querySelector('.one h2').textContent)")
     page.wait_for_function(f"document.querySelector('.reading b').textContent === '{100 * look:.2f}%'")
@@ -129,7 +129,7 @@ def test_the_lens_ends_with_the_models_own_answer(page: Any) -> None:
     np.testing.assert_allclose([b["norm"] for b in blocks], np.linalg.norm(states, axis=1), rtol=1e-4)
     changes = np.linalg.norm(np.diff(states, axis=0), axis=1)
     np.testing.assert_allclose([b["change"] for b in blocks][1:], changes, rtol=1e-4)
-    # A look inside leaves a later text as it would have been.
+    # Inspecting does not change a later text.
     asked = {"ids": ids, "tokens": 20, "temperature": 0}
     with LanguageModel.from_pretrained() as desktop:
         expected = list(desktop.generate_ids(ids, 20, temperature=0))
@@ -140,14 +140,14 @@ def test_passes_are_played_timed_and_linked(page: Any) -> None:
     go(page, "Passes")
     count = page.evaluate("document.querySelectorAll('.sheet canvas').length")
     assert count == page.evaluate("document.querySelectorAll('.passes ol li').length") > 60
-    page.get_by_label("Pace").select_option("fast")
+    page.get_by_label("Speed").select_option("fast")
     page.get_by_role("button", name="Play").click()
     page.wait_for_function("/pass [2-9]\\d of/.test(document.querySelector('.transport').textContent)")
     page.get_by_role("button", name="Pause").click()
     stages = ["to QKV", "QKV", "scores", "mix", "mix out", "residual", "MLP in", "MLP", "MLP out", "residual"]
     assert page.locator(".stage-heads small").all_inner_texts() == stages
     painted(page, ".sheet .row:nth-child(3) canvas", 0.5)
-    page.get_by_role("button", name="Time them").click()
+    page.get_by_role("button", name="Measure times").click()
     page.wait_for_function("/slope over repeats|timer queries/.test(document.querySelector('.names').textContent)")
     page.get_by_role("button", name="Step").click()
     link = page.locator(".facts dd").first.get_by_role("button").first
@@ -161,9 +161,9 @@ def test_passes_are_played_timed_and_linked(page: Any) -> None:
 def test_timer_queries_are_taken_where_they_can_be_trusted(
     exported: Path, serve: Serve, browse: Browse, disjoint: bool
 ) -> None:
-    """A GPU's passes are timed by hand, or by queries that a change of clock has spoilt.
+    """Catches: a GPU's passes are timed without queries, or by queries that a clock change has invalidated.
 
-    The driver under test has queries, and is only distrusted by its name.
+    The driver under test has queries; the page distrusts it only because of its name.
     """
     page = browse(serve(exported) + "#view=passes&tokens=4")
     page.evaluate("glgpt.ready")
@@ -176,8 +176,8 @@ def test_timer_queries_are_taken_where_they_can_be_trusted(
       return gl.getExtension('EXT_disjoint_timer_query_webgl2') !== null;
     }"""
     assert page.evaluate(script, disjoint)
-    page.get_by_role("button", name="Time them").click()
-    page.wait_for_function("/, by /.test(document.querySelector('.names').textContent)")
+    page.get_by_role("button", name="Measure times").click()
+    page.wait_for_function("/, measured by /.test(document.querySelector('.names').textContent)")
     text = page.locator(".names").inner_text()
     assert ("timer queries" in text) != disjoint and ("slope over repeats" in text) == disjoint
 
@@ -198,10 +198,10 @@ def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
     said = page.evaluate("document.querySelector('.reading').textContent")
     column = int(said.split("column ")[1].split(":")[0])
     assert float(said.split(": ")[-1]) == pytest.approx(found["h.1.mlp.act"][first, column], rel=2e-3, abs=1e-4)
-    assert not page.locator(".axis.across").count()  # a hidden layer as wide as the vocabulary is none
+    assert not page.locator(".axis.across").count()  # a hidden layer of the vocabulary's width has no vocabulary labels
     labels = page.evaluate("document.querySelectorAll('.axis.down span')[0].textContent")
     assert labels == page.evaluate("(id) => glgpt.model.tokenizer.label(id)", text[first])
-    page.get_by_label("as it lies in memory").check()
+    page.get_by_label("memory layout").check()
     page.wait_for_function("!document.querySelector('.axis')")
     page.get_by_label("Colours").select_option("embers")
     painted(page, ".plane canvas", 0.99)
@@ -229,7 +229,7 @@ def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any)
 
 
 def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Serve, browse: Browse) -> None:
-    """A weight in panels, whose column tiles lie below each other, is read or drawn as if they lay side by side."""
+    """Catches: a weight in panels, whose column tiles are stacked, is read or drawn as if they were side by side."""
     name = "h.0.attn.c_attn.weight"
     page = browse(serve(exported) + f"#view=textures&texture={name}&tokens=1")
     page.evaluate("glgpt.ready")
@@ -240,7 +240,7 @@ def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Ser
 
 
 def shows(page: Any, name: str, matrix: np.ndarray) -> None:
-    """The view of a weight says and draws this matrix."""
+    """Checks that the view of a weight reports and draws this matrix."""
     painted(page, ".plane canvas", 0.5)
     canvas = page.locator(".plane canvas")
     box = canvas.bounding_box()
@@ -264,7 +264,7 @@ def shows(page: Any, name: str, matrix: np.ndarray) -> None:
       return Array.from(context.getImageData(0, 0, cols, rows).data.filter((_, i) => i % 4 === 3));
     })"""
     drawn = np.array(page.evaluate(script, [name, *matrix.shape])).reshape(matrix.shape) / 255
-    np.testing.assert_allclose(drawn, np.minimum(np.abs(matrix), 1), atol=1.1 / 255)  # a byte of opacity
+    np.testing.assert_allclose(drawn, np.minimum(np.abs(matrix), 1), atol=1.1 / 255)  # opacity has 8 bits
 
 
 def test_alternatives_by_keyboard_and_going_on_from_one(page: Any) -> None:
@@ -306,10 +306,10 @@ def test_the_prompts_tokens_show_what_was_weighed_there_too(page: Any) -> None:
     assert aria.startswith(f"{taken[0]}, ") and abs(float(aria.split(", ")[-1].rstrip("%")) - 100 * taken[1]) < 0.51
     words = "[...document.querySelectorAll('.token')].map((t) => t.textContent)"
     whole = page.evaluate(words)
-    page.keyboard.press("Escape")  # on a phone the sheet of alternatives lies over the buttons
+    page.keyboard.press("Escape")  # on a phone the sheet of alternatives covers the buttons
     page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function("!document.querySelector('.caret')")
-    assert page.evaluate(words) == whole  # a look back changes nothing of what comes
+    assert page.evaluate(words) == whole  # looking at alternatives does not change the text
 
 
 def test_a_link_carries_the_view(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -350,5 +350,5 @@ def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Br
     page.wait_for_timeout(300)
     before = page.evaluate("shift")
     page.wait_for_function("!document.querySelector('.caret')")
-    page.wait_for_timeout(500)  # entries come some time after what they tell of
+    page.wait_for_timeout(500)  # entries arrive some time after the shift
     assert page.evaluate("shift") - before < 0.01

@@ -1,4 +1,4 @@
-"""What the tests of training in the page share: its text, what they say to it, and the page itself."""
+"""Shared by the tests of training in the page: its text, its scripts, and its preset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRAIN = """async ([options, stopAt]) => {
     if (p.step === stopAt) void glgpt.pause();
   }});
   if (!stopAt) return [await done, points];
-  done.catch(() => {}); // nobody waits for it any more
+  done.catch(() => {}); // not awaited
   while (!['paused', 'failed'].includes(glgpt.training.session?.status) || !points.length) {
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
@@ -41,7 +41,7 @@ STATE = """async () => {
 
 @contextmanager
 def presets_for_tests() -> Iterator[None]:
-    """`--train mini` is there, which is small enough for tests."""
+    """Makes `--train mini` available, a preset that is small enough for tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(settings.PRESETS, "mini", settings.Preset(2, 2, 32, 32, "bytes", 4, 1e-2, 0.99, 60))
         patch.setattr(training, "TOKENIZERS", ("bytes", "bpe:300"))
@@ -49,7 +49,7 @@ def presets_for_tests() -> Iterator[None]:
 
 
 def whole_run(page: Any) -> Any:
-    """The bits that `TWELVE` ends with when nothing comes between; the page then begins anew."""
+    """Returns the final bits of an uninterrupted `TWELVE` run, and resets the page's training."""
     page.evaluate(TRAIN, [TWELVE, 0])
     bits = page.evaluate(STATE)
     page.evaluate("glgpt.training.reset()")

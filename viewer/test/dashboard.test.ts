@@ -40,7 +40,7 @@ describe("the session", () => {
   ])("is %s: %s", (phase, title, given) => expect(d.headline(given)).toMatchObject({ phase, title }));
 
   it("says how many devices are missing", () => {
-    expect(d.headline(status({ quorum: 3 })).text).toBe("The round needs updates of 3 devices; 1 can send one now.");
+    expect(d.headline(status({ quorum: 3 })).text).toBe("The round needs updates from 3 devices; 1 can send one now.");
     expect(d.expected(status({ quorum: 3 }))).toBe(3);
     const members = [device(), device({ answered: true, connections: 0 }), device({ connections: 0 }), device({ aside: "x" })];
     expect(d.expected(status({ members }))).toBe(2);

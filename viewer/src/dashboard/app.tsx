@@ -1,4 +1,4 @@
-// The dashboard's frame: who opened it, and whether the server answers.
+// The dashboard's frame: a view for the host, for a guest or for anyone else, and messages about the connection.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -38,13 +38,13 @@ function About() {
   if (!status) return <>Several devices train one model together.</>;
   return (
     <>
-      <b>{status.name}</b> trains a model of {count(status.parameters)} parameters on the devices that you invite. Whoever has this
-      page's link is the host: do not share it.
+      <b>{status.name}</b> trains a model with {count(status.parameters)} parameters on the devices that you invite. Anyone with the link
+      to this page can control the session: do not share it.
     </>
   );
 }
 
-/** The phase in a word, in sight wherever the page is scrolled to the top. */
+/** The phase of the session, in the header. */
 function Chip() {
   const { phase, title } = headline(state.status.value!);
   const away = state.lost.value !== "";
@@ -87,7 +87,7 @@ function Messages() {
     <div class="messages">
       {state.over.value && (
         <Message kind="good">
-          <b>{state.over.value}</b> The server has stopped. The model is in the folder that was given to <code>glgpt federate serve</code> as{" "}
+          <b>{state.over.value}</b> The server has stopped. The model is in the folder that <code>glgpt federate serve</code> got as{" "}
           <code>--out</code>.
         </Message>
       )}
@@ -95,7 +95,7 @@ function Messages() {
         <Message kind="warning">
           <b>{state.lost.value}</b>{" "}
           {state.heard.value > 0 && `Reconnecting; the last answer came ${duration(Math.max(1, silent))} ago. `}
-          If it was stopped, the same <code>glgpt federate serve</code> command continues the session.
+          If the server was stopped, run the same <code>glgpt federate serve</code> command to continue the session.
         </Message>
       )}
       {state.problem.value && (
@@ -126,7 +126,7 @@ function Message({ kind, children, onDismiss }: MessageProps) {
   );
 }
 
-/** For those without a link, or with one that does not work. */
+/** Shown without a link, or if the link does not work. */
 function Stranger() {
   const link = useSignal("");
   return (
@@ -136,7 +136,7 @@ function Stranger() {
         {state.denied.value ? (
           <p role="alert">{state.denied.value}</p>
         ) : (
-          <p>To train along, open the invitation that the host sent you. The dashboard opens with the host's link.</p>
+          <p>To take part in the training, open the invitation that the host sent you. To open the dashboard, use the host's link.</p>
         )}
         <form
           class="ask"

@@ -1,4 +1,4 @@
-// A text that can be copied.
+// A read-only text with a button that copies it.
 
 import { useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
@@ -14,7 +14,7 @@ export function Copied({ label, text }: { label: string; text: string }) {
       await navigator.clipboard.writeText(text);
       said.value = "Copied";
     } catch {
-      said.value = "Press Ctrl+C"; // a page that is not served securely has no clipboard
+      said.value = "Press Ctrl+C"; // a page served over plain http has no clipboard
     }
     setTimeout(() => (said.value = ""), SAID_MS);
   };

@@ -2,7 +2,7 @@
 
 import type { Device, Invitation, RoundMetrics, Status } from "./gateway";
 
-/** Who opened the page, by the part of the address after `#`. */
+/** The role of the visitor, from the part of the address after `#`. */
 export type Access = { as: "host" | "guest"; token: string } | { as: "stranger" };
 
 export function readFragment(hash: string): Access {
@@ -11,7 +11,7 @@ export function readFragment(hash: string): Access {
   return fragment.includes(".") && !fragment.includes("=") ? { as: "guest", token: fragment } : { as: "stranger" };
 }
 
-/** The token in a host's link that somebody pasted; null for anything else. */
+/** Returns the token of a pasted host's link; null for anything else. */
 export function hostToken(link: string): string | null {
   const url = URL.parse(link.trim());
   const access = readFragment(url?.hash ?? "");
@@ -40,13 +40,13 @@ export function headline(status: Status): Headline {
     return { phase: "waiting", title: "Waiting for devices", text: "No device has joined yet. Create a link and open it on another device." };
   }
   if (!active) {
-    const text = "No device is connected. Devices that joined reconnect by themselves when their page or command runs.";
+    const text = "No device is connected. Devices that joined reconnect automatically while their page or command is running.";
     return { phase: "waiting", title: "Waiting for devices", text };
   }
   if (!round) return { phase: "waiting", title: "Starting", text: "The next round is being prepared." };
   if (round.closed) return { phase: "combining", title: "Combining", text: `The updates of round ${round.number} are being combined.` };
   if (active < quorum) {
-    return { phase: "training", title: "Training", text: `The round needs updates of ${devices(quorum)}; ${active} can send one now.` };
+    return { phase: "training", title: "Training", text: `The round needs updates from ${devices(quorum)}; ${active} can send one now.` };
   }
   return { phase: "training", title: "Training", text: `${devices(active)} take${active === 1 ? "s" : ""} part.` };
 }
@@ -54,7 +54,7 @@ export function headline(status: Status): Headline {
 export interface DeviceState {
   kind: "removed" | "aside" | "offline" | "training" | "sent" | "waiting";
   text: string;
-  /** From 0 to 1, of its steps in the open round. */
+  /** Share of the open round's steps that are done, from 0 to 1. */
   progress?: number;
 }
 
@@ -73,18 +73,18 @@ export function deviceState(device: Device, { round, local_steps, paused }: Stat
 
 const ORDER: DeviceState["kind"][] = ["training", "sent", "waiting", "offline", "aside", "removed"];
 
-/** Connected devices first, those set aside or removed last, each by number: a row moves when its device leaves or returns. */
+/** Returns the devices by number: connected ones first, then offline ones, then those set aside or removed. */
 export function ordered(status: Status): Device[] {
   const rank = (device: Device) => Math.max(2, ORDER.indexOf(deviceState(device, status).kind));
   return [...status.members].sort((a, b) => rank(a) - rank(b) || a.number - b.number);
 }
 
-/** Updates that the open round waits for: of the devices that take part, and the quorum at least. */
+/** Returns the number of updates that the open round waits for: one per participating device, but at least the quorum. */
 export function expected({ members, quorum }: Status): number {
   return Math.max(quorum, members.filter((m) => m.answered || (m.connections && !m.aside)).length);
 }
 
-/** Seconds that the remaining rounds may take, from the last five; null while none is known. */
+/** Estimates the seconds of the remaining rounds from the last five; null: not known yet. */
 export function secondsLeft({ history, rounds, done }: Status): number | null {
   const last = history.flatMap((r) => (r.seconds === undefined ? [] : [r.seconds])).slice(-5);
   return last.length && done < rounds ? (last.reduce((a, b) => a + b, 0) / last.length) * (rounds - done) : null;
@@ -109,19 +109,19 @@ export function count(value: number): string {
 
 export const decimals = (value: number | null | undefined, digits = 3) => value?.toFixed(digits) ?? "–";
 
-/** Those that still admit a device, the latest to expire first. `now` is in seconds. */
+/** Returns the invitations that still admit a device, the latest to expire first. `now` is in seconds. */
 export function open(invitations: readonly Invitation[], now: number): Invitation[] {
   return invitations
     .filter((one) => one.kind === "member" && !one.revoked && one.uses !== 0 && one.expires > now)
     .sort((a, b) => b.expires - a.expires || (a.digest < b.digest ? -1 : 1));
 }
 
-/** Whom an invitation admits, and for how long. */
+/** Describes how many devices an invitation admits, and for how long. */
 export function admits({ uses, expires }: Invitation, now: number): string {
   return `${uses === null ? "Any number of devices" : `${devices(uses)} more`}, expires in ${duration(expires - now)}`;
 }
 
-/** The links of an invitation: for a browser, and the command for a desktop. */
+/** Returns the link of an invitation for a browser, and the command for a desktop. */
 export function links(base: string, token: string): { browser: string; desktop: string } {
   return {
     browser: new URL(`train/#view=train&tokens=1&together=${token}`, base).href,
@@ -129,12 +129,12 @@ export function links(base: string, token: string): { browser: string; desktop: 
   };
 }
 
-/** True if an address reaches this machine alone. */
+/** True if an address reaches only this machine. */
 export function isLocal(base: string): boolean {
   return /^(localhost|127(\.\d+){3}|\[::1\])$/.test(new URL(base).hostname);
 }
 
-/** The last round with a sample. */
+/** Returns the last round that has a sample. */
 export function sampled(history: readonly RoundMetrics[]): RoundMetrics | undefined {
   return history.findLast((r) => r.sample);
 }

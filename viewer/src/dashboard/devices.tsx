@@ -1,4 +1,4 @@
-// The devices: what each is doing, and what its updates were like.
+// The table of devices: the state of each one, and metrics of its updates.
 
 import type { ComponentChildren } from "preact";
 import { count, decimals, deviceState, ordered, size } from "./describe";
@@ -82,7 +82,7 @@ function Row({ device, status }: { device: Device; status: Status }) {
   );
 }
 
-/** On a phone a row is a card, and each cell has its column's name. */
+/** A table cell; on a phone, a row is shown as a card and each cell with its column's name. */
 function Cell({ of, children }: { of: (typeof COLUMNS)[number]; children: ComponentChildren }) {
   return <td data-column={of}>{children}</td>;
 }
@@ -91,7 +91,7 @@ function Remove({ device: { number, name } }: { device: Device }) {
   const ask = () => {
     state.question.value = {
       title: `Remove ${name}?`,
-      text: "It is disconnected, its later updates are not accepted, and it cannot rejoin as this device. This cannot be undone.",
+      text: "The device is disconnected, its later updates are rejected, and it cannot rejoin as the same device. This cannot be undone.",
       action: "Remove the device",
       run: () => state.remove(number),
     };

@@ -1,19 +1,19 @@
-// The host's REST calls to a gateway, and what they return. See docs/federation.md.
+// The REST calls to a gateway and the types that they return. See docs/federation.md.
 
 export interface Device {
   number: number;
   name: string;
-  /** Its renderer. */
+  /** The name of its GPU. */
   device: string;
   kind: string;
-  /** Why its updates are not accepted any more; empty: they are. */
+  /** Why its updates are rejected; empty: they are accepted. */
   aside: string;
   accepted: number;
-  /** Open sockets; 0: it is offline. */
+  /** Number of open sockets; 0: offline. */
   connections: number;
-  /** Of the open round. */
+  /** Steps done in the open round. */
   step: number;
-  /** True if the open round has its update. */
+  /** True if the open round has received its update. */
   answered: boolean;
   loss: number | null;
   norm: number | null;
@@ -33,7 +33,7 @@ export interface Round {
   seconds_left: number;
 }
 
-/** A finished round; its validation and sample come some seconds after the rest. */
+/** A finished round; its validation and sample follow some seconds after the rest. */
 export interface RoundMetrics {
   round: number;
   clients?: number;
@@ -56,7 +56,7 @@ export interface Status {
   parameters: number;
   epsilon?: number;
   delta?: number;
-  /** True if there is a page for browsers to join with. */
+  /** True if the host serves a page for browsers to join with. */
   page: boolean;
   round: Round | null;
   members: Device[];
@@ -73,7 +73,7 @@ export interface Invitation {
   revoked: boolean;
 }
 
-/** What an invited device may know of the session. */
+/** The public facts of a session, for invited devices. */
 export interface Terms {
   name: string;
   rounds: number;
@@ -90,13 +90,13 @@ const TIMEOUT_MS = 10_000;
 const PROXY_ERRORS = [502, 503, 504]; // a reverse proxy answers these while the gateway restarts
 
 export class Gateway {
-  /** `base` ends with a slash. */
+  /** `base`: the gateway's address, ending with a slash. */
   constructor(
     readonly base: string,
     private token: string,
   ) {}
 
-  /** Exchanges the token of a host's link, which works once, for one to store in this tab. */
+  /** Exchanges the single-use token of a host's link for one to store in this tab. */
   async exchange(): Promise<string> {
     const { token } = (await (await this.call("v1/host/token", "POST")).json()) as { token: string };
     this.token = token;
@@ -107,7 +107,7 @@ export class Gateway {
     return (await this.call("v1/status")).json() as Promise<Status>;
   }
 
-  /** For an invitation's token. */
+  /** Returns the session's terms; needs an invitation's token. */
   async terms(): Promise<Terms> {
     return (await this.call("v1/session")).json() as Promise<Terms>;
   }
@@ -129,7 +129,7 @@ export class Gateway {
     return invitations;
   }
 
-  /** Creates an invitation for `uses` devices, or any number (null). */
+  /** Creates an invitation for `uses` devices (null: any number). */
   async invite(hours: number, uses: number | null): Promise<{ token: string; digest: string }> {
     const answer = await this.call("v1/invitations", "POST", uses === null ? { hours } : { hours, uses });
     return answer.json() as Promise<{ token: string; digest: string }>;
@@ -139,13 +139,13 @@ export class Gateway {
     await this.call(`v1/invitations/${digest}`, "DELETE");
   }
 
-  /** The rows of a QR code, a character a module: "1" is dark. */
+  /** Returns the rows of a QR code, one character per module: "1" is dark. */
   async qr(text: string): Promise<string[]> {
     const { rows } = (await (await this.call("v1/qr", "POST", { text })).json()) as { rows: string[] };
     return rows;
   }
 
-  /** The model as a zip; `onBytes` gets the bytes received and their total, 0 where it is unknown. */
+  /** Downloads the model as a zip; `onBytes` receives the bytes so far and in total (0: unknown). */
   async model(onBytes: (received: number, total: number) => void): Promise<Blob> {
     const answer = await this.call("v1/model", "GET", undefined, null);
     const total = Number(answer.headers.get("Content-Length") ?? 0);

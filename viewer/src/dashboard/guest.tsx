@@ -1,4 +1,4 @@
-// For those who open the link of an invitation that was meant for a desktop.
+// Shown when an invitation for a desktop is opened in a browser: the two ways to join.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -42,8 +42,8 @@ export function Guest() {
         <h2>You are invited{terms.value ? ` to train ${terms.value.name}` : ""}</h2>
         {terms.value && (
           <p>
-            A model of {count(terms.value.parameters)} parameters, trained in {terms.value.rounds} rounds of {terms.value.local_steps} steps on
-            each device.
+            A model with {count(terms.value.parameters)} parameters is trained in {terms.value.rounds} rounds. In each round, every device
+            takes {terms.value.local_steps} steps.
           </p>
         )}
         {page.value && (

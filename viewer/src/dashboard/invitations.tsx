@@ -1,4 +1,4 @@
-// Links with which devices join: new ones, and those that are open.
+// Invitation links: creates new ones and lists the open ones.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -77,11 +77,11 @@ function Link({ token, page }: { token: string; page: boolean }) {
       <div class="texts">
         {page && <Copied label="For a browser" text={browser} />}
         <Copied label="For a desktop with glgpt" text={desktop} />
-        {!page && <p class="dim">This session has no page for browsers, so that only desktops can join.</p>}
+        {!page && <p class="dim">This session serves no page for browsers: only desktops can join.</p>}
         {isLocal(state.base) && (
           <p class="dim">
-            This address works on this machine only. Start <code>glgpt federate serve</code> with <code>--host</code> or <code>--url</code> to
-            invite others.
+            This address works on this machine only. To invite other devices, start <code>glgpt federate serve</code> with <code>--host</code>{" "}
+            or <code>--url</code>.
           </p>
         )}
       </div>
@@ -89,7 +89,7 @@ function Link({ token, page }: { token: string; page: boolean }) {
   );
 }
 
-const QUIET = 4; // light modules around a code
+const QUIET = 4; // width of the light border of a QR code, in modules
 
 function Code({ text }: { text: string }) {
   const rows = useSignal<readonly string[]>([]);
@@ -121,7 +121,7 @@ function Open({ invitation }: { invitation: Invitation }) {
   const ask = () => {
     state.question.value = {
       title: "Revoke this link?",
-      text: "No device can join with it any more, and devices that joined with it are disconnected.",
+      text: "Devices can no longer join with this link, and devices that joined with it are disconnected.",
       action: "Revoke the link",
       run: () => state.revoke(digest),
     };

@@ -1,10 +1,10 @@
-// The rounds that are done: losses, what the model writes, and a table.
+// Metrics of the finished rounds: loss curves, the latest sample, and a table.
 
 import { Curves } from "../ui/curves";
 import { count, decimals, duration, sampled } from "./describe";
 import type { RoundMetrics } from "./gateway";
 
-const LISTED = 12; // rounds of the table
+const LISTED = 12; // maximum rounds in the table
 
 interface Props {
   history: readonly RoundMetrics[];
@@ -41,7 +41,7 @@ export function Loss({ history }: Props) {
           />
         </>
       ) : (
-        <p class="empty">A curve begins with the first finished round.</p>
+        <p class="empty">The curve starts after the first round.</p>
       )}
     </section>
   );
@@ -58,7 +58,7 @@ export function Sample({ history }: Props) {
       {last ? (
         <pre tabIndex={0}>{last.sample}</pre>
       ) : (
-        <p class="empty">{history.length ? "The model writes a sample when the round is evaluated." : "The model writes a sample after each round."}</p>
+        <p class="empty">{history.length ? "The sample appears when the round has been evaluated." : "A sample of the model's text appears after each round."}</p>
       )}
     </section>
   );

@@ -1,4 +1,4 @@
-// Shows what the session is doing now, and the buttons for the whole session.
+// The state of the session, and the buttons that control it.
 
 import type { ComponentChildren } from "preact";
 import { Facts } from "../ui/facts";
@@ -25,7 +25,7 @@ export function Now({ status }: { status: Status }) {
   );
 }
 
-/** Shows how far the session is, and the open round. */
+/** Progress bars of the session and of the open round. */
 function Meters({ status, ended }: { status: Status; ended: boolean }) {
   const { done, rounds, round, quorum, paused } = status;
   const left = secondsLeft(status);
@@ -90,7 +90,7 @@ function Buttons({ status: { paused, done, rounds, name } }: { status: Status })
     const left = rounds - done;
     state.question.value = {
       title: `End ${name} for all devices?`,
-      text: `${left} of ${rounds} rounds have not been done. The model stays as it is after round ${done}; the session cannot be continued.`,
+      text: `${left} of ${rounds} rounds are not done yet. The model of round ${done} is kept; the session cannot be continued.`,
       action: "End the session",
       run: state.end,
     };

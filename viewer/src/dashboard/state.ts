@@ -1,11 +1,11 @@
-// The state of the session as the dashboard knows it, and the actions of its host.
+// The session's state as last reported by the server, and the host's actions.
 
 import { batch, computed, signal } from "@preact/signals";
 import { hostToken, open, readFragment, type Access } from "./describe";
 import { Denied, Gateway, Unreachable, type Invitation, type Status } from "./gateway";
 
 const POLL_MS = 1000;
-const POLL_SHARE = 4; // the pause between two requests is at least this many times what the last one took
+const POLL_SHARE = 4; // the pause between two requests is at least this many times the duration of the last one
 const INVITATIONS_MS = 10_000;
 
 export const base = new URL(".", document.baseURI).href;
@@ -14,27 +14,27 @@ export const access = signal<Access>({ as: "stranger" });
 /** Why the host's link does not work. */
 export const denied = signal("");
 export const status = signal<Status | null>(null);
-/** When the server last answered, and why it does not answer now; empty: it does. */
+/** Time (ms) of the server's last answer, and why it does not answer now (empty: it does). */
 export const heard = signal(0);
 export const lost = signal("");
-/** How the session ended, where the server ended with it. */
+/** Describes how the session ended, once the server has stopped; empty before. */
 export const over = signal("");
 export const now = signal(Date.now());
 
-/** The last action that failed. */
+/** Error message of the last action that failed. */
 export const problem = signal("");
-/** Actions under way, by name. */
+/** Names of the actions in progress. */
 export const busy = signal<ReadonlySet<string>>(new Set());
 export const download = signal<{ received: number; total: number } | null>(null);
 
 const listed = signal<readonly Invitation[]>([]);
 export const invitations = computed(() => open(listed.value, now.value / 1000));
-/** Tokens of the invitations that were created in this tab, by their digests: the server stores hashes only. */
+/** Tokens of the invitations created in this tab, by digest. The server stores only their hashes. */
 export const tokens = signal<Readonly<Record<string, string>>>({});
-/** The invitation whose links are shown. */
+/** Digest of the invitation whose links are shown. */
 export const shown = signal("");
 
-/** An action to be confirmed. */
+/** An action that the host must confirm. */
 export interface Question {
   title: string;
   text: string;
@@ -66,7 +66,7 @@ function stored(): Kept | null {
   }
 }
 
-/** Stores the host's token and the new invitations for this tab. False in a browser that stores nothing. */
+/** Stores the host's token and the new invitations for this tab. Returns false if the browser has no storage. */
 function store(token: string): boolean {
   try {
     sessionStorage.setItem(KEY, JSON.stringify({ token, tokens: tokens.value } satisfies Kept));
@@ -77,8 +77,8 @@ function store(token: string): boolean {
 }
 
 /**
- * Reads the link. The host's token leaves the address, which shared screens show, and is exchanged: the history may hold
- * the link, which works once.
+ * Reads the link. The host's token is removed from the address, which others may see on a shared screen, and exchanged for
+ * another one: the link works only once, since the browser's history may contain it.
  */
 export function start(): void {
   const kept = stored();
@@ -94,7 +94,7 @@ export function start(): void {
   host(token, saved && found.as === "host", kept);
 }
 
-/** Opens the host's link that somebody pasted. */
+/** Opens a host's link that was pasted. */
 export function paste(link: string): void {
   const token = hostToken(link);
   if (token === null) {
@@ -104,7 +104,7 @@ export function paste(link: string): void {
   host(token, store(token));
 }
 
-/** Shows the session to its host. The token of a link is exchanged first; of a used one, `before` counts. */
+/** Shows the session to its host. A link's token is exchanged first; if it was already used, `before` is used instead. */
 function host(token: string, link = false, before: Kept | null = null): void {
   batch(() => {
     access.value = { as: "host", token };
@@ -118,7 +118,7 @@ function host(token: string, link = false, before: Kept | null = null): void {
 
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Requests the status until the session is over, or the token is not accepted; first exchanges a link's token. */
+/** Polls the status until the session is over or the token is rejected; first exchanges a link's token. */
 async function watch(from: Gateway, link: boolean, before: Kept | null): Promise<void> {
   let asked = -Infinity;
   while (gateway === from && !over.value) {
@@ -167,7 +167,7 @@ function failed(error: unknown): void {
   if (error instanceof Denied) {
     gateway = null;
     status.value = null;
-    denied.value = "This host link was used already, or is unknown, expired or revoked. glgpt federate link RUN prints another.";
+    denied.value = "This host link has already been used, or it is unknown, expired or revoked. glgpt federate link RUN prints a new one.";
     return;
   }
   const last = status.value;
@@ -179,7 +179,7 @@ function failed(error: unknown): void {
 
 // -- what the host does -------------------------------------------------------------------------------------------
 
-/** Runs an action unless it is running; `what` names it in the message of its failure. */
+/** Runs an action unless it is already running; `what` names it in the error message. */
 async function act(name: string, what: string, run: (gateway: Gateway) => Promise<void>): Promise<void> {
   if (!gateway || busy.value.has(name)) return;
   busy.value = new Set([...busy.value, name]);
@@ -194,7 +194,7 @@ async function act(name: string, what: string, run: (gateway: Gateway) => Promis
   }
 }
 
-/** Shows a change at once; the next status confirms it. */
+/** Shows a change immediately; the next status confirms it. */
 function change(fields: Partial<Status>): void {
   if (status.value) status.value = { ...status.value, ...fields };
 }
@@ -239,12 +239,12 @@ export function revoke(digest: string): Promise<void> {
   });
 }
 
-/** A QR code of a text, as rows of modules; null where the server makes none. */
+/** Returns a QR code as rows of modules; null if the server cannot make one. */
 export async function qr(text: string): Promise<string[] | null> {
   return gateway?.qr(text).catch(() => null) ?? null;
 }
 
-/** Downloads the model as it is after the last finished round. */
+/** Downloads the model of the last finished round. */
 export function save(): Promise<void> {
   return act("download", "The download", async (from) => {
     download.value = { received: 0, total: 0 };
@@ -262,10 +262,10 @@ export function save(): Promise<void> {
   });
 }
 
-/** What an invited device may know of the session. Raises Denied and Unreachable. */
+/** Returns the session's terms for an invitation's token. Throws Denied or Unreachable. */
 export const terms = (token: string) => new Gateway(base, token).terms();
 
-/** True if the host serves the page with which browsers join. */
+/** True if the host serves a page for browsers to join with. */
 export async function hasPage(): Promise<boolean> {
   return fetch(new URL("train/", base), { method: "HEAD" }).then(
     ({ ok }) => ok,

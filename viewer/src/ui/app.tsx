@@ -1,4 +1,4 @@
-// The page's frame: what is loading or wrong, and the views.
+// The page's frame: header, tabs, progress while loading, errors, and the current view.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
@@ -21,7 +21,7 @@ import * as state from "./state";
 import { countInWords } from "./tools";
 import { invited } from "./together/state";
 
-const LONG_LOST = 5000; // ms without a graphics context after which the page says what may help
+const LONG_LOST = 5000; // ms without a graphics context after which the page suggests a reload
 const RECORDED: Partial<Record<state.ViewName, ComponentType>> = { text: RecordedText, attention: RecordedAttention };
 const VIEWS: Record<state.ViewName, ComponentType> = {
   text: TextView,
@@ -42,7 +42,7 @@ export function App() {
   const View = VIEWS[view];
   const tabs = useRef<HTMLElement>(null);
   useEffect(() => {
-    tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone some are out of sight
+    tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone not all tabs fit
   }, [phase]);
   return (
     <>
@@ -56,7 +56,7 @@ export function App() {
           {phase === "loading" && state.recorded.value && <Loading />}
           {phase === "ready" && <CopyLink />}
           {phase === "ready" && state.tour.value === 0 && (
-            <button class="quiet take" title="Ten cards beside the views" onClick={() => openCard(1)}>
+            <button class="quiet take" title="Ten short cards that explain the views" onClick={() => openCard(1)}>
               Take the tour
             </button>
           )}
@@ -91,19 +91,19 @@ export function App() {
   );
 }
 
-/** Moves the focus past the header and the machine, whose buttons would come first. */
+/** Moves the focus to the prompt or the view, past the buttons of the header and the machine. */
 function skip(): void {
   const main = document.querySelector("main");
   (main?.querySelector<HTMLElement>(".prompt textarea") ?? main)?.focus();
 }
 
-/** Names what a link sets that this page does not know: an older or newer page may have made it. */
+/** Lists the settings of a link that this page does not know, for example from another version of the page. */
 function UnknownLink() {
   const unknown = state.unknown.value;
   if (!unknown.length) return null;
   return (
     <p class="unknown" role="status">
-      The link sets {unknown.join(", ")}, which this page does not know. The rest of it is shown.{" "}
+      The link sets {unknown.join(", ")}, which this page does not know. All other settings of the link are applied.{" "}
       <button class="quiet" onClick={() => (state.unknown.value = [])}>
         Dismiss
       </button>
@@ -111,7 +111,7 @@ function UnknownLink() {
   );
 }
 
-/** While the browser has taken the graphics context away; after some seconds, what a person can do. */
+/** A message while the graphics context is lost; after some seconds it offers to reload the page. */
 function Lost() {
   const long = useSignal(false);
   const lost = state.lost.value;
@@ -127,7 +127,7 @@ function Lost() {
       {long.value && (
         <>
           {" "}
-          A browser may withhold it for two minutes when it was lost several times.{" "}
+          After several losses, a browser may withhold it for two minutes.{" "}
           <button onClick={() => location.reload()}>Reload the page</button>
         </>
       )}
@@ -135,7 +135,7 @@ function Lost() {
   );
 }
 
-/** What this is: the model, its size, what it was trained on, and how it runs. */
+/** One sentence about the model: name, size, training data, and where it runs. */
 function About() {
   const manifest = state.phase.value === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
   if (!manifest) return <>A language model that runs in your browser, on your graphics card.</>;
@@ -148,11 +148,11 @@ function About() {
       <b>{model}</b> is a language model{parameters && ` of ${countInWords(parameters)} parameters`}
       {trained_on && `, trained on ${trained_on}`}. It runs{" "}
       {split === "movable"
-        ? "in your browser and, as far as you choose below, on a server, which could then read what you type."
+        ? "in your browser. You can move some of its blocks to a server below; that server could then read what you type."
         : split
-        ? "in your browser with its first blocks, the others on a server, which could read what you type."
-        : "in your browser, on your graphics card: you can look at every number it computes, and nothing you type leaves the page."}
-      {invited.value && " What this device learns does, and your nickname, once you train with others."}
+        ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
+        : "in your browser, on your graphics card: you can inspect every number it computes, and nothing you type leaves the page."}
+      {invited.value && " If you train with others, your nickname and your weight updates are sent to the host."}
       {source && (
         <>
           {" "}
@@ -165,16 +165,16 @@ function About() {
   );
 }
 
-/** The same of a model beside the page's own, and what it takes of the device. */
+/** The same sentence for a model other than the page's own, with the memory that it takes. */
 function Other({ name, parameters }: { name: string; parameters: number }) {
   const { model, used } = state.engine();
   const { weight = 0, ...rest } = model.memory();
   const more = Object.values(rest).reduce((sum, bytes) => sum + bytes, 0);
   return (
     <>
-      <b>{name}</b> is {used === "mine" ? "the model that you train here" : "a model from your files"}, of {countInWords(parameters)} parameters.{" "}
-      {model.borrows ? "It plays in the training's own textures" : `Its weights take ${mib(weight)} MiB`}, with {mib(more)} MiB
-      for caches and working textures, released when you switch back.
+      <b>{name}</b> is {used === "mine" ? "the model that you train here" : "a model from your files"}, with {countInWords(parameters)} parameters.{" "}
+      {model.borrows ? "It shares its weights with the training" : `Its weights take ${mib(weight)} MiB`}; caches and working
+      textures take {mib(more)} MiB. They are released when you switch back.
     </>
   );
 }
@@ -187,7 +187,7 @@ function CopyLink() {
       await navigator.clipboard.writeText(location.href);
       said.value = "Copied";
     } catch {
-      said.value = "Copy the address above"; // a page that is not served securely has no clipboard
+      said.value = "Copy the address from the address bar"; // a page served over plain http has no clipboard
     }
     setTimeout(() => (said.value = ""), 2000);
   };
@@ -196,7 +196,7 @@ function CopyLink() {
       <span class="dim" role="status">
         {said.value}
       </span>
-      <button class="quiet" onClick={() => void copy()} title="The address holds the prompt, its settings and the view">
+      <button class="quiet" onClick={() => void copy()} title="The link contains the prompt, its settings and the view">
         Copy link
       </button>
     </span>
@@ -205,14 +205,14 @@ function CopyLink() {
 
 const mib = (bytes: number) => (bytes / 2 ** 20).toFixed(1);
 
-/** What the page waits for: bytes, then shaders. */
+/** Returns what the page is waiting for, and the share of it that is done (undefined: unknown). */
 function waitingFor({ done, total, compiled, shaders }: Progress): { what: string; share: number | undefined } {
   if (!total || done < total) return { what: "Fetching the model", share: total ? done / total : 0 };
   if (compiled < shaders) return { what: "Compiling shaders", share: compiled / shaders };
   return { what: "Starting", share: undefined };
 }
 
-/** Until the model can run: what is still to come, and the recorded generation where the view can show some of it. */
+/** Shown until the model can run: the progress, and the recorded generation if this view can show it. */
 function Coming({ view }: { view: state.ViewName }) {
   const Recorded = state.recorded.value && RECORDED[view];
   return (
@@ -230,7 +230,7 @@ function Loading() {
     <section class="loading" aria-label="Loading">
       <h2>
         {what}
-        {state.recorded.value && <small> · recorded; live in a moment</small>}
+        {state.recorded.value && <small> · the text below is a recording</small>}
       </h2>
       <progress value={share} max={1} aria-label={what} />
       <p>

@@ -1,4 +1,4 @@
-// Attention: all heads as they grow, one of them enlarged, and what one token attends to as arcs.
+// The Attention view: one token's attention as arcs over the text, all heads as a grid, and one head enlarged.
 
 import { signal, useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
@@ -9,38 +9,38 @@ import { AblateButton, LooksAt } from "./interventions";
 import * as state from "./state";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "./tools";
 
-const ARCS = 10; // the greatest weights that get an arc
-const NAMED = 3; // of these are named
-const LINE = 30; // pixels of a line of the text with arcs
-const ENOUGH = 12; // tokens from which on a head can be called sharp
-const LEAST = 11; // pixels of a cell beside which a label can be read
+const ARCS = 10; // the number of largest weights that get an arc
+const NAMED = 3; // the number of largest weights that are listed in the heading
+const LINE = 30; // height in pixels of a line of text with arcs
+const ENOUGH = 12; // minimum tokens to search for the sharpest head
+const LEAST = 11; // minimum pixels per cell for token labels to be legible
 const KIND_NAMES: Record<Kind, string> = {
   pattern: "weights (softmax)",
   scores: "scores, masked",
   raw: "raw scores, every pair",
 };
 const EXPLAINED: Record<Kind, string> = {
-  pattern: "How much each token (row) attends to each token before it (column). A row adds up to 100%.",
+  pattern: "How much each token (row) attends to itself and to earlier tokens (columns). Each row adds up to 100%.",
   scores: "How well the row's query matches the column's key, before softmax. The causal mask hides later tokens.",
-  raw: "The same for every pair, including those above the diagonal, which the model never uses: the causal mask removes them.",
+  raw: "The scores of all pairs, including those above the diagonal. The causal mask hides these from the model.",
 };
 
-/** What token `t` of these gives to those up to it, in the head that is enlarged. */
+/** Attention values of token `t` for tokens 0 to `t`, in the enlarged head. */
 interface Row {
   tokens: readonly state.Tok[];
-  /** Where they begin in the text. */
+  /** Position in the text of the first of these tokens. */
   from: number;
   t: number;
   values: Float32Array;
 }
 
-/** Why the layers that a server has are not shown. */
+/** Why the remote layers are not shown; empty: they are. */
 const missing = signal("");
 
-/** The server has no scores of pairs that the mask hides. */
+/** Returns the kind to show for a layer: for remote layers, masked scores replace raw ones, which the server does not send. */
 const kindOf = (layer: number): Kind => (state.place.kind.value === "raw" && state.engine().model.isRemote(layer) ? "scores" : state.place.kind.value);
 
-/** Has the layer's weights here, where a server computes them. */
+/** Fetches a remote layer's attention; does nothing for a local layer. */
 async function ready({ attention, model }: Awaited<ReturnType<typeof drawing>>, layer: number, kind: Kind, ids: readonly number[]): Promise<void> {
   if (model.isRemote(layer)) await attention.fetch(ids, kind, layer);
 }
@@ -51,12 +51,12 @@ export function AttentionView() {
   const { layer, head, kind, sought, beside } = state.place;
   const total = state.read.value.length;
   const row = useSignal<Row | null>(null);
-  const looked = useSignal<number | null>(null); // the token whose look is shown while none is pointed at; null: the last
-  const pointed = useSignal<number | null>(null); // the one that is pointed at in the text
+  const looked = useSignal<number | null>(null); // the token shown while none is pointed at; null: the last
+  const pointed = useSignal<number | null>(null); // the token under the pointer, in the text
   const name = state.headName(layer.value, head.value);
   const busy = state.running.value;
   const scores = kind.value !== "pattern";
-  // Neither is drawn anew with each word that comes.
+  // Memoized: neither is rendered again for each new token.
   const arcs = useMemo(() => <Arcs row={row.value} scores={scores} pointed={pointed} />, [row.value, scores]);
   const enlarged = useMemo(
     () => <Head row={row} looked={looked.value} pointed={pointed.value} />,
@@ -69,7 +69,7 @@ export function AttentionView() {
       const { attention } = await drawing(model);
       model.fill(state.readIds.value);
       const [layer, head, t] = await attention.sharpest(total);
-      if (!wanted()) return; // somebody chose one meanwhile
+      if (!wanted()) return; // a head was chosen during the search
       looked.value = t;
       state.chooseHead(layer, head);
     },
@@ -83,8 +83,8 @@ export function AttentionView() {
       <div class="panel all">
         <h2>Every layer and head</h2>
         <p class="dim">
-          Each row is a layer, each square a head. Choose one to enlarge it.
-          {model.isRemote(model.blocks - 1) && ` Layers from ${model.manifest.config.n_layer} on come from the server when the text is written.`}
+          Each row is a layer, each square a head. Click one to enlarge it.
+          {model.isRemote(model.blocks - 1) && ` Layers ${model.manifest.config.n_layer} and up run on the server; they appear when the text is complete.`}
         </p>
         {missing.value && (
           <p class="problem" role="alert">
@@ -116,10 +116,10 @@ export function AttentionView() {
         <div class="buttons">
           <button
             disabled={beside.value.includes(name)}
-            title="Keeps this head in sight below, small, while you look at others"
+            title="Shows a small copy of this head below while you look at other heads"
             onClick={() => (beside.value = [...beside.value, name])}
           >
-            Keep beside
+            Pin for comparison
           </button>
           {head.value !== MEAN && !model.isRemote(layer.value) && <AblateButton part={model.names.attention(layer.value, head.value)} />}
           {!model.isRemote(layer.value) && <LooksAt part={model.names.attention(layer.value, head.value === MEAN ? null : head.value)} />}
@@ -127,7 +127,7 @@ export function AttentionView() {
         <p class="dim explained">{EXPLAINED[kindOf(layer.value)]}</p>
         {enlarged}
         {beside.value.length > 0 && (
-          <div class="beside" aria-label="Heads kept beside">
+          <div class="beside" aria-label="Pinned heads">
             {beside.value.map((name) => (
               <Beside key={name} name={name} total={total} />
             ))}
@@ -138,7 +138,7 @@ export function AttentionView() {
   );
 }
 
-/** A head that was kept in sight; a click enlarges it. */
+/** A pinned head; a click enlarges it. */
 function Beside({ name, total }: { name: string; total: number }) {
   const { kind, beside } = state.place;
   const [layer, head] = state.headNamed(name);
@@ -216,7 +216,7 @@ function GridCanvas({ total }: { total: number }) {
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
-      if (!shown()) return; // the view was left meanwhile
+      if (!shown()) return; // the view is gone
       const ids = state.readIds.value;
       model.fill(ids);
       attention.forget();
@@ -225,7 +225,7 @@ function GridCanvas({ total }: { total: number }) {
       try {
         await attention.drawTheirs(canvas.current, ids, kind.value);
       } catch (error) {
-        missing.value = `The server's layers are missing. ${error instanceof Error ? error.message : String(error)}`;
+        missing.value = `The server's layers are not shown. ${error instanceof Error ? error.message : String(error)}`;
       }
     },
     [busy, kind.value, total && !busy ? state.ids.value.join() : 0],
@@ -234,7 +234,7 @@ function GridCanvas({ total }: { total: number }) {
     let due = false;
     let latest = 0;
     const listen = (count: number) => {
-      latest = count - 1; // the caches hold what the device was given: all but the token that was chosen last
+      latest = count - 1; // the caches do not hold the newest token yet
       if (due) return;
       due = true;
       requestAnimationFrame(() => {
@@ -295,17 +295,17 @@ function GridCanvas({ total }: { total: number }) {
   );
 }
 
-/** One head with its tokens on both sides; while text comes it shows the text before. */
+/** The enlarged head with token labels on both sides; during generation it keeps showing the previous text. */
 function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: number | null; pointed: number | null }) {
   const { layer, head, kind } = state.place;
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const scroll = useRef<HTMLDivElement>(null);
-  const zoom = useSignal(0); // pixels of a cell; 0: what fits
+  const zoom = useSignal(0); // pixels per cell; 0: fit to the width
   const room = useSignal(480);
   const kept = useRef({ tokens: state.read.value, from: state.readFrom.value });
   const above = useSignal<{ s: number; values: Float32Array } | null>(null);
-  const over = useSignal<[number, number] | null>(null); // (query, key) under the cursor
+  const over = useSignal<[number, number] | null>(null); // (query, key) under the pointer
   const busy = state.running.value;
   if (!busy || !kept.current.tokens.length) kept.current = { tokens: state.read.value, from: state.readFrom.value };
   const { tokens, from } = kept.current;
@@ -315,17 +315,17 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   const t = Math.min(over.value?.[0] ?? pointed ?? (chosen < 0 ? last : chosen), last);
   const shownKind = kindOf(layer.value);
   const r = row.value;
-  const hardest = r?.t === t ? r.values.indexOf(Math.max(...r.values)) : t; // what to say of a token of which no look is pointed at
+  const hardest = r?.t === t ? r.values.indexOf(Math.max(...r.values)) : t; // the strongest key, reported while no cell is pointed at
   const k = over.value && (over.value[1] <= t || shownKind === "raw") ? over.value[1] : hardest;
   useDevice(
     async (model) => {
       if (!total || !canvas.current || busy) return;
-      const [of, which] = [layer.value, head.value]; // others may be chosen meanwhile
+      const [of, which] = [layer.value, head.value]; // fixed here: the choice may change during an await
       const tools = await drawing(model);
       const ids = tokens.map((tok) => tok.id);
       await ready(tools, of, shownKind, ids);
       const target = shown();
-      if (!target) return; // the view was left meanwhile
+      if (!target) return; // the view is gone
       model.fill(ids);
       tools.attention.drawHead(target, of, which, total, shownKind);
     },
@@ -379,7 +379,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
           />
         </label>
       </p>
-      <div class="head" ref={scroll} tabIndex={0} aria-label="The enlarged head, which can be scrolled">
+      <div class="head" ref={scroll} tabIndex={0} aria-label="The enlarged head; scrollable">
         <div class="table" style={{ "--cell": `${cell}px`, "--total": total }}>
           <Labels list={tokens} side="columns" at={k} shown={cell >= LEAST} />
           <Labels list={tokens} side="lines" at={t} shown={cell >= LEAST} />
@@ -414,7 +414,7 @@ function Labels({ list, side, at, shown }: { list: readonly state.Tok[]; side: s
   );
 }
 
-/** The colours by value; as in the picture, opacity is not linear in it. */
+/** The colour scale of a kind; as in the picture, opacity is not linear in the value. */
 function Legend({ kind }: { kind: Kind }) {
   const name = (value: number) => (kind === "pattern" ? `${100 * value}%` : String(value).replace("-", "−"));
   return (
@@ -429,7 +429,7 @@ function Legend({ kind }: { kind: Kind }) {
   );
 }
 
-/** One head's row, or their mean. */
+/** Returns one head's row, or the mean over all heads. */
 function ofHead(rows: readonly Float32Array[], head: number): Float32Array {
   if (head !== MEAN) return rows[head]!;
   return rows[0]!.map((_, i) => rows.reduce((sum, row) => sum + row[i]!, 0) / rows.length);
@@ -442,7 +442,7 @@ function softmax(scores: Float32Array): Float32Array {
   return e.map((x) => x / sum);
 }
 
-/** The text with one token chosen, shaded by what that token takes from each, and arcs to those it takes most from. */
+/** The text, shaded by the chosen token's attention to each token, with arcs to those that it attends to most. */
 function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; pointed: Signal<number | null> }) {
   const box = useRef<HTMLDivElement>(null);
   const paths = useSignal<{ d: string; w: number }[]>([]);
@@ -491,12 +491,12 @@ function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; poin
             </small>
           </>
         ) : (
-          state.running.value ? "What a token attends to comes when the text is written" : "What a token attends to"
+          state.running.value ? "What a token attends to (shown when the text is complete)" : "What a token attends to"
         )}
       </h2>
       <p class="dim">
-        Attention is how a token takes something from those before it. Point at one: the arcs lead to what it takes most from, in the
-        head that is chosen below.
+        Through attention, a token takes in information from earlier tokens. Point at a token: the arcs lead to the tokens it
+        attends to most, in the head that is selected below.
       </p>
       <div class="arcs" ref={box} onMouseLeave={() => (pointed.value = null)}>
         {tokens.map((tok, i) => (

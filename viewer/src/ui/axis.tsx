@@ -1,18 +1,18 @@
-// Names of a matrix's rows and columns: which token, head or word of the vocabulary each stands for.
+// Labels for a matrix's rows and columns: the token, head or vocabulary entry that each one stands for.
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import type { Model } from "../engine/model";
 import * as state from "./state";
 
-const EACH = 13; // pixels that a name takes at least
+const EACH = 13; // minimum pixels per label
 
 export interface Axes {
   rowName?: (row: number) => string;
   colName?: (col: number) => string;
 }
 
-/** The axes of an activation, weight or cache of this size, whose first row is of token `start` of those that are read. */
+/** Returns the labels for an activation, weight or cache of this size; its first row belongs to token `start` of the text. */
 export function axesOf(model: Model, name: string, { rows, cols }: { rows: number; cols: number }, start: number): Axes {
   const { config } = model.manifest;
   const about = model.names.activations.get(name);
@@ -20,10 +20,10 @@ export function axesOf(model: Model, name: string, { rows, cols }: { rows: numbe
   const heads = about?.heads ?? 1;
   if (about?.kind === "scores" || about?.kind === "pattern") {
     const head = (row: number) => `head ${row % heads}`;
-    const one = rows <= heads; // of the token that is decoded
+    const one = rows <= heads; // only the decoded token
     return { rowName: (row) => (one ? head(row) : `${token(start + Math.floor(row / heads))}, ${head(row)}`), colName: token };
   }
-  const outside = model.names.block(name) < 0; // where the vocabulary is: in a block a width may be as large by chance
+  const outside = model.names.block(name) < 0; // within a block, a width may equal the vocabulary's size by chance
   const words = outside && cols === config.vocab_size ? { colName: state.label } : {};
   if (about) {
     if (cols !== heads * about.width) return {}; // partial sums
@@ -34,13 +34,13 @@ export function axesOf(model: Model, name: string, { rows, cols }: { rows: numbe
 }
 
 interface Props {
-  /** How many rows or columns, and their names. */
+  /** The number of rows or columns, and the label of each. */
   count: number;
   name: (at: number) => string;
   across: boolean;
 }
 
-/** As many names as fit along an edge of a picture; one that comes again and again stands where it first does. */
+/** As many labels as fit along an edge of a picture; a label that repeats is shown once, at its first place. */
 export function Axis({ count, name, across }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const room = useSignal(0);

@@ -1,4 +1,4 @@
-// How the residual stream changes over the blocks, for each token: what the model would say after each of them.
+// The Blocks view: how the residual stream of each token changes over the blocks, and what each block's output would predict.
 
 import { useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
@@ -8,17 +8,17 @@ import { cell, walkCells } from "./roving";
 import * as state from "./state";
 import { percent, short, useDevice } from "./tools";
 
-const LEAST = 10; // tokens side by side
-const COLUMN = 78; // pixels of one
-const NAMES = 110; // of what stands before them
-const KEPT = 400; // columns that are remembered
+const LEAST = 10; // minimum number of columns (tokens)
+const COLUMN = 78; // pixels per column
+const NAMES = 110; // pixels of the row headers
+const KEPT = 400; // columns that are cached
 
 type Show = "token" | "norm" | "change";
 
-const known = new Map<string, Block[]>(); // by the text up to a token
-let knownOf = ""; // the model and its parameters
+const known = new Map<string, Block[]>(); // cached columns, by the text up to a token
+let knownOf = ""; // the model and the version of its parameters that they belong to
 
-/** The numbers from `first` up to and without `end`. */
+/** Returns the integers from `first` up to, but not including, `end`. */
 const range = (first: number, end: number) => Array.from({ length: Math.max(0, end - first) }, (_, i) => first + i);
 
 export function BlocksView() {
@@ -28,11 +28,11 @@ export function BlocksView() {
   if (!busy || !kept.current.length) kept.current = state.read.value;
   const tokens = kept.current;
   const total = tokens.length;
-  const end = useSignal<number | null>(null); // behind the last column; null: the end of the text, also when it grows
+  const end = useSignal<number | null>(null); // one past the last column; null: the end of the text, also as it grows
   const chosen = useSignal<[number, number] | null>(null); // (token, block)
   const show = useSignal<Show>("token");
   const shown = useSignal(LEAST);
-  const done = useSignal(0); // columns computed, so that each is shown as it comes
+  const done = useSignal(0); // columns computed; each change renders the table
   const problem = useSignal("");
   const last = Math.min(Math.max(end.value ?? total, 1), total);
   const first = Math.max(0, last - shown.value);
@@ -43,7 +43,7 @@ export function BlocksView() {
       if (busy) return;
       const ids = tokens.map((tok) => tok.id);
       const of = `${state.model.value} ${model.version}`;
-      if (of !== knownOf) known.clear(); // a training has changed them
+      if (of !== knownOf) known.clear(); // training has changed the parameters
       knownOf = of;
       const chosenFirst = chosen.value?.[0] ?? last - 1;
       for (const t of [chosenFirst, ...range(first, last).reverse()]) {
@@ -69,7 +69,7 @@ export function BlocksView() {
     return () => observer.disconnect();
   }, []);
   useLayoutEffect(() => {
-    if (box.current) box.current.scrollLeft = box.current.scrollWidth; // the last column is the one spoken of
+    if (box.current) box.current.scrollLeft = box.current.scrollWidth; // the details below are about the last column
   }, [last, names.length]);
   const peak = show.value === "token" ? 1 : most(show.value);
   const [ct, cb] = chosen.value ?? [last - 1, names.length - 1];
@@ -77,12 +77,12 @@ export function BlocksView() {
   return (
     <section class="blocks" aria-label="Blocks" data-columns={done.value}>
       <div class="panel">
-        <h2>What the model would say after each block</h2>
+        <h2>What the model would predict after each block</h2>
         <p class="dim explained">
-          Every block adds to a stream of numbers that each token carries. Here the stream is read after every block as
-          if it were the last (the “logit lens”): a column is a token of the text, a line a block, and the cell says which
-          token would come next: the stronger the colour, the surer. Right behind the embedding that is the token itself; the guess
-          forms on the way down.
+          Every block adds to the residual stream, a vector of numbers for each token. Here the stream is decoded after every
+          block as if that block were the last (the “logit lens”). Each column is a token of the text, each row is a block, and a
+          cell shows the predicted next token: the deeper the colour, the more confident the model. Straight after the
+          embedding, it is simply the token itself; the prediction forms on the way down.
         </p>
         <div class="buttons">
           <button disabled={first === 0} onClick={() => (end.value = Math.max(shown.value, last - shown.value))}>
@@ -95,8 +95,8 @@ export function BlocksView() {
             Show
             <select value={show.value} onChange={(e) => (show.value = e.currentTarget.value as Show)}>
               <option value="token">next token</option>
-              <option value="norm">length of the stream</option>
-              <option value="change">length of what the block added</option>
+              <option value="norm">norm of the stream</option>
+              <option value="change">norm of what the block added</option>
             </select>
           </label>
           <span class="dim">
@@ -157,7 +157,7 @@ export function BlocksView() {
                 </tr>
               ))}
               <tr class="next">
-                <th scope="row">what came</th>
+                <th scope="row">what actually came next</th>
                 {columns.map(({ t }) => (
                   <td key={t}>
                     <code>{tokens[t + 1]?.label ?? ""}</code>
@@ -167,7 +167,7 @@ export function BlocksView() {
             </tbody>
           </table>
         </div>
-        <p class="dim">A frame marks where the likeliest token is the one that came.</p>
+        <p class="dim">A frame marks a correct prediction: the likeliest token is the one that actually came next.</p>
       </div>
       <div class="panel detail">
         <h2>
@@ -189,8 +189,8 @@ export function BlocksView() {
             </ol>
             {blockOf(detail.name) >= 0 && !state.engine().model.isRemote(blockOf(detail.name)) && <AblateButtons block={blockOf(detail.name)} token={ct} />}
             <p class="dim">
-              The stream is {short(detail.norm)} long here
-              {detail.change ? `; the block added ${short(detail.change)}` : ""}. Its numbers:{" "}
+              The norm of the stream is {short(detail.norm)} here
+              {detail.change ? `; the norm of what the block added is ${short(detail.change)}` : ""}. See its values:{" "}
               <button class="link" onClick={() => state.showTexture(detail.name)}>
                 {detail.name}
               </button>

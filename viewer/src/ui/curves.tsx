@@ -1,4 +1,4 @@
-// Curves over the steps: drawn by uPlot, in the page's colours.
+// Line charts over training steps, drawn by uPlot in the page's colours.
 
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
@@ -7,36 +7,36 @@ import "./curves.css";
 
 export interface Curve {
   name: string;
-  /** A custom property of the page's colours. */
+  /** The name of a CSS custom property, such as `--accent`. */
   color: string;
   values: (number | null)[];
-  /** Points far apart, joined. */
+  /** True for few points: draws them as dots joined by lines. */
   sparse?: boolean;
-  /** Of another run. */
+  /** True for a curve of another run. */
   dashed?: boolean;
 }
 
-/** A level to compare with. */
+/** A horizontal line to compare with. */
 export interface Level {
   name: string;
   at: number;
 }
 
-const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5].map((power) => n * 10 ** power)).sort((a, b) => a - b); // between ticks
+const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5].map((power) => n * 10 ** power)).sort((a, b) => a - b); // steps between ticks
 
 interface Props {
   label: string;
   steps: number[];
   curves: Curve[];
   lines?: Level[];
-  /** What a place on the x axis is, and what the y axis measures. */
+  /** Labels of the x and the y axis. */
   unit?: string;
   measure: string;
   log: boolean;
   height: number;
 }
 
-/** What a custom property of the page means in this scheme; `light-dark()` is nothing that a canvas knows. */
+/** Resolves a CSS custom property to a colour of the current scheme, since a canvas does not support `light-dark()`. */
 function resolved(host: HTMLElement, name: string): string {
   host.style.color = `var(${name})`;
   const { color } = getComputedStyle(host);
@@ -44,7 +44,7 @@ function resolved(host: HTMLElement, name: string): string {
   return color;
 }
 
-/** Draws the levels as dashed lines, each named at its right end where no other name stands. */
+/** Draws the levels as dashed lines, labelled at their right end unless the labels would overlap. */
 function drawLines(plot: uPlot, lines: readonly Level[], stroke: string, ground: string): void {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio;
@@ -69,7 +69,7 @@ function drawLines(plot: uPlot, lines: readonly Level[], stroke: string, ground:
     ctx.save();
     ctx.setLineDash([]);
     ctx.lineWidth = 4 * ratio;
-    ctx.strokeStyle = ground; // so that curves do not cross it out
+    ctx.strokeStyle = ground; // an outline that keeps the label legible over curves
     ctx.strokeText(...label);
     ctx.restore();
     ctx.fillText(...label);
@@ -89,7 +89,7 @@ export function Curves({ label, steps, curves, lines = [], unit = "step", measur
       const options: uPlot.Options = {
         width: Math.max(120, box.clientWidth),
         height,
-        // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- the enum is not there at run time
+        // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- a const enum, absent at run time
         scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
         hooks: { draw: [(drawn) => drawLines(drawn, levels.current, axis.stroke, resolved(box, "--panel"))] },
         axes: [

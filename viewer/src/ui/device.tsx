@@ -1,4 +1,4 @@
-// What this device is and chose, and whether it computes what the desktop did.
+// The Device view: the GPU, the recording chosen for it, and the comparison with the desktop.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -8,7 +8,7 @@ import { engine } from "./state";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-const OWN = ["state", "input", "scratch"]; // roles of textures beside the weights
+const OWN = ["state", "input", "scratch"]; // roles of textures other than weights
 const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 export function DeviceView() {
@@ -24,24 +24,24 @@ export function DeviceView() {
   const rows: [string, string][] = [
     ["GPU", info.renderer],
     ["Texture size", `${info.limits.maxTextureSize} x ${info.limits.maxTextureSize}, ${info.limits.maxLayers} layers`],
-    ["Draw buffers", `${info.limits.drawBuffers}, of which ${info.drawBuffers} are used`],
-    ["Kernel", `${info.kernel} values per fragment; products of one row take ${ROWS[info.rows]}`],
+    ["Draw buffers", `${info.limits.drawBuffers} (${info.drawBuffers} used)`],
+    ["Kernel", `${info.kernel} values per fragment; one-row products use ${ROWS[info.rows]}`],
     ["Fetch", info.fetch],
-    ["Chosen by", chosenBy(info.guessed, measured.value)],
-    ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, floats bit for bit"],
-    ["Weights", `${info.dtype}, ${engine().model.borrows ? "in the training's own textures: nothing is copied" : mib(info.textureBytes["weight"] ?? 0)}`],
+    ["How chosen", chosenBy(info.guessed, measured.value)],
+    ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, holding the bits of floats"],
+    ["Weights", `${info.dtype}, ${engine().model.borrows ? "shared with the training, not copied" : mib(info.textureBytes["weight"] ?? 0)}`],
     ["Caches", mib(info.textureBytes["state"] ?? 0)],
     ["Scratch", mib(info.textureBytes["scratch"] ?? 0)],
     [
       "All textures",
-      `${mib(Object.values(info.textureBytes).reduce((x, y) => x + y, 0))} (${mib(textureBytes(generate, engine().model.borrows ? OWN : undefined))} to write, ${mib(textureBytes(capture, OWN))} more once intermediates are looked at)`,
+      `${mib(Object.values(info.textureBytes).reduce((x, y) => x + y, 0))} (${mib(textureBytes(generate, engine().model.borrows ? OWN : undefined))} for generating, ${mib(textureBytes(capture, OWN))} more for inspecting activations)`,
     ],
     ["Passes per token", String(passes("decode"))],
     [
       "Model",
       `${info.config.n_layer} layers, ${info.config.n_head} heads, width ${info.config.n_embd}, context ${info.config.n_positions}, vocabulary ${info.config.vocab_size}`,
     ],
-    ["Started in", `${(info.times.readyMs / 1000).toFixed(2)} s`],
+    ["Start-up time", `${(info.times.readyMs / 1000).toFixed(2)} s`],
   ];
   return (
     <section aria-label="Device" class="device">
@@ -60,7 +60,7 @@ export function DeviceView() {
         </table>
         {probes.length > 0 && (
           <details>
-            <summary>What was measured</summary>
+            <summary>Measurements</summary>
             <table>
               <tbody>
                 {probes.map(([name, ms]) => (
@@ -78,17 +78,17 @@ export function DeviceView() {
   );
 }
 
-/** Why this kernel and this fetch. */
+/** Returns why this kernel and this way to fetch texels are in use. */
 function chosenBy(guessed: boolean, measured: boolean): string {
-  if (!guessed) return "what was measured here";
-  return `what devices of its kind like${measured ? "; it was measured since, for the next visit" : ""}`;
+  if (!guessed) return "Measured on this device";
+  return `Default for this kind of GPU${measured ? "; measured since, applied on your next visit" : ""}`;
 }
 
 const percent = (share: number) => `${(100 * share).toFixed(1)}%`;
 
 function greedyText({ greedyEqual, tie }: Parity): string {
   if (greedyEqual) return "equal";
-  return tie ? "differs where two tokens are equally likely within the tolerance" : "differs";
+  return tie ? "differs only where two tokens are equally likely within the tolerance" : "differs";
 }
 
 function ParityPanel() {
@@ -108,8 +108,8 @@ function ParityPanel() {
   const r = result.value;
   return (
     <div class="panel parity">
-      <h2>Same numbers as the desktop?</h2>
-      <p>Runs the reference prompt here and compares logits, every intermediate and the greedy continuation with those that the desktop computed.</p>
+      <h2>Does this browser compute the same as the desktop?</h2>
+      <p>Runs the reference prompt here and compares the logits, all activations and the greedy continuation with the desktop's.</p>
       <button class="primary" disabled={busy.value} onClick={() => void run()}>
         {busy.value ? "Comparing…" : "Compare"}
       </button>
@@ -119,11 +119,11 @@ function ParityPanel() {
           <>
             <strong class={r.pass ? "pass" : "fail"}>{r.pass ? "PASS" : "FAIL"}</strong>
             <p>
-              Greatest logit error {r.maxError.toExponential(2)} ({percent(r.ofTolerance)} of the tolerance, a relative error of{" "}
+              Largest logit error {r.maxError.toExponential(2)} ({percent(r.ofTolerance)} of the tolerance, which is a relative error of{" "}
               {r.tolerance.relative.toExponential(1)}); KL divergence {r.kl.toExponential(1)} nats; greedy text {greedyText(r)};{" "}
               {r.firstApart
-                ? `${r.firstApart.name} is the first of ${r.names} intermediates beyond it: ${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
-                : `all ${r.names} intermediates within it (${percent(r.greatest)} at most).`}
+                ? `${r.firstApart.name} is the first of ${r.names} activations outside the tolerance: ${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
+                : `all ${r.names} activations are within the tolerance (at most ${percent(r.greatest)} of it).`}
             </p>
             <p class="dim">Desktop: {r.desktop}</p>
           </>

@@ -1,4 +1,4 @@
-// Names and values side by side.
+// A list of names with their values.
 
 import type { ComponentChildren } from "preact";
 

@@ -1,4 +1,4 @@
-// Changing parts of the model: the buttons, what is changed at present, and the text before and after.
+// Interventions: the controls that change parts of the model, the list of active changes, and the text before and after.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -7,10 +7,10 @@ import { interventionName } from "./names";
 import * as state from "./state";
 import { percent } from "./tools";
 
-const SHOWN = 6; // alternatives side by side
-const MOST_SHIFT = 3; // nats at which a token has its full colour
-const SOME = 8; // tokens of each text that the bar shows
-const SOON = 300; // ms after which a change is weighed: the view draws first
+const SHOWN = 6; // alternatives listed for each text
+const MOST_SHIFT = 3; // change in nats at which a token has its deepest colour
+const SOME = 8; // tokens of each text that the bar quotes
+const SOON = 300; // ms before the effect of a change is computed, so that the view draws first
 
 const named = (change: string) => interventionName(state.engine().model.names, change);
 
@@ -22,31 +22,31 @@ export function AblateButton({ part }: { part: string }) {
       class="ablate"
       aria-pressed={is}
       disabled={Boolean(state.intervening.value) && !is}
-      title={is ? "Switch it on again" : "Switch it off and write the text again: what changes?"}
+      title={is ? "Switch it on again" : "Ablate: switch this part off and generate the text again, to see what changes"}
       onClick={() => void state.toggleIntervention(made ?? part)}
     >
-      ✂ {is ? "Restore" : "Cut"} {named(part)}
+      ✂ {is ? "Restore" : "Ablate"} {named(part)}
     </button>
   );
 }
 
-/** All changes but those of this kind of a part, which another takes the place of. */
+/** Returns all active changes except those of this kind to this part, which a new one replaces. */
 const others = (part: string, kind: "pattern" | "patch" | "steering") =>
   state.interventions.value.filter((cut) => {
     const change = parseIntervention(cut);
     return change.part !== part || !change[kind];
   });
 
-const PATTERN_NAMES: Record<string, string> = { uniform: "all tokens so far alike", previous: "the token before", first: "the first token" };
+const PATTERN_NAMES: Record<string, string> = { uniform: "all earlier tokens equally", previous: "the previous token", first: "the first token" };
 
-/** Where a head, or all of a layer's attention, looks: as it does by itself, or as one chooses. */
+/** Selects what a head, or all heads of a layer, attend to: unchanged, or a fixed pattern. */
 export function LooksAt({ part }: { part: string }) {
   const { patterns = [] } = state.engine().model.manifest;
   const made = state.interventions.value.map(parseIntervention).find((change) => change.part === part && change.pattern);
   if (!patterns.length) return null;
   return (
-    <label class="inline" title="Replaces where it looks, and writes the text again: what changes?">
-      Looks at
+    <label class="inline" title="Replaces the attention pattern and generates the text again, to see what changes">
+      Attends to
       <select
         value={made?.pattern ?? ""}
         disabled={Boolean(state.intervening.value)}
@@ -55,7 +55,7 @@ export function LooksAt({ part }: { part: string }) {
           void state.setInterventions([...others(part, "pattern"), ...(pattern ? [written({ part, pattern })] : [])]);
         }}
       >
-        <option value="">what it chooses</option>
+        <option value="">(unchanged)</option>
         {patterns.map((name) => (
           <option key={name} value={name}>
             {PATTERN_NAMES[name] ?? name}
@@ -66,7 +66,7 @@ export function LooksAt({ part }: { part: string }) {
   );
 }
 
-/** Everything of a block that can be cut; `token` is the one that is looked at. */
+/** The controls for interventions on a block; `token` is the position that a patch applies to. */
 export function AblateButtons({ block, token }: { block: number; token: number }) {
   return (
     <div class="buttons ablate-buttons">
@@ -81,14 +81,14 @@ export function AblateButtons({ block, token }: { block: number; token: number }
 
 const STRENGTHS = [-1, 0, 0.5, 2, 4, 8];
 
-/** How strong a change is: 0 switches a part off, 2 doubles what it adds. */
+/** Selects the factor of a change: 0 switches a part off, 2 doubles what it adds. */
 function Strength({ of }: { of: string }) {
   const change = parseIntervention(of);
   const known = [...new Set([...STRENGTHS, change.factor])].sort((a, b) => a - b);
   return (
     <select
       aria-label={`Strength of ${named(of)}`}
-      title="What it adds is multiplied by this; 0 switches it off"
+      title="Multiplies what this part adds to the stream; 0 switches it off"
       value={change.factor}
       disabled={Boolean(state.intervening.value)}
       onChange={(e) => {
@@ -105,10 +105,10 @@ function Strength({ of }: { of: string }) {
   );
 }
 
-/** Patching: at one token, a part of a block gives what it gives there in another text. */
+/** Activation patching: at one token, a part of a block outputs what it outputs there in another text. */
 function Patch({ block, token }: { block: number; token: number }) {
   const text = useSignal("");
-  const of = useSignal(""); // of the block: "attn"; "": all of it
+  const of = useSignal(""); // part of the block, such as "attn"; "": the whole block
   const { names } = state.engine().model;
   const [whole, ...parts] = names.partsOf(block) as [string, ...string[]];
   const part = of.value ? `${whole}.${of.value}` : whole;
@@ -119,17 +119,17 @@ function Patch({ block, token }: { block: number; token: number }) {
         Patch token {token} in block {block}
       </summary>
       <p class="dim">
-        Puts in what the block gives at token {token} of another text. If the model then says what it would say there, this is
-        where it keeps what set the two texts apart.
+        Replaces the block's output at token {token} with its output at that token of another text. If the model then predicts
+        what it predicts for the other text, the difference between the texts is stored here.
       </p>
       <label class="field">
-        <span>From the text</span>
+        <span>Other text</span>
         <input value={text.value} placeholder="the same text with one word changed" onInput={(e) => (text.value = e.currentTarget.value)} />
       </label>
       <label class="field">
-        <span>Of the block</span>
+        <span>What to patch</span>
         <select value={of.value} onChange={(e) => (of.value = e.currentTarget.value)}>
-          <option value="">the stream after it</option>
+          <option value="">the stream after the block</option>
           {parts.map((each) => (
             <option key={each} value={each.slice(whole.length + 1)}>
               what {names.title(each)} adds
@@ -144,7 +144,7 @@ function Patch({ block, token }: { block: number; token: number }) {
   );
 }
 
-/** Steering a block: from what the stream is at the end of one text towards what it is at the end of another. */
+/** Steering: adds to a block's output the difference between the stream at the ends of two texts. */
 function Steer({ block }: { block: number }) {
   const towards = useSignal("");
   const away = useSignal("");
@@ -161,7 +161,7 @@ function Steer({ block }: { block: number }) {
   return (
     <details class="changing steer">
       <summary>Steer block {block}</summary>
-      <p class="dim">Adds to the stream, at every token, what sets the end of one text apart from the end of another.</p>
+      <p class="dim">Adds a direction to the stream at every token: the difference between the stream at the end of two texts.</p>
       {field("Towards", towards, "I love")}
       {field("Away from", away, "I hate")}
       <button disabled={!towards.value || Boolean(state.intervening.value)} onClick={steer}>
@@ -171,10 +171,10 @@ function Steer({ block }: { block: number }) {
   );
 }
 
-/** Whether both texts are written. */
+/** True if both texts, before and after the change, are complete. */
 const bothWritten = () => !state.running.value && !state.intervening.value;
 
-/** Has what a change does to the whole model's text weighed, once both texts are written: here, over every view, and so once. */
+/** Starts computing the effect of a change when both texts are complete. Used in the bar above all views, so it runs once. */
 function useWeighed(whole: readonly state.Tok[] | null): void {
   const still = bothWritten();
   useEffect(() => {
@@ -184,13 +184,13 @@ function useWeighed(whole: readonly state.Tok[] | null): void {
   }, [still, whole, state.applied.value, state.view.value]);
 }
 
-/** Shows where the texts of the whole and of the changed model part, in words, on the views that do not show them. */
+/** Quotes the first difference between the texts before and after the change, on the views that do not show the texts. */
 function Parting() {
   const [whole, now] = [state.before.value, state.tokens.value];
   useWeighed(whole);
   if (!whole || !state.applied.value || state.view.value === "text") return null;
   const apart = parting(whole, now);
-  let word = apart; // where the word begins that the first other token is in
+  let word = apart; // first token of the word that contains the first difference
   const inside = (at: number) => [whole[at]!, now[at]!].some(({ text, given }) => !given && !/^\s/.test(text));
   while (word > 0 && inside(word)) word--;
   const after = (list: readonly state.Tok[]) => list.slice(word, apart + SOME).map((tok) => tok.text).join("").replace(/\s+/g, " ").trim();
@@ -198,20 +198,20 @@ function Parting() {
     <>
       {apart >= 0 && (
         <span class="parting">
-          the text was “{after(whole)} …” and is “{after(now)} …” now.
+          the text was “{after(whole)} …” and is now “{after(now)} …”.
         </span>
       )}
-      {apart < 0 && !state.running.value && <span>the text stays the same.</span>}
+      {apart < 0 && !state.running.value && <span>the text is the same.</span>}
       {state.shifts.value && <Verdict whole={whole} differs={false} />}
       <button onClick={() => state.showAt("text", ".compared")}>Compare the texts</button>
     </>
   );
 }
 
-/** The first token that differs in the changed model's text; -1: none. */
+/** Returns the position of the first generated token that differs in the changed model's text; -1: none. */
 const parting = (whole: readonly state.Tok[], now: readonly state.Tok[]) => whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
 
-/** Lists the changes above every view. */
+/** A bar above every view that lists the active changes. */
 export function InterventionBar() {
   const parts = state.interventions.value;
   if (!parts.length && !state.intervening.value) return null;
@@ -236,7 +236,7 @@ export function InterventionBar() {
   );
 }
 
-/** The whole model's text, and where the changed one first differs. */
+/** The texts of the original and the changed model side by side, and the alternatives at their first difference. */
 export function Compared() {
   const whole = state.before.value;
   const still = bothWritten();
@@ -275,7 +275,7 @@ export function Compared() {
           <span class="more" style={{ "--shift": 1 }}>
             more likely
           </span>{" "}
-          in the changed model, by {MOST_SHIFT} nats or more, after the same words. {!state.shifts.value && "Weighing…"}
+          in the changed model, after the same words (deepest colour: {MOST_SHIFT} nats or more). {!state.shifts.value && "Computing…"}
         </p>
       </div>
       <div>
@@ -287,12 +287,12 @@ export function Compared() {
                   {tok.text}
                 </span>
               ))
-            : "Writing…"}
+            : "Generating…"}
         </p>
-        <p class="dim">{apart >= 0 ? "Framed: the first word that differs. From there on each text goes its own way." : still && "The change alters no word of this text."}</p>
+        <p class="dim">{apart >= 0 ? "Framed: the first token that differs. From there on, the texts diverge." : still && "The change alters no token of this text."}</p>
       </div>
       <div class="words">
-        <h2>{apart >= 0 ? `The first word that differs, token ${apart}` : "The first word"}</h2>
+        <h2>{apart >= 0 ? `The first token that differs, at position ${apart}` : "The first generated token"}</h2>
         <div class="sides">
           {sides.map(({ title, tok }) => (
             <div key={title}>
@@ -314,7 +314,7 @@ export function Compared() {
   );
 }
 
-/** How a token is drawn that the change made less or more likely, and by how much it did. */
+/** Returns the attributes of a token that the change made less or more likely. */
 function shiftOf(tok: state.Tok, i: number) {
   const by = state.shifts.value?.[i] ?? NaN;
   if (tok.given || !Number.isFinite(by)) return { class: "" };
@@ -324,33 +324,33 @@ function shiftOf(tok: state.Tok, i: number) {
 
 const signed = (by: number) => (Math.abs(by) < 0.005 ? "0.00" : `${by > 0 ? "+" : "−"}${Math.abs(by).toFixed(2)}`);
 
-/** How much more likely the change makes the tokens of the whole model's text, in the mean: nats a token. */
+/** Returns the mean change of log-probability over the original text, in nats per token; null: not computed yet. */
 function meanShift(whole: readonly state.Tok[]): number | null {
   const all = [...(state.shifts.value ?? [])].filter((by, i) => !whole[i]?.given && Number.isFinite(by));
   return all.length ? all.reduce((a, b) => a + b, 0) / all.length : null;
 }
 
-const LITTLE = 0.05; // nats a token: what no reader would notice
+const LITTLE = 0.05; // nats per token: too little for a reader to notice
 const MUCH = 0.5;
 
-/** How much the change matters, by the mean shift: two texts differ as soon as one draw falls differently. */
+/** Rates a change by its mean shift, because even a tiny change alters some random draw and with it the text. */
 function Verdict({ whole, differs }: { whole: readonly state.Tok[]; differs: boolean }) {
   const by = meanShift(whole);
   if (by === null) return null;
   const size = Math.abs(by);
-  const how = size < LITTLE ? "It hardly matters" : size < MUCH ? "It matters a little" : "It matters a lot";
+  const how = size < LITTLE ? "Almost no effect" : size < MUCH ? "Small effect" : "Large effect";
   const why = by < 0 ? "less" : "more";
   return (
     <span class="verdict">
       <b>{how}:</b>{" "}
       {size < LITTLE
-        ? `the same words are as likely as before (${signed(by)} nats per token)${differs ? ". The texts differ because one draw fell differently." : "."}`
-        : `the same words are ${why} likely, by ${size.toFixed(2)} nats per token.`}
+        ? `the original text is as likely as before (${signed(by)} nats per token)${differs ? ". The texts differ only because a random draw came out differently." : "."}`
+        : `the original text is ${why} likely, by ${size.toFixed(2)} nats per token.`}
     </span>
   );
 }
 
-/** Returns how much less or more likely the change made the whole model's word: the logit difference, but for a constant. */
+/** Describes how much the change moved the log-probability of the original model's token. */
 function changed(whole: state.Tok | undefined, now: state.Tok | undefined): string {
   const p = now?.top?.find((c) => c.id === whole?.id)?.p;
   if (!whole?.p || !p) return "";

@@ -1,4 +1,4 @@
-// The machine: the whole model as it computes, a column a block, a cell a stage, each the texture that its pass wrote.
+// The machine: a live picture of the whole model. Each column is a block, each cell a stage, drawn from the texture that its pass wrote.
 
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
@@ -13,10 +13,10 @@ import * as state from "./state";
 import { drawing, percent, useDevice } from "./tools";
 
 const ENTRY = "decode";
-const COARSE = 3; // pixels of the page that are one of the picture: it costs as much less
-const WORDS = 4; // alternatives below the word
-const LABELLED = 12; // blocks that all have room for a label
-const EVERY = 5; // of more, the blocks that are labelled
+const COARSE = 3; // page pixels per picture pixel in each direction, to draw fewer
+const WORDS = 4; // alternatives below the generated token
+const LABELLED = 12; // up to this many blocks, each one is labelled
+const EVERY = 5; // with more blocks, every fifth one is
 
 export function Machine() {
   const open = state.machine;
@@ -25,7 +25,7 @@ export function Machine() {
       <button
         class="quiet fold"
         aria-expanded={open.value}
-        title="The model's passes as they are drawn, from the token that goes in to the word that comes out"
+        title="The passes of the model as they run, from the input token to the output token"
         onClick={() => (open.value = !open.value)}
       >
         {open.value ? "Hide the machine" : "Show the machine"}
@@ -42,8 +42,8 @@ function Cells() {
   const there = () => canvas.current;
   const strip = useRef<Strip | null>(null);
   const width = useSignal(0);
-  const drawn = useSignal(false); // whether there is a picture of this run
-  const shown = useSignal(0); // pictures drawn, which lights the cells up anew
+  const drawn = useSignal(false); // true once a picture was drawn
+  const shown = useSignal(0); // counts the pictures, to restart the cells' animation
   const list = useRef(stages(model, entry)).current;
   const columns = 2 + model.manifest.config.n_layer;
   const stop = useSignal(0); // the cell that Tab reaches
@@ -69,13 +69,13 @@ function Cells() {
       if (!width.value || !canvas.current) return;
       const { painter } = await drawing(m);
       const target = there();
-      if (!target || m.programs.generate.entries[ENTRY] !== entry) return; // the view was left, or parts were cut, meanwhile
+      if (!target || m.programs.generate.entries[ENTRY] !== entry) return; // the view is gone, or an intervention changed the program
       const height = Math.round(target.clientHeight / lines / COARSE) * lines;
       const made = new Strip(m, painter, list, target, [width.value, height]);
       made.live = () => state.running.value;
       made.onDrawn = () => {
         drawn.value = true;
-        if (!state.running.value) shown.value++; // while text comes, the picture alone changes
+        if (!state.running.value) shown.value++; // no animation during generation
       };
       m.watcher = strip.current = made;
       await still(made);
@@ -112,10 +112,10 @@ function Cells() {
   );
 }
 
-/** The machine before it runs: its cells as they were recorded, and the recorded words, one after the other. */
+/** The machine of the recorded generation: its recorded cells and, one after the other, its tokens. */
 export function RecordedMachine({ at }: { at: Signal<number> }) {
   const [width] = useMemo(recordedSize, []);
-  const columns = width / state.recorded.value!.machine.cell[0]; // of a split model too, whose other blocks are elsewhere
+  const columns = width / state.recorded.value!.machine.cell[0]; // includes the remote blocks of a split model
   const all = recordedStages();
   return (
     <section class="machine" aria-label="The machine">
@@ -145,7 +145,7 @@ export function RecordedMachine({ at }: { at: Signal<number> }) {
   );
 }
 
-/** The recorded picture of all cells at token `at`, or at the last one before it that has a picture. */
+/** The recorded picture of all cells at token `at`, or at the last earlier token that has one. */
 function RecordedPicture({ at }: { at: number }) {
   const { machine } = state.recorded.value!;
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -158,17 +158,17 @@ function RecordedPicture({ at }: { at: number }) {
   return <canvas class="was" ref={canvas} width={width} height={height} aria-hidden="true" />;
 }
 
-/** The stages of the recorded model's blocks. */
+/** Returns the stages of the recorded model's blocks. */
 const recordedStages = () => Names.of(state.recorded.value!.about).stages;
 
-/** Width and height of a recorded picture in pixels. */
+/** Returns the width and height of a recorded picture in pixels. */
 function recordedSize(): [number, number] {
   const { machine } = state.recorded.value!;
   const height = recordedStages().length * machine.cell[1];
   return [fromBase64(machine.pictures[0]!).length / height, height];
 }
 
-/** A picture of the machine from its bytes. */
+/** Decodes a recorded picture of the machine: a byte per pixel, 127 is zero. */
 function recordedPicture(bytes: Uint8Array, width: number, height: number): ImageData {
   const picture = new ImageData(width, height);
   bytes.forEach((byte, i) => {
@@ -188,12 +188,12 @@ function StageNames({ stages }: { stages: Names["stages"] }) {
   );
 }
 
-/** Names below the columns: of more blocks than have room for them, every fifth. */
+/** Labels below the columns; with many blocks, only for every fifth. */
 function BlockNames({ columns }: { columns: number }) {
   const blocks = columns - 2;
   const every = blocks > LABELLED ? EVERY : 1;
   const shown = Array.from({ length: blocks }, (_, block) => block).filter((block) => block % every === 0);
-  const wide = every > 1 ? 2 : 1; // columns that the names at the ends take
+  const wide = every > 1 ? 2 : 1; // columns that the first and the last label span
   const name = (text: string, column: number, span: number) => (
     <span key={column} style={{ "--column": column + 1, "--span": span }}>
       {text}
@@ -219,7 +219,7 @@ function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signa
       {...cell(stage.column, stage.line, at === stop.value)}
       style={{ "--column": stage.column + 1, "--line": stage.line < 0 ? "1 / -1" : stage.line + 1, "--at": at }}
       onFocus={() => (stop.value = at)}
-      title={`${where}: ${names.about(stage.label) || stage.label}. ${there ? "The server runs it, so that this picture is from before. " : ""}Open its pass, texture and shader.`}
+      title={`${where}: ${names.about(stage.label) || stage.label}. ${there ? "It runs on the server now; this picture is an earlier one. " : ""}Click to see its pass, texture and shader.`}
       aria-label={`${where}: open its pass`}
       onClick={() => {
         state.place.entry.value = ENTRY;
@@ -230,20 +230,20 @@ function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signa
   );
 }
 
-/** Whether a page that has all blocks leaves this one to its server, by the slider. */
+/** True if the slider has moved this stage's block to the server. */
 function isThere({ column }: Stage): boolean {
   const { model } = state.engine();
   return model.movable && split.here.value < model.manifest.config.n_layer && column > split.here.value;
 }
 
-/** Whether all or one head of what a stage shows is cut. */
+/** True if an intervention changes this stage: all of it or one of its heads. */
 function isIntervened({ label, part }: Stage): boolean {
   const { names } = state.engine().model;
   if (!part) return false;
   return state.interventions.value.map((cut) => parseIntervention(cut).part).some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
 }
 
-/** What all this was for: the token that came out, and those that might have. */
+/** The generated token and its likeliest alternatives. */
 function Word({ at = state.tokens.value.length - 1 }: { at?: number }) {
   const tok = state.tokens.value.slice(0, at + 1).findLast((t) => !t.given);
   const top = tok?.top?.slice(0, WORDS) ?? [];
@@ -271,17 +271,17 @@ function Word({ at = state.tokens.value.length - 1 }: { at?: number }) {
   );
 }
 
-/** Draws the text's last token that the device was given, while nothing is under way. */
+/** Draws the computation of the text's last token, unless a generation is running. */
 async function still(strip: Strip): Promise<void> {
   const { model } = state.engine();
   const ids = state.readIds.value;
   if (state.running.value || !ids.length) return;
-  const given = ids.length > 1 ? ids.slice(0, -1) : ids; // what went in before the last word came out
+  const given = ids.length > 1 ? ids.slice(0, -1) : ids; // the input that produced the last token
   await strip.prepare();
   await model.player.prepare(ENTRY);
   model.rewind(given, ENTRY);
   strip.see(given.length);
-  await model.player.passed(); // else showing the picture waits for all that, and the page with it
+  await model.player.passed(); // otherwise showing the picture would block the page until all this is done
   model.watched(ENTRY, strip);
   await model.player.passed();
   strip.done();

@@ -1,6 +1,6 @@
-// The page's mark.
+// The logo.
 
-/** Texels: blue above zero, orange below, as everything here is drawn. */
+/** A square of texels in the page's colours: blue above zero, orange below. */
 export function Mark() {
   const cells = [0.9, -0.4, 0.2, -0.8, 0.6, -0.25, 0.3, -0.6, 1];
   return (

@@ -1,29 +1,30 @@
-// How often the page may look at tokens while they come, singly or several at once: as often as costs a small share of the time.
+// Limits how often the page updates during generation, so that updates cost only a small share of the time.
+// A "look" is one such update: it reads results back and renders, which delays the tokens after it.
 
 const WEIGHT = 0.2; // of the newest value in a running mean
-const SETTLED = 120; // ms after which a look delays no token any more: frames are drawn behind tokens that are under way
-const TOKENS = 4; // without a look, after that, to know what a token takes by itself
-const CHECK = 60; // looks from one such pause to the next
+const SETTLED = 120; // ms after a look until it no longer delays tokens: its frame is drawn after tokens already queued
+const TOKENS = 4; // undelayed tokens needed to measure the time of a token
+const CHECK = 60; // looks between two such measurements
 
 export class Meter {
-  private plain = 0; // ms of a token that no look delays, running mean
-  private cost = 0; // ms that a look delays all tokens together, running mean
-  private last = -Infinity; // when it looked last
-  private before: number | null = null; // when the last token came
-  private came = 0; // tokens that were read together with one that follows
-  private tokens = 0; // since the last look
-  private settled = 0; // of these, those that it did not delay
-  private looks = 0; // since `plain` was measured
+  private plain = 0; // running mean: ms of an undelayed token
+  private cost = 0; // running mean: ms that a look delays the tokens after it, in total
+  private last = -Infinity; // time of the last look, ms
+  private before: number | null = null; // arrival time of the previous token, ms
+  private came = 0; // tokens of the current read
+  private tokens = 0; // tokens since the last look
+  private settled = 0; // those of them that it did not delay
+  private looks = 0; // looks since `plain` was measured
 
   constructor(
-    /** Of the time that looking may take. */
+    /** Maximum share of the time that looks may cost. */
     private readonly share: number,
-    /** ms from one look to the next, at least and at most. */
+    /** Minimum and maximum ms between two looks. */
     private readonly fastest: number,
     private readonly slowest: number,
   ) {}
 
-  /** Called when a token has come: whether to look now. Not where `more` that were read together with it follow. */
+  /** Called for each token. Returns true if it is time to look; never while `more` tokens of the same read follow. */
   due(more = 0, now = performance.now()): boolean {
     this.came++;
     if (more) return false;
@@ -41,7 +42,7 @@ export class Meter {
     return true;
   }
 
-  /** Says that a text begins: the time since the last token is no token's, and the first is shown at once. */
+  /** Called when a text begins: the pause before its first token is not measured, and that token is shown at once. */
   rest(): void {
     this.before = null;
     this.last = -Infinity;

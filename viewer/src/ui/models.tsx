@@ -1,4 +1,4 @@
-// The header's switch between models, and the training under way in sight of every tab.
+// The header's switch between models, and the chip that shows a running training on every tab.
 
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -6,9 +6,9 @@ import type { Status } from "../training/session";
 import * as state from "./state";
 import { throttled } from "./tools";
 
-const FRAME = 250; // ms between two changes of the chip
+const FRAME = 250; // ms between two updates of the chip
 
-/** The training under way, as the header shows it; null: none. */
+/** The training that the header shows; null: none. */
 const learning = signal<{ step: number; steps: number; loss: number | null; status: Status } | null>(null);
 
 const read = () => {
@@ -29,7 +29,7 @@ function watch(): () => void {
   return () => training.listeners.delete(adopt);
 }
 
-/** Which model all tabs show: the page's own, the one in training, one from files. */
+/** Selects the model that all tabs show: the page's own, the one in training, or one from files. */
 export function ModelSwitch() {
   useEffect(watch, []);
   const { used, switching, fileName } = state;
@@ -43,9 +43,9 @@ export function ModelSwitch() {
   return (
     <div class="models" role="group" aria-label="Model">
       {name(state.engine().own.manifest.model, "own", "The model that came with this page")}
-      {name(found ? `mine, step ${found.step}` : "mine", "mine", "The model that you train here, with the training's own textures and no copy of them")}
+      {name(found ? `mine, step ${found.step}` : "mine", "mine", "The model that you train here; it shares its weights with the training")}
       {fileName.value && name(fileName.value, "file", "The model that you opened")}
-      <label class={`as-button${busy ? " off" : ""}`} title="A saved .zip, or the files of a run's folder; they stay in this browser">
+      <label class={`as-button${busy ? " off" : ""}`} title="A saved .zip, or the files of a run folder; they stay in this browser">
         from a file…
         <input
           type="file"
@@ -71,12 +71,12 @@ export function ModelSwitch() {
   );
 }
 
-/** A training that runs, on every tab: a click leads to it. */
+/** A running training, shown on every tab; a click opens it. */
 export function TrainingChip() {
   const found = learning.value;
   if (found?.status !== "running") return null;
   return (
-    <button class="chip" title="The training continues; open it" onClick={() => state.show("train")}>
+    <button class="chip" title="A training is running; click to open it" onClick={() => state.show("train")}>
       <i aria-hidden="true" /> step {found.step} of {found.steps}
       {found.loss !== null && `, loss ${found.loss.toFixed(2)}`}
     </button>

@@ -1,4 +1,4 @@
-// Names as a person reads them.
+// Readable names of passes, parts and changes.
 
 import { headIn, parseIntervention } from "../engine/interventions";
 import type { Names } from "../engine/names";
@@ -8,11 +8,11 @@ export function caption(names: Names, label: string): string {
   return names.title(label) || label.replace(/^.*\./, "");
 }
 
-/** A part that can be cut, in words. */
+/** Describes an intervention in words. */
 export function interventionName(names: Names, change: string): string {
   const { part, factor, steering, patch, pattern } = parseIntervention(change);
   const name = partName(names, part);
-  if (pattern) return `${name} looks at ${pattern === "uniform" ? "all alike" : `the ${pattern} token`}`;
+  if (pattern) return `${name} attends to ${pattern === "uniform" ? "all earlier tokens equally" : `the ${pattern} token`}`;
   if (patch) return `${name} at token ${patch.position} as in “${patch.text}”`;
   if (steering) {
     const away = steering.away && ` from “${steering.away}”`;

@@ -1,4 +1,4 @@
-// A number that a person can set.
+// A number input.
 
 import type { Signal } from "@preact/signals";
 
@@ -13,7 +13,7 @@ interface NumberProps {
   onSet?: () => void;
 }
 
-/** What is no number leaves the value as it was; others are brought between `min` and `max`. */
+/** Clamps a number to `min` and `max`; anything else leaves the value unchanged. */
 export function NumberField({ label, of, min, max = Infinity, step, hint, fixed = false, onSet }: NumberProps) {
   return (
     <label class="field" title={hint}>

@@ -1,4 +1,4 @@
-// The program as a list a person can read, and its passes one at a time.
+// The Passes view: the recorded program as a list, played pass by pass.
 
 import { useSignal } from "@preact/signals";
 import { Fragment } from "preact";
@@ -22,7 +22,7 @@ import { drawing, percent, useDevice } from "./tools";
 
 const PACES: readonly [string, number][] = [
   ["slow", 700],
-  ["steady", 300],
+  ["normal", 300],
   ["fast", 90],
 ];
 const THUMB = [72, 44] as const;
@@ -98,7 +98,7 @@ export function PassesView() {
             Step
           </button>
           <label class="inline">
-            Pace
+            Speed
             <select value={pace.value} onChange={(e) => (pace.value = Number(e.currentTarget.value))}>
               {PACES.map(([title], i) => (
                 <option key={title} value={i}>
@@ -121,12 +121,12 @@ export function PassesView() {
 
 function describe(entry: string): string {
   const label = state.tokens.value.at(-1)?.label ?? "";
-  if (entry === "decode") return `All passes of decoding one token: here the last one of the text, “${label}”.`;
-  if (entry === "prepare") return "Played once after the weights are loaded: folds each layer norm into the matrix product after it.";
-  if (entry === "lens") return "What the Blocks tab plays: the logits after every block, not only the last.";
-  if (entry === "sample") return "Draws the token from the logits, which decoding left: candidates, the threshold of top-k, a race of all kept tokens.";
-  if (entry === "sample_nucleus") return "The same with top-p, where the kept tokens may be thousands: narrows the logits among which the nucleus ends.";
-  return `All passes of prefilling ${sizes([entry], "prefill_").join()} tokens of a prompt at once.`;
+  if (entry === "decode") return `All passes that decode one token: here the last one of the text, “${label}”.`;
+  if (entry === "prepare") return "Runs once after the weights are loaded: folds each layer norm into the matrix product after it.";
+  if (entry === "lens") return "Used by the Blocks tab: computes the logits after every block, not only after the last.";
+  if (entry === "sample") return "Samples the token from the logits that decoding left: finds the candidates and the threshold of top-k, then draws one of the remaining tokens.";
+  if (entry === "sample_nucleus") return "Samples with top-p, which may keep thousands of tokens: narrows down the logit at which the nucleus ends.";
+  return `All passes that prefill ${sizes([entry], "prefill_").join()} tokens of a prompt at once.`;
 }
 
 interface ListProps {
@@ -164,7 +164,7 @@ function List({ entry, at, timing, choose }: ListProps) {
   );
 }
 
-/** Scrolls a list until the pass that is chosen is in sight. */
+/** Scrolls a list until its selected pass is visible. */
 function showChosen(box: HTMLElement | null): void {
   const on = box?.querySelector<HTMLElement>(".on");
   if (!box || !on) return;
@@ -197,12 +197,12 @@ function TimeButton({ entry, disabled, found }: TimeProps) {
   };
   return (
     <button disabled={disabled || done.value >= 0} onClick={() => void run()}>
-      {done.value < 0 ? "Time them" : `${(100 * done.value).toFixed(0)}%`}
+      {done.value < 0 ? "Measure times" : `${(100 * done.value).toFixed(0)}%`}
     </button>
   );
 }
 
-/** Which shaders the time goes to. */
+/** The shaders that take most of the time. */
 function Shares({ entry, timing }: { entry: Entry; timing: Timing }) {
   const sums = new Map<string, number>();
   entry.passes.forEach((p, i) => sums.set(stem(p), (sums.get(stem(p)) ?? 0) + timing.us[i]!));
@@ -210,7 +210,7 @@ function Shares({ entry, timing }: { entry: Entry; timing: Timing }) {
   const first = [...sums].sort((a, b) => b[1] - a[1]).slice(0, 4);
   return (
     <p class="dim">
-      {micro(total)} together, by {timing.how}: {first.map(([name, us]) => `${name} ${((100 * us) / total).toFixed(0)}%`).join(", ")}
+      {micro(total)} in total, measured by {timing.how}: {first.map(([name, us]) => `${name} ${((100 * us) / total).toFixed(0)}%`).join(", ")}
     </p>
   );
 }
@@ -221,11 +221,11 @@ interface SheetProps {
   choose: (at: number) => void;
 }
 
-/** A little picture of what each pass wrote, filled as the passes are played. */
+/** Thumbnails of what each pass wrote, filled as the passes are played. */
 function Sheet({ entry, at, choose }: SheetProps) {
   const sheet = useRef<HTMLDivElement>(null);
   const painted = useRef({ key: "", upTo: -1 });
-  const word = useSignal(""); // a picture of one id would show a colour and not the token
+  const word = useSignal(""); // the sampled token, shown as text instead of a thumbnail
   const busy = state.running.value;
   const ids = busy ? "" : state.ids.value.join();
   useDevice(
@@ -249,7 +249,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
         const view = memoryView(model.player.spec(texture));
         model.player.play(entry.name, i, i + 1);
         const empty = emptyRows(model, entry.passes[i]!);
-        const written = entry.passes[i]!.row ? text.length : Infinity; // a cache reaches to the end of the context
+        const written = entry.passes[i]!.row ? text.length : Infinity; // a cache is as long as the context
         const height = Math.min(view.rows / view.tiles[0], written) - empty;
         const shown = { rows: height * view.tiles[0], first: empty, height, range: null, palette: PALETTES[0] };
         painter.matrix(canvases[i]!, model.player.texture(texture), view, shown, ...THUMB);
@@ -311,19 +311,19 @@ function Sheet({ entry, at, choose }: SheetProps) {
   );
 }
 
-/** The token that an entry ends with: what its last pass wrote, and the likeliest others. */
+/** The token that an entry's last pass chose, and the likeliest alternatives. */
 interface Outcome {
   id: number;
   p: number;
   top: readonly Candidate[];
 }
 
-const TOKEN = "token"; // the texture of one texel that holds the chosen id
+const TOKEN = "token"; // the one-texel texture that holds the chosen id
 const LIKELIEST = 5;
 
 const writesToken = (pass: Pass) => pass.outputs.some(([texture]) => texture === TOKEN);
 
-/** Which token came out, in words: the pass before it left its logits, the last one the greatest of them. */
+/** The token that the last pass chose: the greatest of the logits that the previous pass computed. */
 function Chosen({ entry, at }: { entry: Entry; at: number }) {
   const found = useSignal<Outcome | null>(null);
   const busy = state.running.value;
@@ -344,7 +344,7 @@ function Chosen({ entry, at }: { entry: Entry; at: number }) {
       {o && (
         <>
           <p>
-            The token that comes out is <code>{state.label(o.id)}</code>, with probability <b>{percent(o.p)}</b>: the likeliest
+            The output token is <code>{state.label(o.id)}</code>, with probability <b>{percent(o.p)}</b>: the likeliest token
             after <code>{state.tokens.value.at(-1)?.label}</code>.
           </p>
           <ul class="bars">
@@ -356,8 +356,7 @@ function Chosen({ entry, at }: { entry: Entry; at: number }) {
             ))}
           </ul>
           <p class="dim">
-            This pass picks the greatest logit. With a temperature above 0, the page draws a token from the same logits
-            instead.
+            This pass picks the greatest logit. With a temperature above 0, the page samples from the same logits instead.
           </p>
         </>
       )}
@@ -434,28 +433,28 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
         </dd>
         <dt>Size</dt>
         <dd>
-          {pass.viewport.join(" x ")} fragments{pass.row ? `, from row ${pass.row} on` : ""}
-          {pass.flops ? `, ${(pass.flops / 1e6).toFixed(1)} million operations` : ""}
+          {pass.viewport.join(" x ")} fragments{pass.row ? `, starting at row ${pass.row}` : ""}
+          {pass.flops ? `, ${(pass.flops / 1e6).toFixed(1)} MFLOP` : ""}
           {pass.nbytes ? `, ${(pass.nbytes / 2 ** 20).toFixed(2)} MiB of weights` : ""}
         </dd>
         <dt>Time</dt>
-        <dd>{us === undefined ? "not measured yet; press “Time them”" : micro(us)}</dd>
+        <dd>{us === undefined ? "not measured yet; press “Measure times”" : micro(us)}</dd>
       </dl>
       <Source name={pass.shader} text={generate.shaders[pass.shader] ?? ""} />
     </>
   );
 }
 
-/** An input: a link to the texture, and to the pass that wrote it last. */
+/** An input of a pass: a link to its texture, and to the pass that wrote it last. */
 function Link({ entry, at, name, move }: { entry: Entry; at: number; name: string; move: (at: number) => void }) {
   const writer = entry.passes.findLastIndex((p, i) => i < at && p.outputs.some(([texture]) => texture === name));
   return (
     <span class="io">
-      <button class="link" title="See it among the textures" onClick={() => state.showTexture(name)}>
+      <button class="link" title="Show it in the Textures view" onClick={() => state.showTexture(name)}>
         {name}
       </button>
       {writer >= 0 && (
-        <button class="link by" title="Go to the pass that wrote it" onClick={() => move(writer)}>
+        <button class="link by" title="Show the pass that wrote it" onClick={() => move(writer)}>
           from {entry.passes[writer]!.label}
         </button>
       )}
@@ -463,30 +462,30 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
   );
 }
 
-/** Plays an entry's passes 0..last for the last token of the text. */
+/** Plays passes 0 to `last` of an entry for the last token of the text. */
 export async function playTo(model: Model, entry: Entry, last: number): Promise<void> {
   await model.player.prepare(entry.name);
   model.rewind(state.readIds.value, entry.name);
   if (last >= 0) model.player.play(entry.name, 0, last + 1);
 }
 
-/** Rows that a product of one row leaves empty above its sums (`matvec.frag`): for software drivers. */
+/** Returns the number of rows that a one-row product leaves empty above its sums, for software drivers (`matvec.frag`). */
 function emptyRows(model: Model, { shader }: Pass): number {
   const text = shader.startsWith("matvec") ? (model.programs.generate.shaders[shader] ?? "") : "";
   return Number(/#define PAD (\d+)/.exec(text)?.[1] ?? 0);
 }
 
-/** What the rows and columns stand for of what a pass left in a texture, where it is an activation or a cache. */
+/** Returns the row and column labels of a pass's output if it is an activation or a cache; else none. */
 function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
   const { model } = state.engine();
   const { view, rows } = outcome(model, entry, pass, texture);
-  if (view.tiles[0] * view.tiles[1] === 1 && model.player.spec(texture).layers > 1) return {}; // as it lies in memory
-  const size = sizes(entry.inputs, "ids.")[0] ?? 1; // tokens that the entry is played for
+  if (view.tiles[0] * view.tiles[1] === 1 && model.player.spec(texture).layers > 1) return {}; // shown in its memory layout
+  const size = sizes(entry.inputs, "ids.")[0] ?? 1; // tokens that the entry processes at once
   const name = model.names.activations.has(texture) ? texture : pass.label;
   return axesOf(model, name, { rows, cols: view.cols }, Math.max(0, state.read.value.length - size));
 }
 
-/** What a pass left in a texture: as the matrix it is known to be, else as it lies in memory. */
+/** Returns a pass's output: as a matrix if its shape is known, otherwise in its memory layout. */
 export function outcome(model: Model, entry: Entry, pass: Pass, texture: string): Subject {
   const { player, programs } = model;
   const named = Object.entries(entry.outputs).find(([name, view]) => name === pass.label && view.texture === texture);

@@ -1,4 +1,4 @@
-// A texture's values as a picture: colours, range, histogram, and the value under the cursor.
+// A texture's values as a picture: colours, range, histogram, and the value under the pointer.
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -10,20 +10,20 @@ import type { View } from "../gl/program";
 import { Axis, type Axes } from "./axis";
 import { drawing, fraction, short, useDevice } from "./tools";
 
-const WIDEST = 2048; // pixels of a picture; of wider matrices, some columns are left out
-const HIGHEST = 1024;
+const WIDEST = 2048; // maximum width of a picture in pixels; of wider matrices, some columns are left out
+const HIGHEST = 1024; // maximum height
 
-/** What to show: called on the device, after it has been played up to there. */
+/** The matrix to show, after the passes that compute it were played. */
 export interface Subject {
   player: Player;
   view: View;
-  /** Rows that hold something. */
+  /** Rows that are in use. */
   rows: number;
 }
 
 interface Props {
   label: string;
-  /** Plays what is needed; null: there is nothing to show yet. */
+  /** Plays the passes that compute the matrix. Null: nothing to show yet. */
   play: (model: Model) => Promise<Subject | null>;
   inputs: readonly unknown[];
   axes?: Axes;
@@ -61,7 +61,7 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
       const { player, view } = subject;
       const found = await readField(player, view, subject.rows, first.value);
       const target = shown();
-      if (!target) return; // the view was left meanwhile
+      if (!target) return; // the view is gone
       const times = (n: number, most: number, least: number) => (n > most ? most : n * Math.max(1, Math.floor(least / n)));
       const { rows, height } = found;
       painter.matrix(
@@ -148,7 +148,7 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
           >
             <option value="inner">middle 99% of values</option>
             <option value="full">all values</option>
-            <option value="own">from … to …</option>
+            <option value="own">custom</option>
           </select>
         </label>
         {rangeKind.value === "own" &&

@@ -1,4 +1,4 @@
-// Attention of the recorded generation, drawn from its bytes while the model is on its way.
+// The attention of the recorded generation, shown while the model loads.
 
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { fromBase64 } from "../engine/base64";
@@ -27,8 +27,8 @@ export function RecordedAttention() {
     <section class="panel" aria-label="Attention">
       <h2>Every layer and head</h2>
       <p class="dim">
-        Each row is a layer, each square a head: how much each of the first {n} tokens (down) attends to those before it
-        (across).
+        Each row is a layer, each square a head. It shows how much each of the first {n} tokens (down) attends to earlier
+        tokens (across).
       </p>
       <div class="squares still" style={{ "--layers": layers, "--heads": heads }}>
         <canvas

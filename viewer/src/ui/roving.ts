@@ -1,4 +1,4 @@
-// Grids and lists of buttons with one tab stop each: arrow keys move within them, Tab leaves them.
+// Grids and lists of buttons with a single tab stop: arrow keys move within them, Tab leaves them.
 
 const STEPS: Record<string, readonly [number, number]> = {
   ArrowLeft: [-1, 0],
@@ -7,12 +7,12 @@ const STEPS: Record<string, readonly [number, number]> = {
   ArrowDown: [0, 1],
 };
 
-/** Attributes of a cell at (column, row): the one with `stop` is what Tab reaches. */
+/** Returns the attributes of a cell at (column, row); the cell with `stop` is the tab stop. */
 export function cell(column: number, row: number, stop: boolean): { "data-cell": string; tabIndex: number } {
   return { "data-cell": `${column} ${row}`, tabIndex: stop ? 0 : -1 };
 }
 
-/** Moves the focus to the nearest cell in an arrow key's direction; a handler of `keydown` for the element around the cells. */
+/** Handles `keydown` of the element around the cells: an arrow key moves the focus to the nearest cell in its direction. */
 export function walkCells(event: KeyboardEvent & { currentTarget: HTMLElement }): void {
   const step = STEPS[event.key];
   const from = (event.target as HTMLElement).closest<HTMLElement>("[data-cell]");
@@ -25,7 +25,7 @@ export function walkCells(event: KeyboardEvent & { currentTarget: HTMLElement })
     const [ox, oy] = place(other);
     const along = (ox - x) * dx + (oy - y) * dy;
     const across = Math.abs((ox - x) * dy) + Math.abs((oy - y) * dx);
-    const distance = along + across / 1000; // along the arrow first; of equally near ones the one least off its line
+    const distance = along + across / 1000; // distance along the arrow; ties go to the cell closest to its line
     if (along <= 0 || distance >= least) continue;
     [next, least] = [other, distance];
   }

@@ -6,7 +6,7 @@ import * as state from "./state";
 
 const NUMBERS = ["", "", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"];
 
-/** The button that asks for them. */
+/** The button that generates them. */
 export function SeveralButton() {
   const count = state.textsAtOnce.value;
   if (!count) return null;
@@ -15,7 +15,7 @@ export function SeveralButton() {
     <button
       class="wide"
       disabled={state.running.value || same}
-      title={same ? "With temperature 0 or top-k 1 all would be the same" : "From the prompt, with this seed and those that follow it; the weights are read once for all"}
+      title={same ? "With temperature 0 or top-k 1, all would be the same" : "Continues the prompt with this seed and the following ones at the same time"}
       onClick={() => void state.writeSeveral()}
     >
       {NUMBERS[count] ?? count} continuations side by side
@@ -28,10 +28,10 @@ const ENDS: Record<Continuation["stopped"], string> = {
   aborted: "",
   eos: ", ended by the model",
   text: ", at the stop text",
-  room: ", where the context ends",
+  room: ", at the end of the context",
 };
 
-/** What each of them has come to. One of them can become the text below, written again with its seed. */
+/** The continuations. Choosing one generates it again as the text below, with its seed. */
 export function Several() {
   const texts = state.several.value;
   const panel = useRef<HTMLElement>(null);
@@ -72,14 +72,14 @@ export function Several() {
               </small>
               <button
                 disabled={running}
-                aria-label={`Read this one, of seed ${text.seed}`}
-                title="Writes it below with its seed, with what the model weighed for each token"
+                aria-label={`Inspect this one, seed ${text.seed}`}
+                title="Generates this text again below, with the alternatives of each token"
                 onClick={() => {
                   void state.readContinuation(text.seed);
                   document.querySelector(".written")?.scrollIntoView({ block: "nearest" });
                 }}
               >
-                Read this one
+                Inspect this one
               </button>
             </footer>
           </li>

@@ -1,4 +1,4 @@
-// GLSL with its comments, directives, words and numbers marked.
+// GLSL source with syntax highlighting.
 
 const WORDS =
   /(\/\/[^\n]*)|(^\s*#[a-z]+)|\b(void|int|float|uint|bool|vec[234]|[iu]vec[234]|const|uniform|layout|in|out|if|else|for|return|precision|highp|u?sampler2DArray)\b|\b(\d[\w.]*)\b/gm;
@@ -21,14 +21,14 @@ function Marked({ text }: { text: string }) {
   );
 }
 
-/** Where a shader's own text begins: behind the lines that name its tensors. */
+/** Splits a shader into the recorder's prelude, which ends with the `STORE_` macros of its tensors, and its own text. */
 export function split(text: string): [string, string] {
   const lines = text.split("\n");
   const last = lines.findLastIndex((line) => line.startsWith("#define STORE_"));
   return [lines.slice(0, last + 1).join("\n"), lines.slice(last + 1).join("\n").trim()];
 }
 
-/** A shader: its own text first, what the recorder put before it folded away. */
+/** A shader: its own text, and the recorder's prelude folded away. */
 export function Source({ name, text }: { name: string; text: string }) {
   const [before, own] = split(text);
   return (
@@ -38,7 +38,7 @@ export function Source({ name, text }: { name: string; text: string }) {
       </h3>
       <Marked text={own} />
       <details>
-        <summary>Before it: how texels are fetched, and where its tensors lie</summary>
+        <summary>Generated prelude: how texels are fetched, and the layout of its tensors</summary>
         <Marked text={before} />
       </details>
     </>

@@ -1,4 +1,4 @@
-// What the page shows, and what a person can do with it.
+// The page's state as signals, the actions on it, and its link in the address bar.
 
 import { batch, computed, effect, signal, type Signal } from "@preact/signals";
 import type { Continuation, Glgpt, Used } from "../api";
@@ -16,7 +16,7 @@ export interface Tok {
   label: string;
   given: boolean;
   p?: number;
-  /** The probability with which the sampler drew it; absent where the model did not choose it. */
+  /** The probability with which the sampler drew it; absent if it was given. */
   sampled?: number;
   top?: Candidate[];
 }
@@ -33,9 +33,9 @@ export const TITLES: Record<ViewName, string> = {
   device: "Device",
 };
 
-/** A training as a link holds it: set, size, vocabulary, schedule. */
+/** The training settings in a link: data set, size, vocabulary, schedule. */
 export const lesson = signal<Record<string, string>>({});
-/** Its names in a link: `seed` and `tokens` are those of the text. */
+/** Their keys in a link. `seed` and `tokens` are taken: they belong to the text. */
 export const LESSON = {
   set: "set",
   size: "size",
@@ -48,7 +48,7 @@ export const LESSON = {
 export const STAGES = ["data", "tokens", "train", "write", "score"] as const;
 export type Stage = (typeof STAGES)[number];
 
-/** The generation that came with the page, shown until the model can run; `layers` and `heads` are those of its attention. */
+/** The recorded generation that is shown until the model can run; `layers` and `heads` are the size of its attention grid. */
 export const recorded = signal<(Recorded & { layers: number; heads: number; about: Manifest }) | null>(null);
 export const phase = signal<"loading" | "ready" | "failed">("loading");
 export const failure = signal("");
@@ -65,22 +65,22 @@ export const settings = {
   seed: signal(0),
   stop: signal(""),
 };
-/** Keys of the link that the page was opened with which it does not know. */
+/** Unknown keys of the link that the page was opened with. */
 export const unknown = signal<readonly string[]>([]);
-/** Where in a view one is; a link carries it. */
+/** The selection within each view; part of the link. */
 export const place = {
   layer: signal(0),
   head: signal(0), // or MEAN
-  sought: signal(true), // nobody chose a head: the Attention view opens on the sharpest
-  beside: signal<string[]>([]), // heads that are shown beside it, as `layer.head`
+  sought: signal(true), // no head was chosen: the Attention view selects the sharpest
+  beside: signal<string[]>([]), // pinned heads, as `layer.head`
   kind: signal<Kind>("pattern"),
   texture: signal(""),
   entry: signal(""),
-  pass: signal(Infinity), // of the entry; beyond its last: the last
+  pass: signal(Infinity), // of the entry, from 0; clamped to its last pass
   stage: signal<Stage>("data"),
 };
 
-/** The layer and head of a name such as `3.5` or `3.mean`. */
+/** Returns the layer and head of a name such as `3.5` or `3.mean`. */
 export function headNamed(name: string): [number, number] {
   const [layer, head] = name.split(".");
   return [Number(layer), head === "mean" ? MEAN : Number(head)];
@@ -95,7 +95,7 @@ export function chooseHead(layer: number, head: number): void {
   });
 }
 
-/** Which of an entry's passes is chosen. */
+/** Returns the index of the selected pass of an entry. */
 export const passOf = ({ passes }: { passes: readonly unknown[] }) => Math.min(place.pass.value, passes.length - 1);
 
 export const headName = (layer: number, head: number) => `${layer}.${head === MEAN ? "mean" : head}`;
@@ -111,7 +111,7 @@ const KEYS = new Set([
   ...Object.values(LESSON).flat(),
 ]);
 
-/** Takes the view and the place in it from what stands behind an address's `#`. */
+/** Sets the view and the selection within it from the part of the address after `#`. */
 function readPlace(link: URLSearchParams): void {
   const whole = (key: string) => Math.max(0, Math.floor(numberIn(link, key, 0)));
   unknown.value = [...new Set(link.keys())].filter((key) => !KEYS.has(key));
@@ -132,21 +132,21 @@ function readPlace(link: URLSearchParams): void {
   place.stage.value = STAGES.find((stage) => stage === link.get("step")) ?? "data";
 }
 
-/** The text that a page opens with: that of its export, a few ids without a tokenizer; "" until the model can run. */
+/** Returns the initial prompt: the export's first one, or a few ids without a tokenizer; "" until the model can run. */
 function opening(): string {
   if (phase.value !== "ready") return "";
   const { tokenizer, manifest } = glgpt.model;
   return tokenizer ? shorter(manifest.prompts[0]?.text ?? "") : "1 2 3";
 }
 
-/** Takes the prompt and its settings from there too; what is absent has its default. */
+/** Sets the prompt and its settings from the address, with a default for each absent key. */
 function readText(link: URLSearchParams): void {
   prompt.value = link.get("prompt") ?? opening();
   settings.tokens.value = numberIn(link, "tokens", 120);
   const within = (key: string, otherwise: number, most: number) => Math.min(Math.max(0, numberIn(link, key, otherwise)), most);
   settings.temperature.value = within("temperature", 0.8, 100);
   settings.topK.value = Math.floor(within("k", 0, Number.MAX_SAFE_INTEGER));
-  settings.topP.value = within("p", 0.9, 1) || 0.9; // fewer words that are none
+  settings.topP.value = within("p", 0.9, 1) || 0.9; // fewer misspelt words than with 1
   settings.minP.value = within("minp", 0, 1);
   settings.repetitionPenalty.value = within("penalty", 1, 100) || 1;
   settings.seed.value = Math.floor(within("seed", 1, Number.MAX_SAFE_INTEGER));
@@ -171,53 +171,53 @@ export const speeds = signal<{ prefill: number; decode: number; given: number } 
 export const chosen = signal<number | null>(null);
 /** The card of the tour that is open, from 1; 0: none. */
 export const tour = signal(0);
-/** Whether that card was asked for by itself. */
+/** True if that card was opened alone, not as part of the tour. */
 export const tourAlone = signal(false);
-/** A link named the card and no view: the card moves the views once it can. */
+/** True if the link names a card and no view: the card then opens its view as soon as the model is ready. */
 export const tourMoves = signal(false);
-/** Parts that are cut (see `Glgpt.cut`), those that the engine has cut, and the text as the whole model wrote it. */
+/** Requested interventions (see `Glgpt.cut`), those that the engine has applied, and the unchanged model's text. */
 export const interventions = signal<readonly string[]>([]);
 export const applied = signal("");
 export const before = signal<readonly Tok[] | null>(null);
-/** What there is to wait for until a cut is made, or why it was not. */
+/** Progress or error message of the pending intervention. */
 export const intervening = signal("");
-/** By how many nats the change made each token of the whole model's text more likely, behind the same words; null: not known yet. */
+/** Change of each token's log-probability (nats) in the original text, caused by the interventions; null: not computed yet. */
 export const shifts = signal<readonly number[] | null>(null);
-/** Which model is used, how often that has changed, and the name of one from files. */
+/** The model in use, a counter of model changes, and the name of a model opened from files. */
 export const used = signal<Used>("own");
 export const model = signal(0);
 export const fileName = signal("");
-/** What there is to wait for until another model is used, and why it is not. */
+/** Progress of a switch to another model, and the error message if it failed. */
 export const switching = signal("");
 export const refused = signal("");
-/** Whether the machine is shown above the text. */
+/** True if the machine is unfolded. */
 export const machine = signal(true);
-/** The browser has taken the graphics context away. */
+/** True while the graphics context is lost. */
 export const lost = signal(false);
-/** Tokens of the prompt as it stands in its field. */
+/** The number of tokens of the prompt in its field. */
 export const promptLength = computed(() => (phase.value === "ready" && model.value >= 0 ? known(promptIds).length : 0));
 export const ids = computed(() => tokens.value.map((t) => t.id));
-/** The part of the text that the model reads, all of it up to the length of the context: where it begins, and its ids. */
+/** The part of the text that fits the model's context: its first position, its tokens and their ids. */
 export const readFrom = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.readFrom(tokens.value.length) : 0));
 export const read = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.read(tokens.value) : []));
 export const readIds = computed(() => read.value.map((t) => t.id));
-/** The most tokens to write at once. */
+/** The maximum of tokens to generate at once. */
 export const MOST_TOKENS = 4096;
-/** Several continuations of the prompt as they are, null: none were asked for; how fast they came, and what went wrong. */
+/** Continuations side by side (null: none were requested), their speed in tokens per second, and a status or error message. */
 export const several = signal<readonly Continuation[] | null>(null);
 export const severalRate = signal(0);
 export const severalNote = signal("");
-/** How often blocks have moved to a server or back. */
+/** Counts the moves of the split point. */
 export const moved = signal(0);
-/** How many there are at once; 0: the model writes one text at a time, as it is now. */
+/** The number of continuations side by side; 0: the model in its current state can only write one text at a time. */
 export const textsAtOnce = computed(() => (phase.value === "ready" && model.value >= 0 && moved.value >= 0 && applied.value === "" ? glgpt.model.texts : 0));
-/** Called while a text is generated, each time that the page is about to show it, with how many tokens of it the model reads. */
+/** Called during a generation before each update of the text, with the number of its tokens that are in the context. */
 export const listeners = new Set<(read: number) => void>();
 
-const OWN = "glgpt"; // the state of the history's entries that this page has made
-const WEIGHED = 8; // alternatives of each token
-const FRAME = 40; // ms between two changes of the text, at least
-const meter = new Meter(0.03, FRAME, 1000); // drawing the page takes time from a software driver
+const OWN = "glgpt"; // marks history entries that this page created
+const WEIGHED = 8; // alternatives per token
+const FRAME = 40; // minimum ms between two updates of the text
+const meter = new Meter(0.03, FRAME, 1000); // with a software driver, rendering the page slows generation down
 let glgpt: Glgpt;
 let abort: AbortController | null = null;
 
@@ -235,9 +235,9 @@ export function start(instance: Glgpt): void {
   });
 }
 
-const UNEXPECTED = "The page did not expect this: reload it, and export the model again if it stays.";
+const UNEXPECTED = "This is an unexpected error: reload the page, and export the model again if that does not help.";
 
-/** Shows the model, which can be used now. */
+/** Shows the model, which is ready now. */
 function begun(): void {
   const { model: own } = glgpt;
   glgpt.onModel = another;
@@ -255,7 +255,7 @@ function begun(): void {
   void begin();
 }
 
-/** What there is to see while the model is on its way. */
+/** Shows the recorded generation while the model loads. */
 function showRecorded(document: Recorded, manifest: Manifest): void {
   const { n_layer, n_head } = manifest.config;
   document.tokens.forEach((t) => [t, ...(t.top ?? [])].forEach(({ id, label }) => labels.set(id, label)));
@@ -266,9 +266,9 @@ function showRecorded(document: Recorded, manifest: Manifest): void {
 }
 
 const WINDOW = 3000; // ms over which the speed of a download is measured
-const STALE = 1500; // ms without a byte after which there is none
+const STALE = 1500; // ms without a byte after which the speed counts as 0
 
-/** Hears of progress and says how fast bytes come now: of late, not since the beginning. */
+/** Returns a progress callback that also measures the download speed over the last `WINDOW` ms. */
 function watchSpeed(): (p: Progress) => void {
   const heard: { at: number; fetched: number }[] = [];
   let timer = 0;
@@ -286,7 +286,7 @@ function watchSpeed(): (p: Progress) => void {
   };
 }
 
-/** Brings what a link asks for within what the model has. */
+/** Clamps the settings of a link to the model's layers and heads. */
 function fit(): void {
   const { n_head } = glgpt.model.manifest.config;
   const { blocks: n_layer } = glgpt.model;
@@ -299,13 +299,13 @@ function fit(): void {
   settings.tokens.value = Math.min(Math.max(1, Math.floor(settings.tokens.value)), MOST_TOKENS);
 }
 
-/** Shows what the address says after it has changed: an entry of this page's history, or a link that was pasted. */
+/** Applies the address after it changed: an entry of this page's history (`own`), or a pasted link. */
 async function follow(own: boolean): Promise<void> {
   const link = address();
   const earlier = wanted();
   batch(() => {
     readPlace(link);
-    if (!own) readText(link); // going back changes the view and leaves the text alone
+    if (!own) readText(link); // going back in the history changes the view, not the text
     fit();
   });
   share();
@@ -314,7 +314,7 @@ async function follow(own: boolean): Promise<void> {
   await begin();
 }
 
-/** The text that the settings ask for, as one string. */
+/** Returns everything that determines the text, as one string to compare. */
 const wanted = () => JSON.stringify([prompt.value, interventions.value, ...Object.values(settings).map((setting) => setting.value)]);
 
 export function share(): void {
@@ -346,20 +346,20 @@ export function share(): void {
   history.replaceState(OWN, "", `#${new URLSearchParams(fields)}`);
 }
 
-/** Opens a view as a new entry of the history, so that going back leads to the one before. */
+/** Opens a view as a new history entry, so that the browser's back button returns to the previous view. */
 export function show(name: ViewName): void {
   if (name !== view.value) history.pushState(OWN, "");
   view.value = name;
   scrollTo({ top: 0 });
 }
 
-/** Opens a view and scrolls to a part of it, once it is there; `nearest`: no further than it takes to see it. */
+/** Opens a view and scrolls to a part of it once it is rendered; `nearest`: only as far as needed. */
 export function showAt(name: ViewName, part: string, block: ScrollLogicalPosition = "start"): void {
   show(name);
   setTimeout(() => document.querySelector(part)?.scrollIntoView({ block }), 2 * FRAME);
 }
 
-/** Goes to a texture, named as in the list of the view. */
+/** Opens the Textures view at a texture, by its dotted name. */
 export function showTexture(name: string): void {
   show("textures");
   place.texture.value = name;
@@ -382,7 +382,7 @@ function promptIds(): number[] {
   return (prompt.value.match(/\d+/g) ?? []).map(Number);
 }
 
-/** Returns the ids of a text; none of a text with a character that the vocabulary lacks, which generating then reports. */
+/** Returns the ids, or none if the vocabulary lacks a character of the text: generating then reports it. */
 function known(ids: () => number[]): number[] {
   try {
     return ids();
@@ -391,7 +391,7 @@ function known(ids: () => number[]): number[] {
   }
 }
 
-/** Writes on from the prompt. */
+/** Generates text after the prompt. */
 export async function write(): Promise<void> {
   await attempt(async () => {
     const list = promptIds();
@@ -402,20 +402,20 @@ export async function write(): Promise<void> {
   });
 }
 
-/** Writes what the link asks for: where parts are cut, the whole model's text first, to compare. */
+/** Generates the text of the link. With interventions, it generates the unchanged model's text first, to compare. */
 async function begin(): Promise<void> {
-  const wish = interventions.value;
+  const requested = interventions.value;
   if (applied.value) await setInterventions([], false);
   await write();
-  if (wish.length) await setInterventions(wish);
+  if (requested.length) await setInterventions(requested);
 }
 
-/** Cuts a part, or restores it; the text is written again with the same seed, beside the whole model's. */
+/** Adds or removes an intervention, and generates the text again with the same seed, next to the original. */
 export async function toggleIntervention(part: string): Promise<void> {
   await setInterventions(interventions.value.includes(part) ? interventions.value.filter((p) => p !== part) : [...interventions.value, part]);
 }
 
-/** Cuts these parts and no others. */
+/** Replaces all interventions; with `again`, generates the text again. */
 export async function setInterventions(parts: readonly string[], again = true): Promise<void> {
   await stop();
   if (parts.length && !before.value) before.value = tokens.value;
@@ -434,7 +434,7 @@ export async function setInterventions(parts: readonly string[], again = true): 
   if (again) await write();
 }
 
-/** Weighs the whole model's text with the model as it is now, token by token, until another change, generation or view comes. */
+/** Computes `shifts`: scores the original text with the changed model. Another change, generation or view aborts it. */
 export async function weighShifts(): Promise<void> {
   const [whole, of, seen] = [before.value, applied.value, view.value];
   const first = whole?.findIndex((tok) => !tok.given && tok.p !== undefined) ?? -1;
@@ -445,7 +445,7 @@ export async function weighShifts(): Promise<void> {
   if (going()) shifts.value = whole.map((tok, i) => (i < first ? NaN : found[i - first]! - Math.log(tok.p ?? NaN)));
 }
 
-/** Generates `count` tokens after token `from` (default: the last), whose place `instead` takes if it is given. */
+/** Generates `count` tokens from position `from` on (default: the end); `instead` is then the token at `from`. */
 export async function go(count: number, from?: number, instead?: number): Promise<void> {
   await attempt(async () => {
     await stop();
@@ -469,7 +469,7 @@ export async function go(count: number, from?: number, instead?: number): Promis
 
 async function stream(count: number, kept: Tok[]): Promise<void> {
   const list = [...kept];
-  const held = glgpt.model.held(kept.map((t) => t.id)); // and so not read again
+  const held = glgpt.model.held(kept.map((t) => t.id)); // tokens in the KV cache, which need no prefill
   abort = new AbortController();
   let waiting = false;
   meter.rest();
@@ -509,20 +509,20 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
     };
     note.value = ends[result.stopped];
   } finally {
-    recorded.value = null; // the model's own text has taken its place
+    recorded.value = null; // replaced by the model's own text
     shown();
     running.value = false;
     abort = null;
   }
 }
 
-/** Returns how the recorded text continues after these tokens: it stays in sight until the model has written as much; else nothing. */
+/** Returns the rest of the recorded text if it begins with these tokens: it stays visible until the model has caught up. */
 function recordedAfter(list: readonly Tok[]): readonly Tok[] {
   const all = recorded.value?.tokens ?? [];
   return list.every((tok, i) => tok.id === all[i]?.id) ? all.slice(list.length).map((tok) => ({ ...tok, given: false })) : [];
 }
 
-/** Writes several continuations of the prompt, beside the text that is there. */
+/** Generates several continuations of the prompt; the text itself stays. */
 export async function writeSeveral(): Promise<void> {
   await stop();
   abort = new AbortController();
@@ -558,7 +558,7 @@ export async function writeSeveral(): Promise<void> {
         requestAnimationFrame(() => show(texts));
       },
     });
-    const after = texts.reduce((sum, { ids }) => sum + Math.max(0, ids.length - 1), 0); // the first ones come with the prompt
+    const after = texts.reduce((sum, { ids }) => sum + Math.max(0, ids.length - 1), 0); // first tokens come from the prefill
     severalRate.value = after ? (1000 * after) / (performance.now() - begun) : 0;
     severalNote.value = signal.aborted ? "Stopped." : "";
     show(texts);
@@ -570,9 +570,9 @@ export async function writeSeveral(): Promise<void> {
   }
 }
 
-let asked: () => void = () => {}; // puts the prompt and the settings back to what the continuations were asked for with
+let asked: () => void = () => {}; // restores the prompt and the settings that the continuations were requested with
 
-/** Writes one of the continuations again as the text, with all that is seen of a text. */
+/** Generates one of the continuations again as the text, with alternatives and probabilities. */
 export async function readContinuation(seed: number): Promise<void> {
   batch(() => {
     asked();
@@ -581,7 +581,7 @@ export async function readContinuation(seed: number): Promise<void> {
   await write();
 }
 
-/** Forgets the continuations, and what they took of the device's memory. */
+/** Removes the continuations and frees their memory on the device. */
 export function closeSeveral(): void {
   several.value = null;
   void glgpt.borrow((model) => {
@@ -590,20 +590,20 @@ export function closeSeveral(): void {
   });
 }
 
-/** What the settings say of how tokens are chosen. */
+/** Returns the sampling options of the settings. */
 export function sampling() {
   return {
     temperature: settings.temperature.value,
     topK: settings.topK.value || null,
     topP: settings.topP.value < 1 ? settings.topP.value : null,
     minP: settings.minP.value || null,
-    repetitionPenalty: settings.repetitionPenalty.value === 1 || glgpt.model.split ? null : settings.repetitionPenalty.value, // a server takes none
+    repetitionPenalty: settings.repetitionPenalty.value === 1 || glgpt.model.split ? null : settings.repetitionPenalty.value, // a split server does not support it
     seed: settings.seed.value,
     ...(settings.stop.value ? { stop: settings.stop.value } : {}),
   };
 }
 
-/** Cuts the text behind token `from` to `length` characters: a stop text is not shown. */
+/** Truncates the text after token `from` to `length` characters, to hide the stop text. */
 function end(list: Tok[], from: number, length: number): void {
   let at = from;
   for (let left = length; at < list.length && left > 0; at++) {
@@ -614,10 +614,10 @@ function end(list: Tok[], from: number, length: number): void {
   list.length = at;
 }
 
-/** What the model weighed in place of the token that is pointed at, where that was given and so not chosen by it. */
+/** Computes alternatives for a token of the prompt that is pointed at; generated tokens have them already. */
 async function weigh(): Promise<void> {
   const [at, list] = [chosen.value, tokens.value];
-  const tok = at ? list[at] : undefined; // nothing stands before the first
+  const tok = at ? list[at] : undefined; // the first token has no context to predict it from
   if (!at || !tok || tok.top || running.value || view.value !== "text") return;
   await glgpt
     .borrow(async (model) => {
@@ -628,7 +628,7 @@ async function weigh(): Promise<void> {
     .catch((error: unknown) => (note.value = error instanceof Error ? error.message : String(error)));
 }
 
-/** Uses another model on every tab. */
+/** Switches every tab to another model. */
 export async function use(which: Used, files: readonly File[] = []): Promise<void> {
   if (switching.value || (which === used.value && !files.length)) return;
   refused.value = "";
@@ -637,7 +637,7 @@ export async function use(which: Used, files: readonly File[] = []): Promise<voi
     const { training } = glgpt;
     if (which === "mine" && !training.session && !(await training.restore())) {
       show("train");
-      throw new Error("Nothing is trained here yet: start with a text.");
+      throw new Error("No model has been trained here yet. Choose a text and press Start.");
     }
     if (which === "file" && files.length) opened = files;
     await stop();
@@ -648,10 +648,10 @@ export async function use(which: Used, files: readonly File[] = []): Promise<voi
   switching.value = "";
 }
 
-let opened: readonly File[] = []; // the files of the model that was opened last
-const texts = new Map<Used, { prompt: string; tokens: number }>(); // what was asked of each model
+let opened: readonly File[] = []; // files of the last model that was opened
+const texts = new Map<Used, { prompt: string; tokens: number }>(); // the prompt and length for each model
 
-/** Shows a model that has taken the place of another. */
+/** Shows the model that replaced the previous one. */
 function another(): void {
   texts.set(used.value, { prompt: prompt.value, tokens: settings.tokens.value });
   batch(() => {
@@ -671,7 +671,7 @@ function another(): void {
   void write();
 }
 
-/** The last lines of a prompt, within half the context, so that there is room to write. */
+/** Returns the last lines of a prompt that fit half the context, so that there is room to write. */
 function shorter(text: string): string {
   const ids = known(() => glgpt.encode(text));
   const most = Math.max(1, Math.floor(glgpt.model.manifest.config.n_positions / 2));
@@ -680,7 +680,7 @@ function shorter(text: string): string {
 
 export async function stop(): Promise<void> {
   while (running.value) {
-    abort?.abort(); // also what began while this waited: the last choice stands
+    abort?.abort(); // also a generation that began during the wait: the last request wins
     await new Promise((resolve) => setTimeout(resolve, 5));
   }
 }

@@ -1,4 +1,4 @@
-// The prompt, its settings, and the text as it comes.
+// The Text view: the prompt, its settings, and the text as it is generated.
 
 import { Component } from "preact";
 import { useSignal } from "@preact/signals";
@@ -14,11 +14,11 @@ import type { Tok } from "./state";
 import { percent } from "./tools";
 
 const STILL = "(prefers-reduced-motion: reduce)";
-const WORD = 80; // ms between two words of the recorded text
+const WORD = 80; // ms between two tokens of the recorded text
 const WIDE = "(min-width: 860px)"; // as in views.css
-const MOST_BITS = 8; // of surprise, at which the colour is at its strongest
-const SLACK = 4; // pixels of a line in sight that are nothing to see
-const END = 40; // pixels from the end of the text that still are the end
+const MOST_BITS = 8; // surprise at which the colour is deepest
+const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
+const END = 40; // pixels from the end of the text within which it follows new tokens
 
 export function TextView() {
   return (
@@ -36,11 +36,11 @@ export function TextView() {
   );
 }
 
-/** The generation that came with the page: it can be read and pointed at, and not continued. */
+/** The recorded generation: it can be read and pointed at, but not continued. */
 export function RecordedText() {
   const { given } = state.recorded.value!;
   const last = state.tokens.value.length - 1;
-  const at = useSignal(matchMedia(STILL).matches ? last : given - 1); // the token that has come
+  const at = useSignal(matchMedia(STILL).matches ? last : given - 1); // the last token shown
   const self = useRef<HTMLElement>(null);
   useLayoutEffect(() => {
     if (at.value === last) return;
@@ -56,40 +56,40 @@ export function RecordedText() {
       <Text />
       <div class="panel controls side">
         <p class="dim">
-          This text was written by the same model when the page was made. Point at a token to see what else the model
-          weighed. The prompt and its settings come with the model itself.
+          This text was recorded when the page was exported, with the same model. Point at a token to see the
+          alternatives that the model considered. You can write your own prompt once the model has loaded.
         </p>
       </div>
     </section>
   );
 }
 
-/** What a first visitor can do within a minute each. */
+/** Three things for a first visitor to try, a minute each. */
 function Invitations() {
   const draw = async () => {
     await state.go(1);
-    if (!matchMedia(WIDE).matches) document.querySelector(".sampling")?.scrollIntoView({ block: "nearest" }); // else it is in sight
+    if (!matchMedia(WIDE).matches) document.querySelector(".sampling")?.scrollIntoView({ block: "nearest" }); // on a wide window it is visible
   };
-  const ready = state.phase.value === "ready"; // until then they take their place, so that the text does not move
+  const ready = state.phase.value === "ready"; // shown disabled until then, so that the text does not move
   return (
-    <div class="invitations" role="group" aria-label="To begin with">
-      <span class="dim">To begin with:</span>
+    <div class="invitations" role="group" aria-label="Try this first">
+      <span class="dim">Try this first:</span>
       <button disabled={!ready || state.running.value || !state.tokens.value.length} onClick={() => void draw()}>
-        <b>1</b> Draw the next word
+        <b>1</b> Draw the next token
       </button>
       <button disabled={!ready} onClick={() => openCard(CARD.attention, true)}>
-        <b>2</b> See what it looks at
+        <b>2</b> See what it attends to
       </button>
       {(!ready || state.engine().model.recording.interventions) && (
         <button disabled={!ready} onClick={() => openCard(CARD.ablate, true)}>
-          <b>3</b> Cut a head, see the text change
+          <b>3</b> Switch off a head
         </button>
       )}
     </div>
   );
 }
 
-/** The prompt, what to do with it, how its next word is drawn, and the settings, which are folded where the window is narrow. */
+/** The prompt, its buttons, how the next token is chosen, and the settings, which are folded in a narrow window. */
 function Prompt() {
   const { settings, running } = state;
   const seeds = Number.MAX_SAFE_INTEGER;
@@ -124,15 +124,15 @@ function Prompt() {
             Generate
           </button>
         )}
-        <button disabled={busy} title="One more token" onClick={() => void state.go(1)}>
+        <button disabled={busy} title="Generate one more token" onClick={() => void state.go(1)}>
           Step
         </button>
-        <button disabled={busy} title="As many tokens again" onClick={() => void state.go(settings.tokens.value)}>
+        <button disabled={busy} title="Generate more tokens, as many as “Length” sets" onClick={() => void state.go(settings.tokens.value)}>
           Continue
         </button>
         <button
           disabled={busy}
-          title="The same prompt with another seed"
+          title="Generate again with another seed"
           onClick={() => {
             settings.seed.value = Math.floor(Math.random() * 1e6);
             void state.write();
@@ -147,24 +147,24 @@ function Prompt() {
         <summary>Settings</summary>
         <Sliders />
         <div class="fields">
-          <NumberField label="Length" of={settings.tokens} min={1} max={state.MOST_TOKENS} step={1} hint="Tokens to write" />
-          <NumberField label="Seed" of={settings.seed} min={0} max={seeds} step={1} hint="Same seed, same text" />
-          <label class="field" title="Ends before this text">
+          <NumberField label="Length" of={settings.tokens} min={1} max={state.MOST_TOKENS} step={1} hint="Number of tokens to generate" />
+          <NumberField label="Seed" of={settings.seed} min={0} max={seeds} step={1} hint="The same seed and settings give the same text" />
+          <label class="field" title="Generation stops before this text">
             <span>Stop at</span>
             <input value={settings.stop.value} onChange={(e) => (settings.stop.value = e.currentTarget.value)} />
           </label>
         </div>
         <p class={`dim room${given > context ? " problem" : ""}`}>
           {given > context
-            ? `The prompt has ${given} tokens and the context holds ${context}: shorten it.`
-            : `The context holds ${context} tokens, the prompt takes ${given}. If the text gets longer, the model keeps only its later half in view.`}
+            ? `The prompt has ${given} tokens, but the context holds only ${context}: shorten the prompt.`
+            : `The context holds ${context} tokens, the prompt takes ${given}. When the text outgrows the context, the model forgets its older half.`}
         </p>
       </details>
     </div>
   );
 }
 
-/** Prompts to begin with. */
+/** Example prompts. */
 function Guide() {
   const { prompts } = state.engine().model.manifest;
   if (!prompts.length) return null;
@@ -199,7 +199,7 @@ function Text() {
   const mean = own.length ? own.reduce((sum, t) => sum + surprise(t.p!), 0) / own.length : null;
   const from = state.readFrom.value;
   const tok = chosen.value === null ? undefined : state.tokens.value[chosen.value];
-  const focusNext = useRef<number | null>(null); // the token that takes the focus once it is there
+  const focusNext = useRef<number | null>(null); // the token to focus once it is rendered
   const refocus = (at: number) => (focusNext.current = at);
   useLayoutEffect(() => {
     const at = focusNext.current;
@@ -210,12 +210,12 @@ function Text() {
   });
   useEffect(() => {
     const leave = (event: KeyboardEvent) => {
-      if (event.key === "Escape") chosen.value = null; // wherever the focus is: a mouse opens alternatives without one
+      if (event.key === "Escape") chosen.value = null; // on the window: with a mouse, no token has the focus
     };
     addEventListener("keydown", leave);
     return () => removeEventListener("keydown", leave);
   }, []);
-  const follows = useRef(true); // until someone scrolls up, and again once they are back at the end
+  const follows = useRef(true); // scroll to new tokens, unless the reader has scrolled up
   const written = useRef(0);
   useLayoutEffect(() => {
     const box = stream.current;
@@ -232,7 +232,7 @@ function Text() {
             <small key={bits}>{bits === MOST_BITS ? `${bits}+` : bits}</small>
           ))}
         </span>
-        <span title="Minus the logarithm of the probability that the model gave the token: 1 bit is a coin's toss">
+        <span title="Surprise is −log2 of the probability that the model gave the token: 1 bit is as surprising as a coin toss">
           bits, on average {mean === null ? "–" : mean.toFixed(1)}
         </span>
         <span class="rate" role="status">
@@ -258,23 +258,23 @@ function Text() {
       {tok?.top && <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} refocus={refocus} />}
       {from > 0 && (
         <p class="dim slid" role="status">
-          The text is longer than the context: the model reads its last {count - from} tokens. It has forgotten the {from} before them, in italics.
+          The text is longer than the context: the model reads the last {count - from} tokens. It has forgotten the first {from}, shown in italics.
         </p>
       )}
       <p class="dim hint">
-        Point at a token (or tap it, or use the arrow keys) to see the likeliest alternatives. Choose one to continue the
-        text from it.
+        Point at a token (or tap it, or use the arrow keys) to see the likeliest alternatives. Click an alternative to
+        continue the text from there.
       </p>
     </div>
   );
 }
 
-/** Bits: minus the logarithm of a probability. */
+/** Returns the surprise of a probability in bits: minus its binary logarithm. */
 function surprise(p: number): number {
   return -Math.log2(Math.max(p, 1e-9));
 }
 
-/** Arrow keys walk over the tokens. */
+/** Moves the focus between tokens with the arrow keys. */
 function walk(event: KeyboardEvent): void {
   const target = event.target as HTMLElement;
   const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
@@ -289,7 +289,7 @@ function walk(event: KeyboardEvent): void {
 interface TokenProps {
   tok: Tok;
   at: number;
-  /** The model does not read it any more. */
+  /** True if it no longer fits the context. */
   past: boolean;
   chosen: boolean;
   focusable: boolean;
@@ -305,7 +305,7 @@ class Token extends Component<TokenProps> {
     const { tok, at, past, chosen, focusable } = this.props;
     const pick = () => (state.chosen.value = at);
     const point = () => {
-      if (matchMedia(WIDE).matches) pick(); // else a sheet opens, over what the mouse is on its way to
+      if (matchMedia(WIDE).matches) pick(); // in a narrow window, the alternatives would cover the pointer's target
     };
     return (
       <span
@@ -328,11 +328,11 @@ interface AlternativesProps {
   tok: Tok;
   at: number;
   box: HTMLElement | null;
-  /** Puts the focus on a token once it is there. */
+  /** Focuses a token once it is rendered. */
   refocus: (at: number) => void;
 }
 
-/** The tokens that were likeliest at a place: below it, or above where the window ends; over all else. */
+/** A popup with the likeliest tokens at a position; above the token if there is no space below it. */
 function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
   const self = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
@@ -340,7 +340,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
       const over = box?.querySelectorAll<HTMLElement>(".token")[at];
       if (!box || !over || !self.current) return;
       const { style, offsetWidth, offsetHeight, offsetParent } = self.current;
-      if (!offsetParent) return; // not shown at present
+      if (!offsetParent) return; // hidden
       const line = [...over.getClientRects()].at(-1)!;
       const [shown, frame] = [box.getBoundingClientRect(), offsetParent.getBoundingClientRect()];
       const above = line.bottom + offsetHeight > innerHeight && line.top > offsetHeight;
@@ -357,14 +357,14 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
     };
   }, [at]);
   const best = tok.top?.[0]?.p ?? 1;
-  const drawn = tok.sampled !== undefined; // else it was given, and nothing was drawn here
-  /** Starts the text again from this token, which keeps the focus where the keyboard had it. */
+  const drawn = tok.sampled !== undefined; // false for a token of the prompt
+  /** Generates the text again from this token on; keyboard focus stays on the token. */
   const goOn = (event: MouseEvent, instead?: number) => {
     if (event.detail === 0) refocus(at);
     void state.go(state.settings.tokens.value, at, instead);
   };
   const again = (event: MouseEvent) => {
-    state.settings.seed.value = Math.floor(Math.random() * 1e6); // the same one would write the same
+    state.settings.seed.value = Math.floor(Math.random() * 1e6); // the same seed would give the same text
     goOn(event);
   };
   return (
@@ -379,7 +379,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
           key={c.id}
           disabled={state.phase.value !== "ready"}
           class={`${c.id === tok.id ? "taken" : ""}${c.sampled === 0 ? " cut" : ""}`}
-          title={c.id === tok.id ? "Continue from here again" : "Continue from here with this token"}
+          title={c.id === tok.id ? "Generate again from here" : "Continue from here with this token"}
           onClick={(e) => goOn(e, c.id)}
         >
           <span class="bar" style={{ width: `${(100 * c.p) / best}%` }} />
@@ -392,7 +392,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
           <code>{tok.label}</code> <Chances of={{ ...tok, p: tok.p }} />
         </span>
       )}
-      {drawn && <small class="explain">model: its own probability. sampled: after temperature, top-k, top-p and min-p; “–” means excluded.</small>}
+      {drawn && <small class="explain">model: the model's own probability. sampled: after temperature, top-k, top-p and min-p; “–”: excluded.</small>}
       <button class="again" disabled={state.phase.value !== "ready"} onClick={again}>
         Sample again from here
       </button>
@@ -400,13 +400,13 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
   );
 }
 
-/** The model's probability, and the one that the sampler drew with where it drew. */
+/** The model's probability and, for a sampled token, the sampler's. */
 function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }) {
   return (
     <>
       <span class="percent">{percent(p)}</span>
       {sampled !== undefined && (
-        <span class="sampled" title={sampled ? "sampled with this probability" : "cut off by top-k, top-p or min-p, or never drawn at temperature 0"}>
+        <span class="sampled" title={sampled ? "sampled with this probability" : "excluded by top-k, top-p or min-p, or by temperature 0"}>
           {sampled ? percent(sampled) : "–"}
         </span>
       )}

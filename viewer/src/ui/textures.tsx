@@ -1,4 +1,4 @@
-// Every texture by its name: intermediates, weights, and what is kept between tokens.
+// The Textures view: every texture by its name: activations, weights, and persistent state such as caches.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -15,14 +15,16 @@ import { playTo } from "./passes";
 import { Plane, type Subject } from "./plane";
 import * as state from "./state";
 
-/** What a chunk left of an intermediate. */
+const OUTSIDE = "Embedding and output"; // textures that belong to no block
+
+/** An activation as one chunk of the text left it. */
 interface Found {
   view: View;
   chunk: Chunk;
   chunks: Chunk[];
 }
 
-/** What the server's blocks computed, as the view shows it; the one before is deleted. */
+/** The remote activation that the view shows; released when another one replaces it. */
 let fetched: Uploaded | null = null;
 
 export function TexturesView() {
@@ -35,7 +37,7 @@ export function TexturesView() {
     };
   }, []);
   const memory = useSignal(false);
-  const part = useSignal(-1); // which chunk of the text; -1: the longest
+  const part = useSignal(-1); // index of the chunk of the text; -1: the longest
   const found = useSignal<Found | null>(null);
   const name = chosen.value;
   const isActivation = activationsOf(model).includes(name);
@@ -73,15 +75,15 @@ export function TexturesView() {
         </h2>
         <p class="dim explained">
           {spec?.role === "scratch"
-            ? `As pass ${entry ? state.passOf(entry) + 1 : 0} of ${state.place.entry.value} leaves it; other passes use it for something else.`
+            ? `A scratch texture, as pass ${entry ? state.passOf(entry) + 1 : 0} of ${state.place.entry.value} leaves it; other passes reuse it for other values.`
             : model.names.about(name)}
         </p>
-        {isActivation && state.applied.value && <p class="dim">As the whole model computes it, without the cuts.</p>}
+        {isActivation && state.applied.value && <p class="dim">Computed by the original model, without your changes.</p>}
         <div class="buttons">
           {!isRemoteActivation(model, name) && (
             <label class="inline">
               <input type="checkbox" checked={memory.value} onChange={(e) => (memory.value = e.currentTarget.checked)} />
-              as it lies in memory
+              memory layout
             </label>
           )}
           {f && f.chunks.length > 1 && (
@@ -108,7 +110,7 @@ export function TexturesView() {
             axes={axes}
           />
         ) : (
-          <p>There is no texture of this name in this model.</p>
+          <p>This model has no texture of this name.</p>
         )}
         <Facts name={name} found={f} memory={memory.value} />
       </div>
@@ -116,12 +118,12 @@ export function TexturesView() {
   );
 }
 
-/** The activations of the model, wherever they are computed, in their order. */
+/** Returns the names of all activations, local and remote, in the order of the model. */
 function activationsOf(model: Model): string[] {
   return [...(model.split && !model.movable ? model.names : model.manifest).activations.keys()];
 }
 
-/** Whether only the server has this activation. */
+/** True if only the server has this activation. */
 const isRemoteActivation = (model: Model, name: string) => activationsOf(model).includes(name) && !model.manifest.activations.has(name);
 
 function Facts({ name, found, memory }: { name: string; found: Found | null; memory: boolean }) {
@@ -130,7 +132,7 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
     if (!found) return null;
     return (
       <p class="dim">
-        Matrix of {found.view.rows} x {found.view.cols}, computed on the server and asked for just now.
+        Matrix of {found.view.rows} x {found.view.cols}, computed by the server and fetched just now.
       </p>
     );
   }
@@ -141,16 +143,16 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
   return (
     <p class="dim">
       Matrix of {view.rows} x {view.cols}
-      {view.tiles[0] * view.tiles[1] > 1 && `, cut into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
-      {view.panel > 0 && `, in panels of ${view.panel} texels, ${view.stack} below each other in a layer`}; texture of{" "}
+      {view.tiles[0] * view.tiles[1] > 1 && `, split into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
+      {view.panel > 0 && `, in panels of ${view.panel} texels, ${view.stack} stacked in a layer`}; texture of{" "}
       {spec.width} x {spec.height} texels in {spec.layers} {spec.layers > 1 ? "layers" : "layer"}, each texel{" "}
       {FORMATS[view.dtype].texel}.
-      {memory && " Layers are below one another, a texel's values side by side."}
+      {memory && " Layers are shown below each other, the values of a texel side by side."}
     </p>
   );
 }
 
-/** The list: a block, then its textures. */
+/** The list of names: a row of blocks, then the textures of the selected block. */
 function Names() {
   const { model } = state.engine();
   const { names } = model;
@@ -161,10 +163,10 @@ function Names() {
   const kept = (role: string) => names.sorted(Object.values(textures).filter((t) => t.role === role).map((t) => t.name));
   const known = new Set(activations);
   const groups: [string, string[]][] = [
-    ["Intermediates of the text", activations],
+    ["Activations", activations],
     ["Weights", kept("weight")],
-    ["Kept between tokens", kept("state").filter((name) => !known.has(name))],
-    ["Used again and again", chosen.value.startsWith("scratch.") ? [chosen.value] : []],
+    ["Persistent state", kept("state").filter((name) => !known.has(name))],
+    ["Scratch", chosen.value.startsWith("scratch.") ? [chosen.value] : []],
   ];
   const go = (to: number) => {
     const same = names.inOther(chosen.value, to);
@@ -181,11 +183,11 @@ function Names() {
             {...(model.isRemote(i - 1) ? { class: "there", title: "on the server" } : {})}
             onClick={() => go(i - 1)}
           >
-            {i ? i - 1 : "outside"}
+            {i ? i - 1 : OUTSIDE}
           </button>
         ))}
       </div>
-      <h2>{block < 0 ? "Before and after the blocks" : `Block ${block}${model.isRemote(block) ? ", on the server" : ""}`}</h2>
+      <h2>{block < 0 ? OUTSIDE : `Block ${block}${model.isRemote(block) ? ", on the server" : ""}`}</h2>
       <div class="list">
         {groups.map(([title, all]) => {
           const some = all.filter((name) => names.block(name) === block);
@@ -211,7 +213,7 @@ function Names() {
   );
 }
 
-/** Rows that hold something: a chunk may be padded, and caches reach to the end of the context. */
+/** Returns the number of rows in use: a chunk may be padded, and caches are as long as the context. */
 function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
   const { activations } = model.manifest;
   const { kind, heads } = activations.get(name)!;
@@ -224,7 +226,7 @@ function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
   return Math.min(view.rows, rows);
 }
 
-/** Plays the text up to the wanted chunk and says where that left the intermediate. */
+/** Plays the text up to the selected chunk and returns where the activation is then. */
 async function playActivation(model: Model, ids: readonly number[], name: string, part: number): Promise<Found> {
   const { player } = model.capture;
   const known = sizes(Object.keys(player.program.entries), "logits_");
@@ -242,7 +244,7 @@ async function playActivation(model: Model, ids: readonly number[], name: string
   return { view, chunk, chunks };
 }
 
-/** A weight, a state as the text left it, or what the pass that is chosen among the passes has left in a texture. */
+/** Prepares a weight, a state after the text, or a scratch texture after the pass that is selected in the Passes view. */
 async function playState(model: Model, ids: readonly number[], name: string, memory: boolean): Promise<Subject | null> {
   const { player, programs } = model;
   const view = programs.generate.views[name];

@@ -1,4 +1,4 @@
-// What the drawing views share.
+// Helpers of the views: access to the device, drawing tools, and number formats.
 
 import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -17,7 +17,7 @@ interface Tools {
 
 let tools: Tools | null = null;
 
-/** The painter and the attention entries, compiled; anew after a lost context. */
+/** Returns the painter and the attention entries, compiled; compiles them again after a lost context. */
 export async function drawing(model: Model): Promise<Tools> {
   const { generation } = model.device;
   if (tools?.model !== model || tools.generation !== generation) {
@@ -30,14 +30,14 @@ export async function drawing(model: Model): Promise<Tools> {
   return tools;
 }
 
-/** The same without waiting, where it is ready: for drawing while tokens come. */
+/** Returns the same tools without waiting, or null if they are not ready: for drawing during generation. */
 export function drawingNow(model: Model): Tools | null {
   return tools?.model === model && tools.generation === model.device.generation && tools.painter.ready ? tools : null;
 }
 
 /**
- * Runs `work` on the device after each change of `inputs`, one at a time, the latest last; says whether it is at it.
- * `failed` hears why it failed, and an empty text before each attempt.
+ * Runs `work` on the device after each change of `inputs`, one at a time, and skips all but the latest. Returns a signal
+ * that is true while it works. `failed` receives the error message, and an empty string before each attempt.
  */
 export function useDevice(
   work: (model: Model) => Promise<void>,
@@ -74,7 +74,7 @@ export function short(value: number): string {
   return Math.abs(value) >= 1e4 || Math.abs(value) < 1e-3 ? value.toExponential(2) : value.toPrecision(4);
 }
 
-/** A number of parameters, rounded to three digits: 135 million. */
+/** Formats a number of parameters with three digits, such as 135 million. */
 export function countInWords(count: number): string {
   const [size, name] = count >= 0.9995e9 ? [1e9, " billion"] : count >= 0.9995e6 ? [1e6, " million"] : [1, ""];
   return `${Number((count / size).toPrecision(3)).toLocaleString("en")}${name}`;
@@ -84,14 +84,14 @@ export function percent(p: number): string {
   return `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)}%`;
 }
 
-/** Where in an element the mouse is, as fractions from 0 to 1. */
+/** Returns the pointer's position within an element, as fractions from 0 to 1. */
 export function fraction(event: MouseEvent): [number, number] {
   const box = (event.currentTarget as HTMLElement).getBoundingClientRect();
   const part = (at: number, size: number) => Math.min(0.999999, Math.max(0, at / size));
   return [part(event.clientX - box.left, box.width), part(event.clientY - box.top, box.height)];
 }
 
-/** `work` at most once in `ms` milliseconds, however often it is asked for; the last request is never lost. */
+/** Returns a function that runs `work` at most once every `ms` milliseconds; the last call is never lost. */
 export function throttled(work: () => void, ms: number): () => void {
   let waiting = false;
   return () => {

@@ -1,20 +1,20 @@
-// A guided tour: cards beside the real views, each with a question that looking answers; `#tour=3` opens the third.
+// The guided tour: a card for each view, with a question that the view answers; `#tour=3` opens the third card.
 
 import { useEffect } from "preact/hooks";
 import * as state from "./state";
 
-/** The hidden layer of a block's MLP: what the machine's last stage before an addition shows. */
+/** Returns the name of the hidden layer of a block's MLP: the activation of the machine's last stage before an addition. */
 function hiddenLayer(block: number): string {
   const { names } = state.engine().model;
   return names.inBlock(block, names.stages.findLast(({ adds }) => adds)!.shows[0]!);
 }
 
-const LISTED = 3; // words of the text that are split, in the answer
+const LISTED = 3; // split words in the answer
 
-/** The text's words that several tokens make up, with those. */
+/** Lists words of the text that consist of several tokens, with these tokens. */
 function splitWords(): string {
   const text = state.tokens.value.map((tok) => tok.text).join("");
-  const ends: number[] = []; // of each token, in characters
+  const ends: number[] = []; // the character position at which each token ends
   state.tokens.value.forEach((tok) => ends.push((ends.at(-1) ?? 0) + tok.text.length));
   const found = new Map<string, string>();
   for (const { 0: word, index } of text.matchAll(/\p{L}{2,}/gu)) {
@@ -23,20 +23,20 @@ function splitWords(): string {
     if (last > first) found.set(word, `“${word}”: ${pieces.join(", ")}`);
     if (found.size === LISTED) break;
   }
-  return found.size ? `${[...found.values()].join("; ")}.` : "None in this text. Try a rare word or a name.";
+  return found.size ? `${[...found.values()].join("; ")}.` : "None in this text. Try a prompt with a rare word or a name.";
 }
 
 interface Card {
   title: string;
   text: string;
-  /** Answered by looking. */
+  /** Answered by looking at the view. */
   question: string;
   answer: string;
-  /** Where the card leads: a view, and a place in it. */
+  /** Opens the card's view and selects what the card is about. */
   go: () => void;
 }
 
-/** Where the text's last line ends: a token that looks back at who speaks. */
+/** Returns the position of the last line end that text follows: a token that attends to the speaker's name. */
 function lineEnd(): number | null {
   const at = state.tokens.value.findLastIndex((tok, i, all) => tok.text === "\n" && i < all.length - 1 && all[i + 1]!.text !== "\n");
   return at < 0 ? null : at;
@@ -48,29 +48,29 @@ const addsPositions = () => state.engine().model.names.positions === "absolute";
 const middle = (count: number) => Math.floor(count / 2);
 const layers = () => state.engine().model.manifest.config.n_layer;
 
-/** Made when a card is shown: some speak of the model and the text at hand. */
+/** Functions, because some cards mention the current model and text. */
 const CARDS: readonly (() => Card)[] = [
   () => ({
     title: "Tokens",
-    text: "The model does not read letters. It reads tokens: pieces of text, each with a number. Point at the words: some are one token, rarer ones are several.",
+    text: "The model does not read letters. It reads tokens: pieces of text, each with a number. Point at the words: common ones are a single token, rarer ones are several.",
     question: "Which words of this text are split into several tokens?",
     answer: splitWords(),
     go: () => state.showAt("text", ".written .token"),
   }),
   () => ({
     title: "Embedding",
-    text: `Each token becomes a row of numbers, its vector${addsPositions() ? ", to which one for its position is added" : ""}. A row of this picture is a token of the text; blue is above zero, orange below.`,
+    text: `Each token becomes a row of numbers, its vector${addsPositions() ? ", to which a vector for its position is added" : ""}. Each row of this picture is a token of the text; blue is above zero, orange below.`,
     question: "Do two rows of the same token look the same?",
     answer: addsPositions()
-      ? "Similar, not identical: each position adds numbers of its own."
+      ? "Similar, but not identical: each position adds its own vector."
       : "Yes, exactly. This model adds nothing for the position here: inside attention, it rotates queries and keys by their positions.",
     go: () => state.showTexture("embed"),
   }),
   () => ({
     title: "Attention",
-    text: "To know what comes next, a token looks back: each head of each layer lets it take something from the tokens before it. The arcs show from which. In a square each row is a token and says how much it takes from which tokens; it adds up to 100%.",
-    question: "Which head looks only one token back?",
-    answer: "It has a bright line right below the diagonal. Look in the first layers.",
+    text: "To predict what comes next, a token gathers information from earlier tokens; each head does so in its own way. The arcs show which tokens it attends to. In a square, each row is a token and shows how much it attends to each earlier one; a row adds up to 100%.",
+    question: "Which head attends only to the previous token?",
+    answer: "The one with a bright line just below the diagonal. Look in the first layers.",
     go: () => {
       state.show("attention");
       state.place.kind.value = "pattern";
@@ -80,9 +80,9 @@ const CARDS: readonly (() => Card)[] = [
     const { head, config } = state.engine().model.manifest;
     return {
       title: "A head with a job",
-      text: head?.text ?? "Some heads look for something: the token before, the first one, the last comma, the end of a line. Point at a row to see which tokens it attends to.",
-      question: head?.question ?? "What does this head look for?",
-      answer: head?.answer ?? "Compare some of its rows. Where the bright columns stand under tokens of one kind, those are what it looks for. Many heads rest on the first token.",
+      text: head?.text ?? "Some heads attend to something specific: the previous token, the first one, the last comma, the end of a line. Point at a row to see which tokens it attends to.",
+      question: head?.question ?? "What does this head attend to?",
+      answer: head?.answer ?? "Compare some of its rows. If the bright columns belong to tokens of one kind, the head attends to that kind. Many heads attend to the first token when they find nothing else.",
       go: () => {
         state.show("attention");
         state.chosen.value = lineEnd();
@@ -93,23 +93,23 @@ const CARDS: readonly (() => Card)[] = [
   },
   () => ({
     title: "MLP",
-    text: "After attention each token goes through an MLP by itself: many small detectors, of which few respond. What they add up to is what the block knows.",
+    text: "After attention, each token passes through an MLP on its own: many small detectors, of which only a few respond. The sum of their responses is added to the stream.",
     question: "How many of the detectors respond to one token?",
     answer: "Few: most of a row is close to zero.",
     go: () => state.showTexture(hiddenLayer(middle(layers()))),
   }),
   () => ({
     title: "The residual stream",
-    text: "Every block adds to the same stream of numbers. Read after each block as if it were the last, the stream says what the model would write by then.",
+    text: "Every block adds to the same stream of numbers. Decoding the stream after each block, as if it were the last one, shows what the model would predict at that point.",
     question: "In which block does the model make up its mind?",
-    answer: "Follow a column down: in the first blocks the guess is the token itself or a common one, in the last ones it is often the token that came, which is framed.",
+    answer: "Follow a column down: after the first blocks, the prediction is the token itself or a common one; after the last ones, it is often the token that actually came next, which is framed.",
     go: () => state.show("blocks"),
   }),
   () => ({
     title: "Logits",
-    text: "At the end every token of the vocabulary has a score. This is the program of one token, pass by pass: step through it and watch the textures fill.",
-    question: "How sure is the model of its best token?",
-    answer: "See the last pass: it lists the five likeliest tokens.",
+    text: "At the end, every token of the vocabulary has a score, its logit. This list is the program that computes one token, pass by pass: step through it and watch the textures fill.",
+    question: "How confident is the model in its best token?",
+    answer: "Look at the last pass: it lists the five likeliest tokens with their probabilities.",
     go: () => {
       state.place.entry.value = "decode";
       state.place.pass.value = Infinity; // the last
@@ -118,23 +118,23 @@ const CARDS: readonly (() => Card)[] = [
   }),
   () => ({
     title: "Sampling",
-    text: "The scores become probabilities, and one token is drawn. Temperature makes the draw bolder or safer; top-k and top-p cut the unlikely ones off. Move the sliders in the settings and watch the bars.",
+    text: "The scores become probabilities, and one token is drawn at random. Temperature makes the draw bolder or safer; top-k and top-p exclude unlikely tokens. Move the sliders in the settings and watch the bars.",
     question: "At which temperature is the likeliest token almost certain?",
-    answer: "Close to 0. At 0 nothing is drawn: the likeliest is taken.",
+    answer: "Close to 0. At 0 the draw is not random: it always takes the likeliest token.",
     go: () => state.showAt("text", ".text .sampling"),
   }),
   () => ({
     title: "Training",
-    text: `All these numbers were found by training: the model guesses each next token of a text and is moved a little towards the right answer, thousands of times.${state.engine().model.manifest.training ? " You can do it here." : ""}`,
+    text: `All weights were found by training: the model predicts each next token of a text, and its weights are moved a little towards the right answer, thousands of times.${state.engine().model.manifest.training ? " You can do it here." : ""}`,
     question: "How long does it take until the samples look like words?",
-    answer: "A few hundred steps for the smallest size: first come letters and spaces, then short words.",
+    answer: "A few hundred steps with the smallest size: letters and spaces come first, then short words.",
     go: () => state.show(state.engine().model.manifest.training ? "train" : "text"),
   }),
   () => ({
     title: "Now break it",
-    text: "A part of a machine is understood by what fails without it. Press “Cut head” and compare the texts. Any change makes some draw fall differently, so look at what the comparison says: how much less likely the same words have become.",
+    text: "To learn what a part does, switch it off. Press “Ablate head” and compare the texts. Any change alters some random draw, so the texts will differ: what counts is how much less likely the original text has become.",
     question: "Which part can this model not do without?",
-    answer: "Hardly any single head is missed: the others make up for it. Cut the MLP of block 0, in Blocks, and the text falls apart.",
+    answer: "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks view, and the text falls apart.",
     go: () => {
       state.showAt("attention", ".one .ablate", "nearest");
       state.chooseHead(0, Math.max(0, state.place.head.value));
@@ -142,7 +142,7 @@ const CARDS: readonly (() => Card)[] = [
   }),
 ];
 
-/** Cards that other views open. */
+/** Numbers of the cards that other views open. */
 export const CARD = { attention: 3, ablate: CARDS.length };
 
 export function Tour() {
@@ -174,7 +174,7 @@ export function Tour() {
       <div>
         <p class="question">{card.question}</p>
         <details key={number}>
-          <summary>The answer</summary>
+          <summary>Answer</summary>
           <p>{card.answer}</p>
         </details>
       </div>
@@ -197,13 +197,13 @@ export function Tour() {
   );
 }
 
-/** What leads on from a card that was asked for by itself. */
+/** The buttons of a card that was opened alone. */
 function Alone({ number }: { number: number }) {
   const more = number === CARD.attention && state.engine().model.recording.interventions;
   return (
     <div class="buttons">
       <button class="primary" onClick={() => (more ? openCard(CARD.ablate, true) : (state.tour.value = 0))}>
-        {more ? "Next: cut a head" : "Done"}
+        {more ? "Next: switch off a head" : "Done"}
       </button>
       <button class="quiet" onClick={() => openCard(1)}>
         The whole tour
@@ -217,7 +217,7 @@ function Alone({ number }: { number: number }) {
   );
 }
 
-/** Opens a card, counted from 1, and the view it speaks of; `alone`: not as one of a tour. */
+/** Opens a card, counted from 1, and its view; `alone`: not as part of the tour. */
 export function openCard(number: number, alone = false): void {
   state.chosen.value = null;
   state.tourAlone.value = alone;

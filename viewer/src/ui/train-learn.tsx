@@ -1,4 +1,4 @@
-// The training itself: size and schedule; samples, curves and textures as it learns.
+// The Train step: size and schedule; samples, curves and textures during the training.
 
 import { Facts } from "./facts";
 import { useSignal } from "@preact/signals";
@@ -13,7 +13,7 @@ import { NumberField } from "./number";
 import { engine } from "./state";
 import * as train from "./train-state";
 
-const LOOK_MS = 700; // between two drawings of the textures
+const LOOK_MS = 700; // minimum ms between two drawings of the textures
 
 export function LearnStage() {
   void train.tick.value;
@@ -44,7 +44,7 @@ function Controls() {
     <div class="panel settings">
       <h2>Size and schedule</h2>
       <div class="fields">
-        <label class="field" title="How many numbers the model learns, in millions">
+        <label class="field" title="The number of parameters that the model learns, in millions">
           <span>Size</span>
           <select
             disabled={fixed}
@@ -58,7 +58,7 @@ function Controls() {
             ))}
           </select>
         </label>
-        <label class="field" title="What a token is">
+        <label class="field" title="What a token is: a byte, or a piece of text from a vocabulary learnt from this text">
           <span>Tokens</span>
           <select
             disabled={fixed}
@@ -77,8 +77,8 @@ function Controls() {
       </div>
       {offer && (
         <p class="dim">
-          {offer.config.n_layer} layers of {offer.config.n_head} heads, width {offer.config.n_embd}, context{" "}
-          {offer.config.n_positions}; steps of {offer.recipe.batch} x {offer.recipe.context} tokens;{" "}
+          {offer.config.n_layer} layers with {offer.config.n_head} heads, width {offer.config.n_embd}, context{" "}
+          {offer.config.n_positions}; each step trains on {offer.recipe.batch} x {offer.recipe.context} tokens;{" "}
           {(offer.bytes / 2 ** 20).toFixed(0)} MiB of textures
         </p>
       )}
@@ -88,18 +88,18 @@ function Controls() {
   );
 }
 
-/** What the sizes would cost on this device; their place is kept until it is measured, so that nothing below moves. */
+/** A table of the time that each size would take on this device; it keeps its height before the speed is measured. */
 function Costs({ offer }: { offer: Offer }) {
   const rate = train.deviceRate.value;
   const listed = train.index.value!.sizes.filter((s) => s.tokenizer === offer.tokenizer);
   if (listed.length < 2) return <p class="dim">{cost(offer, rate, " steps", ", about")}</p>;
   return (
-    <table class="costs" aria-label="What each size takes on this device">
+    <table class="costs" aria-label="Training time of each size on this device">
       <thead>
         <tr>
           <th scope="col">Size</th>
-          <th scope="col">a step</th>
-          <th scope="col">its steps</th>
+          <th scope="col">per step</th>
+          <th scope="col">steps in total</th>
         </tr>
       </thead>
       <tbody>
@@ -115,7 +115,7 @@ function Costs({ offer }: { offer: Offer }) {
   );
 }
 
-/** The steps of a size and the time that they take: those that are set where it is the one that is chosen. */
+/** Returns the number of steps of a size and the time that they take; for the selected size, the number in the schedule. */
 function cost(offer: Offer, rate: number, unit: string, relation: string): string {
   const steps = offer.name === train.preset.value ? train.schedule.steps.value : offer.settings.steps;
   const count = `${steps.toLocaleString("en")}${unit}`;
@@ -133,18 +133,18 @@ function Schedule({ fixed }: { fixed: boolean }) {
     <details>
       <summary>Schedule</summary>
       <div class="fields">
-        <NumberField label="Steps" of={s.steps} min={1} step={1} hint="How many steps to take" fixed={fixed && !ended} />
+        <NumberField label="Steps" of={s.steps} min={1} step={1} hint="Number of training steps" fixed={fixed && !ended} />
         <NumberField
           label="Learning rate"
           of={s.lr}
           min={0}
           step="any"
-          hint="At its highest; it can change while the training waits"
+          hint="The peak learning rate; it can be changed while the training is paused"
           fixed={found?.status === "running" || train.preparing.value !== null}
           onSet={() => void train.rate()}
         />
-        <NumberField label="falls to" of={s.min_lr} min={0} step="any" hint="At the last step" fixed={fixed} />
-        <NumberField label="Warmup" of={s.warmup} min={0} step={1} hint="Steps over which it rises" fixed={fixed} />
+        <NumberField label="Final rate" of={s.min_lr} min={0} step="any" hint="The learning rate at the last step" fixed={fixed} />
+        <NumberField label="Warmup" of={s.warmup} min={0} step={1} hint="Steps over which the learning rate rises" fixed={fixed} />
         <label class="field">
           <span>Shape</span>
           <select
@@ -157,15 +157,15 @@ function Schedule({ fixed }: { fixed: boolean }) {
             <option>constant</option>
           </select>
         </label>
-        <NumberField label="Seed" of={s.seed} min={0} step={1} hint="Same seed and text, same model" fixed={fixed} />
-        <NumberField label="Judge every" of={s.evalEvery} min={0} step={1} hint="Steps; 0: never" fixed={fixed} />
-        <NumberField label="Sample every" of={s.sampleEvery} min={0} step={1} hint="Steps; 0: never" fixed={fixed} />
+        <NumberField label="Seed" of={s.seed} min={0} step={1} hint="The same seed, text and settings give the same model" fixed={fixed} />
+        <NumberField label="Validate every" of={s.evalEvery} min={0} step={1} hint="Steps between two measurements of the validation loss; 0: never" fixed={fixed} />
+        <NumberField label="Sample every" of={s.sampleEvery} min={0} step={1} hint="Steps between two samples; 0: never" fixed={fixed} />
       </div>
     </details>
   );
 }
 
-/** What the curves will show, before there are any. */
+/** A preview of how a training goes, shown before the first step. */
 function Ahead() {
   const offer = train.offer();
   if (!offer) return null;
@@ -173,21 +173,22 @@ function Ahead() {
   return (
     <div class="panel ahead">
       <h2>How it learns</h2>
-      <p class="dim">Press Start, and a curve grows here: the loss, which says how unsure the model is of the next token, in nats.</p>
+      <p class="dim">Press Start to see a curve of the loss here. The loss measures how unsure the model is of the next token, in nats.</p>
       <ol>
         <li>
-          <b>It knows nothing.</b> Each of {count.toLocaleString("en")} tokens is as likely as any other, which is a loss of{" "}
+          <b>It knows nothing.</b> Each of the {count.toLocaleString("en")} tokens is equally likely, which is a loss of{" "}
           {Math.log(count).toFixed(2)}.
         </li>
         <li>
-          <b>It counts.</b> Within some ten steps it knows which tokens are frequent: letters and blanks in about the right amounts.
+          <b>It counts.</b> Within about ten steps it learns which tokens are frequent: it writes letters and spaces in about the right proportions.
         </li>
         <li>
-          <b>It looks back.</b> What follows what: the loss falls below the dashed lines of models that only count one, two or
-          three tokens. Attention fills below.
+          <b>It uses context.</b> It learns which tokens follow which: the loss falls below the dashed lines, which are models that only
+          count single tokens, pairs or triples. Attention patterns appear below.
         </li>
         <li>
-          <b>It writes.</b> Words, then lines, then who speaks. The text that is held back says whether it learns or copies.
+          <b>It writes.</b> Words come first, then lines, then speakers. The loss on held-out text shows whether it learns or only
+          memorizes.
         </li>
       </ol>
     </div>
@@ -234,33 +235,33 @@ function Progress() {
       </div>
       <Facts of={facts} />
       <p class="key">
-        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} /> of the
-        text held back, in nats a token
+        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} /> loss on
+        held-out text, in nats per token
       </p>
       {baselines.length > 0 && (
         <p class="dim">
-          Dashed: chance, and models that only count how often a token comes, or what follows one or two of them.
+          Dashed: chance, and models that only count tokens (unigram), pairs (bigram) or triples (trigram).
           {beaten && <b> The model is better than a {beaten} model.</b>}
         </p>
       )}
       <Curves
         label={`Loss over the steps, now ${last?.loss.toFixed(3) ?? "none"}`}
         steps={steps}
-        measure="loss, nats a token"
+        measure="loss, nats per token"
         log={log.value}
         height={250}
         lines={baselines.map(({ name, nats_per_token: at }) => ({ name, at }))}
         curves={[
           { name: "loss", color: "--accent", values: some(over(points, "loss")) },
           { name: "validation", color: "--doubtful", values: some(over(points, "validation")), sparse: true },
-          ...(overlaid ? [{ name: "validation before", color: "--dim", values: some(over(overlaid.points, "validation")), sparse: true, dashed: true }] : []),
+          ...(overlaid ? [{ name: "previous validation", color: "--dim", values: some(over(overlaid.points, "validation")), sparse: true, dashed: true }] : []),
         ]}
       />
       {earlier && (
         <p class="dim earlier">
           {overlaid
-            ? `Grey: validation of the run before (${earlier.name}). `
-            : `The run before (${earlier.name}) had other tokens, so its losses do not compare. `}
+            ? `Grey: validation loss of the previous run (${earlier.name}). `
+            : `The previous run (${earlier.name}) used another tokenizer, so its losses are not comparable. `}
           <button
             class="link"
             onClick={() => {
@@ -268,7 +269,7 @@ function Progress() {
               train.tick.value++;
             }}
           >
-            Forget it
+            Remove it
           </button>
         </p>
       )}
@@ -285,14 +286,14 @@ function Progress() {
       />
       <p class="dim">
         {engine().training.unkept
-          ? `This browser keeps no checkpoint: ${engine().training.unkept}.`
-          : "A checkpoint is kept in this browser every 20 s; close the page and continue another day."}
+          ? `This browser stores no checkpoint: ${engine().training.unkept}.`
+          : "A checkpoint is stored in this browser every 20 s: you can close the page and continue another day."}
       </p>
     </div>
   );
 }
 
-/** Samples over the steps, the latest in sight. */
+/** Samples over the steps, scrolled to the latest. */
 function Samples() {
   void train.tick.value;
   const film = useRef<HTMLOListElement>(null);
@@ -304,7 +305,7 @@ function Samples() {
   }, [last]);
   return (
     <div class="panel samples">
-      <h2>What it writes, as it learns</h2>
+      <h2>What it writes as it learns</h2>
       {samples.length ? (
         <ol class="film" ref={film} tabIndex={0} aria-label="Samples by step">
           {samples.map(({ step, text }, i) => (
@@ -315,13 +316,13 @@ function Samples() {
           ))}
         </ol>
       ) : (
-        <p class="dim">Press Start: at first it writes noise, and a sample every {train.schedule.sampleEvery.value} steps from then on.</p>
+        <p class="dim">Press Start to see a sample every {train.schedule.sampleEvery.value} steps. The first ones are noise.</p>
       )}
     </div>
   );
 }
 
-const KINDS = { "": "weights", "d.": "their gradient", ".moment": "mean of gradients", ".squares": "mean of their squares" };
+const KINDS = { "": "weights", "d.": "gradient", ".moment": "running mean of gradients", ".squares": "running mean of squared gradients" };
 let painter: Painter | null = null;
 
 function Inside() {
@@ -335,7 +336,7 @@ function Inside() {
   const chosen = useSignal("");
   const name = matrices.includes(chosen.value) ? chosen.value : (matrices[0] ?? "");
   const kind = useSignal<keyof typeof KINDS>("");
-  const wanted = useSignal(0); // drawn again at once where a choice was made
+  const wanted = useSignal(0); // counts choices, each of which draws again at once
   const step = found?.step ?? -1;
   useEffect(() => {
     const now = performance.now();
@@ -352,10 +353,10 @@ function Inside() {
   void wanted.value;
   return (
     <div class="panel inside" data-drawn={step}>
-      <h2>Inside, as it learns</h2>
+      <h2>Inside the model as it learns</h2>
       <figure class="looks">
         <figcaption class="dim">
-          Attention on the start of the held-back text: {offer?.config.n_layer} layers down, {offer?.config.n_head} heads across
+          Attention on the start of the held-out text: {offer?.config.n_layer} layers (down) with {offer?.config.n_head} heads (across)
         </figcaption>
         <canvas ref={grid} class="heads" role="img" aria-label="Attention of every layer and head" />
       </figure>
@@ -374,7 +375,7 @@ function Inside() {
             ))}
           </select>{" "}
           <select
-            aria-label="What of it"
+            aria-label="Weights, gradient or optimizer state"
             value={kind.value}
             onChange={(e) => {
               kind.value = e.currentTarget.value as keyof typeof KINDS;

@@ -1,4 +1,4 @@
-// How good the model is on text it has not learnt from, beside predictors that only count.
+// The Score step: how well the model predicts held-out text, compared with baselines that only count tokens.
 
 import type { Figures } from "../training/predictions";
 import { asCsv, type Score } from "../training/score";
@@ -14,11 +14,11 @@ const NAMES: Record<string, string> = {
   embedded: "this page's own model",
 };
 const COUNTS: Record<string, string> = {
-  unigram: "how often each token comes",
-  bigram: "what follows one token",
-  trigram: "what follows two tokens",
+  unigram: "counts single tokens",
+  bigram: "counts pairs of tokens",
+  trigram: "counts triples of tokens",
 };
-const SMALL = 200; // tokens of a bin, of the reliability plot, that is drawn at half size
+const SMALL = 200; // bins of the reliability plot with fewer tokens are drawn at half size
 
 export function ScoreStage() {
   void train.tick.value;
@@ -31,12 +31,12 @@ export function ScoreStage() {
       <div class="panel">
         <h2>How good is it?</h2>
         <p class="dim">
-          The last tenth of the text was held back: the model has never seen it. Here it predicts each of its tokens, as do
-          predictors that only count. <code>glgpt eval RUN --suite</code> prints the same for the same model.
+          The last tenth of the text is held out: the model is not trained on it. Here the model predicts each token of it, and so do
+          baselines that only count tokens. <code>glgpt eval RUN --suite</code> prints the same results for the same model.
         </p>
         <div class="buttons">
           <button class="primary" disabled={!found || doing !== null || train.preparing.value !== null} onClick={() => void train.score()}>
-            Score it now
+            Score the model
           </button>
           {scores.length > 0 && (
             <>
@@ -58,11 +58,11 @@ export function ScoreStage() {
       {last && (
         <>
           <div class="panel">
-            <h2>Step {last.step}, beside others</h2>
+            <h2>Step {last.step}, compared with baselines</h2>
             <Beside score={last} />
           </div>
           <div class="panel">
-            <h2>Does it know what it knows?</h2>
+            <h2>Is its confidence justified?</h2>
             <Reliability row={last.figures[0]!} />
           </div>
           <div class="panel">
@@ -82,13 +82,13 @@ export function ScoreStage() {
 }
 
 const FORESEEN: readonly (readonly [string, string])[] = [
-  ["Beside others", "Bits a byte, perplexity and how often it is right, beside chance, models that only count tokens, and this page's own model."],
-  ["Does it know what it knows?", "Where it is 80% sure, is it right 80% of the time? A dot for each degree of confidence shows it."],
-  ["Does it copy?", "How many of its words the training text has, and the longest run of characters taken from there."],
-  ["Over the steps", "Score it again later: a line shows how each figure moved, and you can download them as JSON or CSV."],
+  ["Compared with baselines", "Bits per byte, perplexity and accuracy, compared with chance, with models that only count tokens, and with this page's own model."],
+  ["Is its confidence justified?", "When it is 80% sure, is it right 80% of the time? A chart shows this with a dot for each level of confidence."],
+  ["Does it copy?", "How many of its words occur in the training text, and the longest passage copied from there."],
+  ["Over the steps", "Score the model again later to see how each metric changes. You can download the scores as JSON or CSV."],
 ];
 
-/** What a score will say, before there is one. */
+/** A preview of the results, shown before the first score. */
 function Foreseen() {
   return (
     <>
@@ -104,21 +104,28 @@ function Foreseen() {
 
 const percent = (share: number | null | undefined) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)}%`);
 
-/** The score in a sentence. */
+const BEATEN: Record<string, string> = {
+  chance: "chance",
+  unigram: "guessing by token frequency alone (unigram)",
+  bigram: "guessing from the previous token alone (bigram)",
+  trigram: "guessing from the previous two tokens alone (trigram)",
+};
+
+/** Sums up a score in a few sentences. */
 function Verdict({ score }: { score: Score }) {
   const [own, ...others] = score.figures;
   const beaten = others.filter((row) => row.bits_per_byte > own!.bits_per_byte).map((row) => row.name);
   const better = ["trigram", "bigram", "unigram", "chance"].find((name) => beaten.includes(name));
   return (
     <p class="verdict">
-      At step {score.step} it wavers between <b>{own!.perplexity.toFixed(1)}</b> equally likely next tokens (perplexity) and is
-      right about the next one <b>{percent(own!.top_1)}</b> of the time.{" "}
-      {better ? `That is better than ${better === "chance" ? "chance" : `a ${better} model`}` : "Chance would do as well"}
-      {beaten.includes("embedded") && " and than this page's own model"}.
+      At step {score.step}, it is as unsure as if choosing among <b>{own!.perplexity.toFixed(1)}</b> equally likely tokens (its
+      perplexity), and it predicts the next token correctly <b>{percent(own!.top_1)}</b> of the time.{" "}
+      {better ? `That beats ${BEATEN[better]}` : "That is no better than chance"}
+      {beaten.includes("embedded") && (better ? ", and this page's own model" : ", but beats this page's own model")}.
       {score.task && (
         <>
           {" "}
-          Of {score.task.lines} questions it has not seen, it answers <b>{percent(score.task.exact_match)}</b> exactly right.
+          Of {score.task.lines} questions that it was not trained on, it answers <b>{percent(score.task.exact_match)}</b> exactly right.
         </>
       )}
     </p>
@@ -133,12 +140,12 @@ function Beside({ score }: { score: Score }) {
         <thead>
           <tr>
             <th>Predictor</th>
-            <th title="Bits needed for each byte of the text; comparable between models with different tokens">Bits/byte</th>
-            <th title="Of how many equally likely tokens it is as unsure">Perplexity</th>
-            <th title="The mean loss">Nats/token</th>
-            <th title="How often its likeliest token is the next one">Top 1</th>
-            <th title="How often the next token is among its five likeliest">Top 5</th>
-            <th title="Mean distance of its confidence from how often it is right">Calibration error</th>
+            <th title="Mean number of bits to encode a byte of the text; comparable between models with different tokenizers">Bits/byte</th>
+            <th title="It is as unsure as if choosing among this many equally likely tokens">Perplexity</th>
+            <th title="The mean loss per token">Nats/token</th>
+            <th title="How often its likeliest token is the correct one">Top 1</th>
+            <th title="How often the correct token is among its five likeliest">Top 5</th>
+            <th title="Mean difference between its confidence and its accuracy">Calibration error</th>
           </tr>
         </thead>
         <tbody>
@@ -160,14 +167,14 @@ function Beside({ score }: { score: Score }) {
         </tbody>
       </table>
       <p class="dim">
-        On {score.tokens.toLocaleString("en")} tokens ({score.bytes.toLocaleString("en")} bytes) spread over the held-back text.
-        {score.figures.some(({ name }) => name === "embedded") && " The page's own model has tokens of its own: compare its bits a byte only."}
+        Measured on {score.tokens.toLocaleString("en")} tokens ({score.bytes.toLocaleString("en")} bytes) spread over the held-out text.
+        {score.figures.some(({ name }) => name === "embedded") && " The page's own model uses another tokenizer: compare only its bits per byte."}
       </p>
     </div>
   );
 }
 
-/** Confidence across, accuracy up: on the diagonal a model is right as often as it says. */
+/** A reliability plot: confidence on the x axis, accuracy on the y axis. */
 function Reliability({ row }: { row: Figures }) {
   return (
     <div class="reliability">
@@ -182,15 +189,15 @@ function Reliability({ row }: { row: Figures }) {
           </circle>
         ))}
         <text x="50" y="110" text-anchor="middle">
-          how sure it is
+          confidence
         </text>
         <text x="-5" y="50" text-anchor="middle" transform="rotate(-90 -5 50)">
-          how often right
+          accuracy
         </text>
       </svg>
       <p class="dim">
-        Each dot holds the tokens of which it was about as sure. On the line it is right as often as it says; below, it is too
-        sure of itself. It is off by {percent(row.calibration_error)} on average.
+        Each dot groups tokens that it predicted with about the same confidence. On the diagonal, it is right as often as its
+        confidence says; below, it is overconfident. On average, it is off by {percent(row.calibration_error)}.
       </p>
     </div>
   );
@@ -202,20 +209,20 @@ function Copied({ score: { copies, sample, task } }: { score: Score }) {
       {copies && (
         <dl class="facts">
           <div>
-            <dt>Words of its text that the training text has</dt>
+            <dt>Words of its text that occur in the training text</dt>
             <dd>{percent(copies.known_words)}</dd>
           </div>
           <div>
-            <dt>Longest run copied from there</dt>
+            <dt>Longest passage copied from there</dt>
             <dd>{copies.longest_copy} characters</dd>
           </div>
           <div>
-            <dt>Runs of 20 characters that are copies</dt>
+            <dt>Share of its 20-character passages that are copies</dt>
             <dd>{percent(copies.copied_runs)}</dd>
           </div>
           {task && (
             <div>
-              <dt>Answers right, by character</dt>
+              <dt>Correct answers, by character position</dt>
               <dd>{task.by_position.map(percent).join(", ")}</dd>
             </div>
           )}
@@ -232,9 +239,9 @@ function OverSteps({ scores }: { scores: readonly Score[] }) {
   return (
     <>
       <Curves
-        label="Bits a byte over the steps"
+        label="Bits per byte over the steps"
         steps={scores.map(({ step }) => step)}
-        measure="bits a byte"
+        measure="bits per byte"
         log={false}
         height={180}
         lines={lines}

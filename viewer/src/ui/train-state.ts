@@ -1,4 +1,4 @@
-// What the Train tab shows, and what a person can do with it.
+// State and actions of the Train tab.
 
 import { throttled } from "./tools";
 import { effect, signal } from "@preact/signals";
@@ -10,23 +10,23 @@ import { prepared } from "../training/prepare";
 import type { Session } from "../training/session";
 import { engine, LESSON, lesson, place } from "./state";
 
-const FRAME = 100; // ms between two changes of the figures: drawing the page takes time from a software driver
-export const LONG = 200_000; // characters that a text field shows
+const FRAME = 100; // ms between two updates of the metrics: rendering the page slows a software driver down
+export const LONG = 200_000; // maximum characters of an editable text
 
 export const index = signal<TrainingIndex | null>(null);
 export const session = signal<Session | null>(null);
 /** Counts the changes of the session that the page has shown. */
 export const tick = signal(0);
-/** The text as it will be learnt from: cleaned up. */
+/** The text to train on, after clean-up. */
 export const text = signal("");
 export const source = signal("");
-/** The set that is chosen; empty: a text of one's own. */
+/** The name of the selected data set; empty: the visitor's own text. */
 export const set = signal("");
 export const documents = signal<string[]>([]);
 export const cleaning = signal<readonly CleaningStep[]>(CLEANING);
 export const removed = signal<Removed[]>([]);
 export const inspection = signal<Inspection | null>(null);
-export const HELD = 0.1; // the share of a text that is held back
+export const HELD = 0.1; // share of the text that is held out
 export const preset = signal("");
 export const tokenizer = signal("");
 export const schedule = {
@@ -39,32 +39,32 @@ export const schedule = {
   sampleEvery: signal(50),
 };
 export const shape = signal<Schedule>("cosine");
-/** What is being prepared, its share done (null: unknown), and what went wrong. */
+/** The preparation in progress with its share done (null: unknown), and the last error message. */
 export const preparing = signal<{ what: string; share: number | null } | null>(null);
 export const problem = signal("");
-/** What a score is busy with, and its share done (null: unknown). */
+/** The scoring step in progress with its share done (null: unknown). */
 export const scoring = signal<{ what: string; share: number | null } | null>(null);
-/** What a text written on request continues from, how long it is, and how freely it is drawn. */
+/** Prompt, length in tokens and temperature of the text to generate, and the text while it is generated. */
 export const prompt = signal("\n");
 export const length = signal(200);
 export const temperature = signal(0.8);
 export const writing = signal<string | null>(null);
 
-/** Floating-point operations a second that a training gets out of this device; 0: not known yet. */
+/** Floating-point operations per second that a training reaches on this device; 0: not known yet. */
 export const deviceRate = signal(0);
-const RATE = "glgpt training rate"; // under which a browser remembers it, by the device's name
+const RATE = "glgpt training rate"; // prefix of its key in localStorage, followed by the device's name
 
 let opened: Promise<void> | null = null;
 
-/** Once, when the tab is first shown: what is offered, and what an earlier visit left. */
+/** Called when the tab is first shown: loads the sizes and texts on offer, and restores an earlier visit's training. */
 export function open(): Promise<void> {
   return (opened ??= attempt(async (busy) => {
     const { training } = engine();
     training.listeners.add(adopt);
     const found = await training.ready();
-    const judged = training.rate().catch(() => 0); // then a training measures it
+    const judged = training.rate().catch(() => 0); // 0: the first training measures it
     void judged.then((rate) => (deviceRate.value ||= remembered() || rate));
-    busy("Looking for an earlier training"); // before there is a button, which would be there to be pressed and then not
+    busy("Looking for an earlier training"); // set before the buttons appear, so that they start disabled
     index.value = found;
     choose(found.sizes[0]!);
     const wanted = readLesson();
@@ -112,7 +112,7 @@ function remembered(): number {
   try {
     return Number(localStorage.getItem(rateKey()) ?? 0);
   } catch {
-    return 0; // a browser that keeps nothing
+    return 0; // storage is not available
   }
 }
 
@@ -120,15 +120,15 @@ function remember(): void {
   try {
     localStorage.setItem(rateKey(), deviceRate.value.toExponential(3));
   } catch {
-    // measured again
+    // storage is not available: measured again on the next visit
   }
 }
 
 const { numbers: NUMBERS, ...KEYS } = LESSON;
 
-/** Takes the settings that a link has prepared, and says which set it names; what the page does not offer stays. */
+/** Applies the training settings of the link and returns the data set it names; ignores what the page does not offer. */
 function readLesson(): string | undefined {
-  const link = new Map(Object.entries(lesson.value)); // as the address had it when the page was opened
+  const link = new Map(Object.entries(lesson.value)); // from the address that the page was opened with
   const [size, tokens] = [link.get(KEYS.size), link.get(KEYS.tokens)];
   const found = index.value!.sizes.find((s) => s.name === (size ?? preset.value) && (!tokens || s.tokenizer === tokens));
   if (found && (size ?? tokens)) choose(found);
@@ -137,7 +137,7 @@ function readLesson(): string | undefined {
     if (Number.isFinite(value) && value >= 0) schedule[name].value = value;
   }
   const { steps, warmup } = schedule;
-  if (!link.has("warmup") && warmup.value >= steps.value) warmup.value = Math.floor(steps.value / 20); // as the desktop has it
+  if (!link.has("warmup") && warmup.value >= steps.value) warmup.value = Math.floor(steps.value / 20); // same default as on the desktop
   const seed = Number(link.get(KEYS.seed) ?? NaN);
   if (Number.isInteger(seed) && seed >= 0) schedule.seed.value = seed;
   const wanted = link.get(KEYS.schedule);
@@ -145,7 +145,7 @@ function readLesson(): string | undefined {
   return link.get(KEYS.set);
 }
 
-/** What a link says so that another visitor begins with the same training; a text of one's own stays here. */
+/** Returns the settings that a link carries to reproduce this training. The visitor's own text is never part of it. */
 function lessonNow(): Record<string, string> {
   const own = offer()?.settings;
   const found: Record<string, string> = { [KEYS.size]: preset.value, [KEYS.tokens]: tokenizer.value };
@@ -160,7 +160,7 @@ function lessonNow(): Record<string, string> {
 let asked = 0;
 let cleaned: Promise<void> = Promise.resolve();
 
-/** Takes documents as the text to learn from, cleaned up by the steps that are switched on. */
+/** Sets the documents to train on and cleans them up. */
 export function put(from: string[], named: string, kind = "", steps: readonly CleaningStep[] = cleaning.value): Promise<void> {
   documents.value = from;
   source.value = named;
@@ -168,7 +168,7 @@ export function put(from: string[], named: string, kind = "", steps: readonly Cl
   cleaning.value = steps;
   const mine = ++asked;
   cleaned = prepared(from, steps, HELD).then((found) => {
-    if (mine !== asked) return; // another text came
+    if (mine !== asked) return; // another text replaced this one
     text.value = found.text;
     removed.value = found.removed;
     inspection.value = found.inspection;
@@ -176,20 +176,20 @@ export function put(from: string[], named: string, kind = "", steps: readonly Cl
   return cleaned;
 }
 
-/** The text of a set in place of the one there is. */
+/** Replaces the text with a data set. */
 export const takeSet = (name: string) =>
   attempt(async () => {
     const { about } = index.value!.texts.find((found) => found.name === name)!;
     await put([await engine().training.bundled(name)], about, name);
   });
 
-/** A text on its way: bytes that have come, of how many (0: unknown), and why it is tried again. */
+/** The download in progress: bytes received, bytes in total (0: unknown), and why it is being retried. */
 export const fetching = signal<{ what: string; done: number; total: number; again: string } | null>(null);
 export const encoding = signal("utf-8");
 let stopFetching: AbortController | null = null;
-let fetched: FetchedText | null = null; // what the text is, where it was fetched
+let fetched: FetchedText | null = null; // the last fetched text, with its source
 
-/** Fetches a text that the visitor asks for, in place of the one there is. */
+/** Fetches a text that the visitor requested, and replaces the current one with it. */
 export const fetchFrom = (address: string, title = "", read = encoding.value) =>
   attempt(async () => {
     if (fetching.value) return;
@@ -204,7 +204,7 @@ export const fetchFrom = (address: string, title = "", read = encoding.value) =>
         onBytes: (done, total) => show({ done, total, again: "" }),
         onRetry: (again) => show({ again }),
       });
-      if (session.value) throw new Error("Reset the training first; another text begins another one.");
+      if (session.value) throw new Error("Reset the training first: another text needs a new training.");
       fetched = found;
       await put([found.text], title || found.source);
     } finally {
@@ -214,7 +214,7 @@ export const fetchFrom = (address: string, title = "", read = encoding.value) =>
 
 export const cancelFetching = () => stopFetching?.abort();
 
-/** Takes a size's own settings. */
+/** Selects a size and its default schedule. */
 export function choose(offer: Offer): void {
   preset.value = offer.name;
   tokenizer.value = offer.tokenizer;
@@ -230,10 +230,10 @@ export function offer(): Offer | undefined {
   return index.value?.sizes.find((s) => s.name === preset.value && s.tokenizer === tokenizer.value);
 }
 
-/** Says what is being prepared, and the share of it that is done (null: unknown); null: no more. */
+/** Reports a preparation and its share done (null: unknown); `what` null: it has ended. */
 type Busy = (what: string | null, share?: number | null) => void;
 
-/** Does what was asked for and says what went wrong. What another is preparing meanwhile stays said. */
+/** Runs an action and shows its error, if any. Keeps the progress message of another action that is still running. */
 async function attempt(work: (busy: Busy) => Promise<void> | void): Promise<void> {
   problem.value = "";
   let said: typeof preparing.value = null;
@@ -249,7 +249,7 @@ async function attempt(work: (busy: Busy) => Promise<void> | void): Promise<void
   busy(null);
 }
 
-/** Makes the session that the settings ask for, where there is none. */
+/** Returns the session; creates one from the settings if there is none. */
 async function made(busy: Busy): Promise<Session> {
   const { training } = engine();
   if (training.session) return training.session;
@@ -279,7 +279,7 @@ async function made(busy: Busy): Promise<Session> {
   });
 }
 
-/** Takes the learning rate of the settings for the steps to come. */
+/** Applies the learning rate of the settings to the remaining steps. */
 export const rate = () =>
   attempt(() => {
     const found = session.value;
@@ -298,7 +298,7 @@ export const back = () =>
     await engine().training.current().back();
   });
 
-/** Shows the training where a step before it is shown. */
+/** Moves on to the Train step if an earlier one is shown. */
 function watch(): void {
   if (place.stage.value === "data" || place.stage.value === "tokens") place.stage.value = "train";
 }
@@ -313,7 +313,7 @@ export const start = () =>
 
 export const pause = () => attempt(() => engine().training.current().pause());
 
-/** One step, and what it changed. */
+/** Takes a single training step. */
 export const step = () =>
   attempt(async (busy) => {
     watch();
@@ -329,14 +329,14 @@ export const write = () =>
     const found = engine().training.current();
     writing.value = "";
     try {
-      const wish = { prompt: prompt.value, tokens: length.value, temperature: temperature.value };
-      await found.write((so) => (writing.value = so), wish);
+      const options = { prompt: prompt.value, tokens: length.value, temperature: temperature.value };
+      await found.write((text) => (writing.value = text), options);
     } finally {
       writing.value = null;
     }
   });
 
-/** Scores the model as it is now; a training under way continues afterwards. */
+/** Scores the current model; a running training continues afterwards. */
 export const score = () =>
   attempt(async () => {
     if (scoring.value) return;
@@ -349,7 +349,7 @@ export const score = () =>
     }
   });
 
-/** Seconds until all steps are done, at the speed of late; 0: unknown. */
+/** Returns the seconds until all steps are done at the current speed; 0: unknown. */
 export function secondsLeft({ plan, points, tokensPerS }: Session): number {
   const { batch, context } = plan.offer.recipe;
   const at = points.at(-1)?.step ?? 0;
@@ -376,16 +376,16 @@ export const download = () =>
     offerFile(await training.zip(), "application/zip", `${preset.value}-${training.current().checkpoint!.step}-steps.zip`);
   });
 
-/** Files that were dropped or chosen: texts to train on, or a saved model to continue. */
+/** Takes files that were dropped or chosen: texts to train on, or a saved model to continue. */
 export const take = (list: Iterable<File>) =>
   attempt(async (busy) => {
     const files = [...list];
     if (!files.length) return;
     const { training } = engine();
     if (files.some((f) => /\.(zip|safetensors)$/i.test(f.name))) {
-      await open(); // the tab may have been opened just now,
+      await open(); // the tab may have just been opened
       busy("Loading the model");
-      await cleaned; // and its text be on its way
+      await cleaned; // its text may still be loading
       await training.load(await chosenFiles(files), text.value);
       return;
     }
@@ -399,11 +399,11 @@ export const take = (list: Iterable<File>) =>
       }
     }
     if (!parts.join("")) throw new Error(`${files[0]!.name} is empty.`);
-    if (training.session) throw new Error("Reset the training first; another text begins another one.");
+    if (training.session) throw new Error("Reset the training first: another text needs a new training.");
     const names = files.map((f) => f.name);
     await put(parts, names.length > 3 ? `${names.slice(0, 2).join(", ")} and ${names.length - 2} more` : names.join(", "));
   });
 
-/** Switches a step of cleaning up on or off. */
+/** Switches a clean-up step on or off. */
 export const clean = (step: CleaningStep, on: boolean) =>
   attempt(() => put(documents.value, source.value, set.value, CLEANING.filter((s) => (s === step ? on : cleaning.value.includes(s)))));

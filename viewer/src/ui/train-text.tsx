@@ -1,11 +1,11 @@
-// The first step of a training: a text, cleaned up, of which a part is held back.
+// The Data step: the text to train on, its clean-up, and the part of it that is held out.
 
 import { Facts } from "./facts";
 import { useSignal } from "@preact/signals";
 import { CLEANING, type CleaningStep } from "../training/cleaning";
 import * as train from "./train-state";
 
-const SHOWN = 1200; // characters of a preview's two ends
+const SHOWN = 1200; // characters shown of the start, and of the held-out part
 
 export function TextStage() {
   const over = useSignal(false);
@@ -26,15 +26,14 @@ export function TextStage() {
       onDrop={drop}
     >
       <div class="panel controls">
-        <h2>A text to learn from</h2>
+        <h2>Choose a text</h2>
         <p class="dim">
-          A model begins with random weights and learns to write like this text, step by step. Nothing
-          leaves this browser.
+          A model starts with random weights and learns, step by step, to write like this text. Nothing leaves this browser.
         </p>
         <Sets fixed={fixed} />
         <Own fixed={fixed} />
         <Fetched fixed={fixed} />
-        {fixed && <p class="dim">Reset the training to take another text.</p>}
+        {fixed && <p class="dim">Reset the training to choose another text.</p>}
       </div>
       <div class="panel preview">
         <h2>What it will learn from</h2>
@@ -78,7 +77,7 @@ function Own({ fixed }: { fixed: boolean }) {
       <div class="buttons">
         <Choose label="Files…" fixed={fixed} />
         <Choose label="A folder…" fixed={fixed} folder />
-        <span class="dim">or drop them here, or paste a text above.</span>
+        <span class="dim">or drop files here, or paste a text above.</span>
       </div>
     </div>
   );
@@ -86,7 +85,7 @@ function Own({ fixed }: { fixed: boolean }) {
 
 const ENCODINGS = { "utf-8": "UTF-8", "windows-1252": "Latin-1", "utf-16le": "UTF-16" };
 
-/** Books and texts of other addresses, which nothing but a click fetches. */
+/** Fetches a book, or a text at an address. The page fetches neither without a click. */
 function Fetched({ fixed }: { fixed: boolean }) {
   const address = useSignal("");
   const { books } = train.index.value!;
@@ -94,7 +93,7 @@ function Fetched({ fixed }: { fixed: boolean }) {
   const busy = fixed || now !== null;
   return (
     <details class="fetched">
-      <summary>Fetch a book, or the text at an address</summary>
+      <summary>Fetch a book, or a text from an address</summary>
       {books.length > 0 && (
         <div class="buttons">
           {books.map(({ title, author, url }) => (
@@ -129,7 +128,7 @@ function Fetched({ fixed }: { fixed: boolean }) {
       </form>
       {now && (
         <p role="status" class="busy">
-          {now.again ? `Again: ${now.again}. ` : ""}
+          {now.again ? `Trying again: ${now.again}. ` : ""}
           {now.what}: {megabytes(now.done)}
           {now.total > 0 && ` of ${megabytes(now.total)}`}
           <progress value={now.total ? now.done : undefined} max={now.total || 1} aria-label="Fetching" />
@@ -160,7 +159,7 @@ function Choose({ label, fixed, folder = false }: { label: string; fixed: boolea
   );
 }
 
-/** The files that were dropped, those within folders too. */
+/** Returns the files that were dropped, including those within folders. */
 async function dropped(data: DataTransfer | null): Promise<File[]> {
   const entries = Array.from(data?.items ?? []).flatMap((item) => item.webkitGetAsEntry() ?? []);
   const found: File[] = [];
@@ -172,7 +171,7 @@ async function dropped(data: DataTransfer | null): Promise<File[]> {
     const reader = (entry as FileSystemDirectoryEntry).createReader();
     for (;;) {
       const some = await new Promise<FileSystemEntry[]>((resolve, reject) => reader.readEntries(resolve, reject));
-      if (!some.length) return; // a reader gives a hundred at a time
+      if (!some.length) return; // a reader returns at most a hundred entries per call
       for (const inner of some) await walk(inner);
     }
   };
@@ -188,24 +187,24 @@ function Inspected() {
   const scripts = Object.entries(found.scripts).filter(([, share]) => share >= 0.001);
   const facts: [string, string][] = [
     ["Bytes", number(found.bytes)],
-    ["Characters", `${number(found.characters)}, ${number(found.distinct)} of them different`],
+    ["Characters", `${number(found.characters)} (${number(found.distinct)} distinct)`],
     ["Lines", number(found.lines)],
-    ["Letters", scripts.map(([name, share]) => `${name} ${(100 * share).toFixed(share > 0.99 ? 0 : 1)}%`).join(", ") || "none"],
+    ["Scripts", scripts.map(([name, share]) => `${name} ${(100 * share).toFixed(share > 0.99 ? 0 : 1)}%`).join(", ") || "none"],
   ];
   return <Facts of={facts} />;
 }
 
 const SAID: Record<CleaningStep, string> = {
-  headers: "licence text before and after a book",
-  lines: "line endings",
-  blanks: "extra blank lines and trailing spaces",
-  duplicates: "duplicate documents",
+  headers: "remove the licence text around a book",
+  lines: "normalise line endings",
+  blanks: "remove extra blank lines and trailing spaces",
+  duplicates: "remove duplicate documents",
 };
 
 function Cleaning({ fixed }: { fixed: boolean }) {
   return (
     <fieldset class="cleaning">
-      <legend>Clean-up: remove</legend>
+      <legend>Clean-up</legend>
       {CLEANING.map((step) => {
         const done = train.removed.value.find((r) => r.step === step);
         return (
@@ -217,7 +216,7 @@ function Cleaning({ fixed }: { fixed: boolean }) {
               onChange={(e) => void train.clean(step, e.currentTarget.checked)}
             />
             {SAID[step]}
-            {done && done.places > 0 && <span class="dim">{`at ${number(done.places)} places, ${number(done.characters)} characters`}</span>}
+            {done && done.places > 0 && <span class="dim">{`${number(done.places)} ${done.places === 1 ? "place" : "places"}, ${number(done.characters)} characters`}</span>}
           </label>
         );
       })}
@@ -225,18 +224,18 @@ function Cleaning({ fixed }: { fixed: boolean }) {
   );
 }
 
-/** The beginning, and where what is learnt from ends and what is held back begins. */
+/** Shows the start of the text, and the place where the training text ends and the held-out part begins. */
 function Preview() {
   const found = train.inspection.value;
   const text = train.text.value;
   if (!found || !text) return null;
-  const at = Math.round(text.length * (1 - found.held_back / found.bytes)); // of characters: near enough to look at
+  const at = Math.round(text.length * (1 - found.held_back / found.bytes)); // in characters; exact enough for a preview
   return (
     <>
-      <div class="portions" role="img" aria-label={`${number(found.bytes - found.held_back)} bytes to learn from, ${number(found.held_back)} held back`}>
+      <div class="portions" role="img" aria-label={`${number(found.bytes - found.held_back)} bytes to train on, ${number(found.held_back)} held out`}>
         <span style={{ flexGrow: found.bytes - found.held_back }}>training text: {number(found.bytes - found.held_back)} bytes</span>
         <span class="held" style={{ flexGrow: found.held_back }}>
-          held back
+          held out
         </span>
       </div>
       <pre class="sample" tabIndex={0}>

@@ -1,4 +1,4 @@
-// The second step of a training: what a token is. Two vocabularies cut the same text, each after as many merges as chosen.
+// The Tokens step: two vocabularies tokenize the same text, each with the number of merges that its slider sets.
 
 import { signal, useSignal, type Signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
@@ -7,11 +7,11 @@ import { tokenBytes } from "../training/tokenise";
 import { cutOf, vocabularyOf } from "../training/vocabulary";
 import * as train from "./train-state";
 
-const SHOWN = 900; // characters that are cut before one's eyes
-const LISTED = 12; // of the longest and rarest tokens
-const REST = 250; // ms that a slider stays before the whole text is cut
+const SHOWN = 900; // characters of the text shown with their tokens
+const LISTED = 12; // number of longest and of rarest tokens listed
+const REST = 250; // ms that a slider must rest before the whole text is tokenized
 
-/** The vocabulary of all merges, and the text that it was trained on. */
+/** The vocabulary with all merges, and the text that it was trained on. */
 const learnt = signal<{ text: string; bpe: Bpe } | null>(null);
 const counts = { first: signal(0), second: signal(255) };
 
@@ -40,9 +40,9 @@ export function TokensStage() {
       <div class="panel">
         <h2>What the model reads: tokens</h2>
         <p class="dim">
-          A vocabulary begins with the 256 bytes. Each merge makes one token more of the two that stand beside each other most
-          often. More merges: fewer, longer tokens, so that the same context holds more text; but each comes less often to be
-          learnt. <code>glgpt tokenizer inspect</code> shows the same.
+          A vocabulary starts with the 256 bytes. Each merge adds a token that joins the most frequent pair of neighbouring tokens.
+          With more merges, the text has fewer, longer tokens, so that the same context holds more text; but the model sees each
+          token less often. <code>glgpt tokenizer inspect</code> shows the same.
         </p>
         {problem.value && (
           <p class="problem" role="alert">
@@ -51,14 +51,14 @@ export function TokensStage() {
         )}
         {!found && !problem.value && <p role="status">Finding the merges of this text…</p>}
       </div>
-      {found && <Vocabulary name="One vocabulary" found={found} count={counts.first} />}
-      {found && <Vocabulary name="Another beside it" found={found} count={counts.second} />}
+      {found && <Vocabulary name="First vocabulary" found={found} count={counts.first} />}
+      {found && <Vocabulary name="Second vocabulary" found={found} count={counts.second} />}
       {found && <Merges bpe={found.bpe} count={counts.second.value} />}
     </div>
   );
 }
 
-/** A token's bytes as text: blanks and line ends visible, what is no whole character as its bytes. */
+/** Returns a token's bytes as text with visible spaces and line ends; as hexadecimal if they are not whole characters. */
 function label(bytes: Uint8Array): string {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes).replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
@@ -77,7 +77,7 @@ function Vocabulary({ name, found, count }: { name: string; found: { text: strin
     const timer = setTimeout(() => {
       cutOf(text, some).then(
         (measured) => (cut.value = { of: some, cut: measured }),
-        () => {}, // it was said where the vocabulary was trained
+        () => {}, // the same error was shown when the vocabulary was trained
       );
     }, REST);
     return () => clearTimeout(timer);
@@ -107,7 +107,7 @@ function Vocabulary({ name, found, count }: { name: string; found: { text: strin
             {known.tokens.toLocaleString("en")} tokens
           </>
         ) : (
-          <span class="dim">Cutting the whole text…</span>
+          <span class="dim">Tokenizing the whole text…</span>
         )}
       </p>
       <Cuts text={text} bpe={some} bytes={bytes} />
@@ -115,7 +115,7 @@ function Vocabulary({ name, found, count }: { name: string; found: { text: strin
         <>
           <h3>Longest</h3>
           <ul class="token-list">{tokens(longest, false)}</ul>
-          <h3 title="0: they occur only inside longer tokens">Rarest, and how often they occur (0: only inside longer ones)</h3>
+          <h3>Rarest, with the number of times they occur (0: only inside longer tokens)</h3>
           <ul class="token-list">{tokens(rarest, true)}</ul>
         </>
       )}
@@ -123,14 +123,14 @@ function Vocabulary({ name, found, count }: { name: string; found: { text: strin
   );
 }
 
-/** The beginning of the text, each token in a colour that is not its neighbour's. */
+/** The beginning of the text; neighbouring tokens have different colours. */
 function Cuts({ text, bpe, bytes }: { text: string; bpe: Bpe; bytes: Uint8Array[] }) {
   const ids = useMemo(() => Array.from(encodeText(text.slice(0, SHOWN), bpe)), [text, bpe]);
   const decoder = new TextDecoder("utf-8");
   return (
     <p class="cuts">
       {ids.map((id, i) => {
-        const piece = decoder.decode(bytes[id], { stream: true }); // a character is shown with its last byte
+        const piece = decoder.decode(bytes[id], { stream: true }); // the token with a character's last byte shows the character
         return (
           <span key={i} class={`t${i % 4}`} title={`token ${id}`}>
             {piece.includes("\n") ? piece.replaceAll("\n", "⏎\n") : piece || "·"}
@@ -154,7 +154,7 @@ function Merges({ bpe, count }: { bpe: Bpe; count: number }) {
         ))}
       </ol>
       <p class="dim">
-        Bold: those of the second vocabulary. Beside them each vocabulary has the 256 bytes and {EOS}, the end of a text.
+        Bold: merges of the second vocabulary. Each vocabulary also contains the 256 bytes and {EOS}, which marks the end of a text.
       </p>
     </div>
   );

@@ -1,4 +1,4 @@
-// What has been learnt: text from it, files of it.
+// The Write step: generates text with the trained model, shows it on the other tabs, and saves or loads it.
 
 import { useSignal } from "@preact/signals";
 import { NumberField } from "./number";
@@ -10,9 +10,9 @@ export function WriteStage() {
     <div class="write-stage">
       <Write />
       <div class="panel">
-        <h2>Look inside it</h2>
+        <h2>Inspect the model</h2>
         <LookInside />
-        <h2>Take it with you</h2>
+        <h2>Save and load</h2>
         <SaveAndLoad />
       </div>
     </div>
@@ -29,22 +29,22 @@ function Write() {
   const writing = train.writing.value;
   return (
     <div class="panel samples">
-      <h2>Let it write</h2>
+      <h2>Generate</h2>
       <label class="prompt">
-        <span>Continue after</span>
-        <textarea rows={2} placeholder="a beginning, or nothing" value={train.prompt.value} onInput={(e) => (train.prompt.value = e.currentTarget.value)} />
+        <span>Prompt</span>
+        <textarea rows={2} placeholder="optional" value={train.prompt.value} onInput={(e) => (train.prompt.value = e.currentTarget.value)} />
       </label>
       <div class="fields">
-        <NumberField label="Length" of={train.length} min={1} max={4000} step={1} hint="Tokens to write" />
-        <NumberField label="Temperature" of={train.temperature} min={0} max={5} step="any" hint="0 takes the likeliest token each time" />
+        <NumberField label="Length" of={train.length} min={1} max={4000} step={1} hint="Number of tokens to generate" />
+        <NumberField label="Temperature" of={train.temperature} min={0} max={5} step="any" hint="0 always takes the likeliest token" />
       </div>
       <div class="buttons">
         <button class="primary" disabled={!found || writing !== null || train.preparing.value !== null} onClick={() => void train.write()}>
-          Write now
+          Generate
         </button>
         {samples.length > 1 && (
           <label class="inline">
-            from step
+            Text from step
             <select value={chosen.value < 0 ? -1 : at} onChange={(e) => (chosen.value = Number(e.currentTarget.value))}>
               <option value={-1}>latest ({samples.at(-1)!.step})</option>
               {samples.map((s, i) => (
@@ -59,13 +59,13 @@ function Write() {
       </div>
       <pre class="sample" tabIndex={0} aria-live="off">
         {shown && writing === null && <b>{shown.prompt}</b>}
-        {writing ?? shown?.text ?? "Nothing is written yet."}
+        {writing ?? shown?.text ?? "No text yet."}
       </pre>
     </div>
   );
 }
 
-/** The way to the other tabs, which show this model too. */
+/** Shows this model on the other tabs. */
 function LookInside() {
   const look = async () => {
     await state.use("mine");
@@ -73,7 +73,7 @@ function LookInside() {
   };
   return (
     <div class="save">
-      <p class="dim">All tabs can show this model: its machine, attention and every number, while it goes on learning.</p>
+      <p class="dim">All tabs can show this model with its attention and every activation, while the training continues.</p>
       <div class="buttons">
         <button disabled={!train.session.value || Boolean(state.switching.value)} onClick={() => void look()}>
           Show it on every tab
@@ -105,8 +105,8 @@ function SaveAndLoad() {
         </label>
       </div>
       <p class="dim">
-        The download is a folder that <code>glgpt generate --model DIR</code> and <code>transformers</code> load; either comes back
-        with Load.
+        The download is a .zip with a model folder for <code>glgpt generate --model DIR</code> and <code>transformers</code>. Load…
+        opens the .zip or the folder's files again.
       </p>
     </div>
   );

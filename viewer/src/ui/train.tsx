@@ -1,4 +1,4 @@
-// The Train tab: five steps from a text to a score, with the training under way always in sight.
+// The Train tab: five steps from a text to a score, with the state of the training always visible.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
@@ -22,16 +22,16 @@ const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
   score: { title: "Score", of: ScoreStage },
 };
 
-const WITH_OTHERS: readonly Stage[] = ["data", "train"]; // steps at which one may join others
+const WITH_OTHERS: readonly Stage[] = ["data", "train"]; // steps that show the "Together" panel
 
 export function TrainView() {
   useEffect(() => {
     void train.open();
-    openTogether(); // a session that a reload interrupted, at whatever step
+    openTogether(); // rejoins a session that a reload interrupted, at any step
   }, []);
-  if (!train.index.value) return <section class="panel loading">{train.problem.value || "Reading what can be trained…"}</section>;
+  if (!train.index.value) return <section class="panel loading">{train.problem.value || "Loading the sizes and texts…"}</section>;
   const { of: Shown } = STAGES[place.stage.value];
-  const invited = Boolean(invitation.value || federation.value); // who has come to train together sees that first
+  const invited = Boolean(invitation.value || federation.value); // then the panel comes first
   return (
     <section class="train" aria-label="Train">
       {invited && <Together />}
@@ -64,12 +64,12 @@ function Stages() {
   );
 }
 
-/** How far the training is, in a line. */
+/** Describes the state of the training in one line. */
 function heading(found: Session | null): string {
   if (!found) return "Not started";
   if (found.status === "failed") return `Stopped: ${found.problem}`;
   if (found.doing) return `${found.doing}…`;
-  const said = { paused: found.step ? "Paused" : "Ready", running: "Learning", done: "Done" }[found.status];
+  const said = { paused: found.step ? "Paused" : "Ready", running: "Training", done: "Done" }[found.status];
   const last = found.points.findLast((p) => p.step > 0);
   const left = train.secondsLeft(found);
   return [
@@ -86,7 +86,7 @@ function Buttons() {
   const running = found?.status === "running";
   const failed = found?.status === "failed";
   const busy = train.preparing.value !== null;
-  const ended = found?.status === "done" && train.schedule.steps.value <= found.step; // more steps can be asked for
+  const ended = found?.status === "done" && train.schedule.steps.value <= found.step; // a larger number of steps continues it
   const sure = useSignal(false);
   const at = found?.points.at(-1)?.step ?? found?.checkpoint?.step ?? 0;
   return (
@@ -104,7 +104,7 @@ function Buttons() {
           <button
             class="primary"
             disabled={busy || ended || together()}
-            title={together() ? "This device trains with others: leave them first" : ""}
+            title={together() ? "This device is training with others: leave that session first" : ""}
             onClick={() => void train.start()}
           >
             {found?.step ? "Continue" : "Start"}
@@ -126,7 +126,7 @@ function Buttons() {
             }
           }}
         >
-          {sure.value ? "Forget the model?" : "Reset"}
+          {sure.value ? "Delete the model?" : "Reset"}
         </button>
         <p class={busy ? "state busy" : "state"} role="status" data-status={found?.status ?? "none"} data-step={at}>
           {busy ? `${train.preparing.value!.what}…` : heading(found)}
@@ -136,7 +136,7 @@ function Buttons() {
         class={busy || found ? "" : "idle"}
         value={busy ? (train.preparing.value!.share ?? undefined) : at}
         max={busy ? 1 : found?.plan.rates.steps}
-        aria-label={busy ? train.preparing.value!.what : "Steps taken"}
+        aria-label={busy ? train.preparing.value!.what : "Steps done"}
       />
     </>
   );

@@ -1,5 +1,5 @@
-// Attention of the current text, from the entries `attention_LAYER_N` and `ahead_LAYER_N`: drawn on the device; single
-// rows are read to be named.
+// Draws the attention of the current text on the device, from the entries `attention_LAYER_N` and `ahead_LAYER_N`. Only
+// single rows are read back, to show their values.
 
 import { plan, sizes } from "../../engine/chunks";
 import { unpack } from "../../engine/layout";
@@ -9,16 +9,16 @@ import { must } from "../../gl/errors";
 import type { View } from "../../gl/program";
 import type { Uploaded } from "../../engine/uploaded";
 
-const EDGE = 1100; // pixels that a grid may be wide or high
-const SAMPLED = 6; // rows that say how sharp a head is
-const ASKED = 32 << 20; // bytes of scores or weights that a server is asked for at once, and twice as many are kept
-const SPARE = 1.2; // a growing grid has room for so many times the tokens, so that a token adds a line and moves nothing
+const EDGE = 1100; // maximum width and height of a grid in pixels
+const SAMPLED = 6; // rows sampled to measure how sharp a head is
+const ASKED = 32 << 20; // bytes of scores or weights per request to a server; twice as many are cached
+const SPARE = 1.2; // a growing grid has room for this many times its tokens, so that it is not redrawn for every token
 
-/** What the squares show: scores of all pairs, those that the mask leaves, or the weights that softmax makes of them. */
+/** What the squares show: attention weights after softmax, masked scores, or the raw scores of all pairs. */
 export const KINDS = ["pattern", "scores", "raw"] as const;
 export type Kind = (typeof KINDS)[number];
 
-/** In place of a head: the mean of all heads of the layer. */
+/** Instead of a head's index: the mean of all heads of the layer. */
 export const MEAN = -1;
 
 type Entry = "attention" | "ahead";
@@ -28,7 +28,7 @@ export class Attention {
   private kind: Kind = "pattern";
   private current: Grid | null = null;
   private readonly known: number[];
-  /** Scores or weights of layers that a server has, the ones used least recently first, and of what: the part and the tokens. */
+  /** Cached scores or weights of remote layers, least recently used first; `remoteSlabsOf` identifies their kind and text. */
   private readonly remoteSlabs = new Map<number, Uploaded>();
   private remoteSlabsOf = "";
 
@@ -53,8 +53,8 @@ export class Attention {
   }
 
   /**
-   * Asks the server for the scores or weights of its layers, or of one of them, where they are not here for these tokens;
-   * `came` is called when some of them are, and may draw them.
+   * Fetches the scores or weights of the remote layers, or of one of them, unless they are cached for these tokens; calls
+   * `came` with each batch of layers that is available.
    */
   async fetch(ids: readonly number[], kind: Kind, of: number | null = null, came: (layers: number[]) => void = () => {}): Promise<void> {
     const { split, config } = this.model.manifest;
@@ -73,7 +73,7 @@ export class Attention {
       const found = missing.length ? await this.model.fetched(ids, missing.map((layer) => names.get(layer)!)) : new Map<string, Uploaded>();
       for (const layer of layers) {
         const slab = this.remoteSlabs.get(layer) ?? found.get(names.get(layer)!)!;
-        this.remoteSlabs.delete(layer); // and behind the others again: used last
+        this.remoteSlabs.delete(layer); // re-inserted at the end, as the most recently used
         this.remoteSlabs.set(layer, slab);
       }
       came(layers);
@@ -81,7 +81,7 @@ export class Attention {
     }
   }
 
-  /** Deletes what came from the server, or one layer of it. */
+  /** Releases the fetched layers, or one of them. */
   drop(layer?: number): void {
     for (const [each, { player }] of this.remoteSlabs) {
       if (layer !== undefined && each !== layer) continue;
@@ -91,7 +91,7 @@ export class Attention {
     if (!this.remoteSlabs.size) this.remoteSlabsOf = "";
   }
 
-  /** Brings the server's layers into the grid that `drawGrid` has drawn for these tokens, as they come. */
+  /** Draws the remote layers into the grid that `drawGrid` has drawn for these tokens, as they arrive. */
   async drawTheirs(target: HTMLCanvasElement, ids: readonly number[], kind: Kind): Promise<void> {
     if (!this.model.isRemote(this.model.blocks - 1)) return;
     await this.fetch(ids, kind, null, (layers) => {
@@ -111,7 +111,7 @@ export class Attention {
     return must(name === undefined ? undefined : outputs?.[name], `${part} of layer ${layer}`);
   }
 
-  /** Plays chunk by chunk over tokens from..total-1 of what the caches hold. */
+  /** Plays tokens `from` to `total - 1` of the KV caches chunk by chunk, and calls `use` with each chunk's values. */
   private each(layer: number, from: number, total: number, kind: Kind, use: (slab: Slab) => void): void {
     const { player, manifest } = this.model;
     const scores = kind !== "pattern";
@@ -130,7 +130,7 @@ export class Attention {
     }
   }
 
-  /** Brings the grid of all layers and heads up to `total` tokens, drawing only what is new. */
+  /** Draws the grid of all layers and heads for `total` tokens; draws only the rows that are new. */
   drawGrid(target: HTMLCanvasElement, total: number, kind: Kind, growing: boolean): Grid {
     const { n_head, n_positions } = this.model.manifest.config;
     const { blocks: n_layer } = this.model;
@@ -145,7 +145,7 @@ export class Attention {
     const grid = (this.current = { cell, pitch: cell + 4, capacity, heads: n_head });
     this.kind = kind;
     this.painter.grid(grid, n_layer, this.drawn === 0);
-    const played = growing ? Math.min(n_layer, this.model.here) : n_layer; // the rest is nowhere in this page's caches yet
+    const played = growing ? Math.min(n_layer, this.model.here) : n_layer; // the remote layers are not in this page's caches yet
     for (let layer = 0; layer < played; layer++) {
       this.each(layer, this.drawn, total, kind, (slab) => this.painter.gridRows(grid, layer, slab));
     }
@@ -154,7 +154,7 @@ export class Attention {
     return grid;
   }
 
-  /** One head, or with `MEAN` the mean of the layer's, a pixel a pair of tokens. */
+  /** Draws one head, or with `MEAN` the mean of the layer's heads, one pixel per pair of tokens. */
   drawHead(target: HTMLCanvasElement, layer: number, head: number, total: number, kind: Kind): void {
     const { n_head } = this.model.manifest.config;
     this.painter.present(target, total, total, () => {
@@ -162,19 +162,19 @@ export class Attention {
     });
   }
 
-  /** What token `t` gives to tokens 0..t: one row of every head, `[heads][t + 1]`. */
+  /** Returns the values of token `t` for tokens 0 to `t`: one row of every head, `[heads][t + 1]`. */
   row(layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
     return this.read("attention", layer, t, kind);
   }
 
-  /** The scores that tokens 0..s would give to token `s`, which for all but the last lies ahead of them. */
+  /** Returns the unmasked scores of tokens 0 to `s` for token `s`, which the causal mask hides from all but the last. */
   ahead(layer: number, s: number): Promise<Float32Array[]> {
     return this.read("ahead", layer, s, "raw");
   }
 
   /**
-   * The head whose rows look hardest at one token that is neither the first, nor their own, nor the one before: the mean
-   * over some rows of the greatest such weight; and that of these rows which looks hardest. [layer, head, row]
+   * Returns `[layer, head, row]` of the sharpest head and its sharpest sampled row. A row's sharpness is its greatest weight,
+   * not counting the first, the previous and the own token; a head's is the mean over sampled rows.
    */
   async sharpest(total: number): Promise<[number, number, number]> {
     const { n_layer, n_head } = this.model.manifest.config;

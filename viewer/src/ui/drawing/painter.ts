@@ -1,4 +1,4 @@
-// Draws textures of the model onto canvases of the page: on the device, nothing is read back.
+// Draws textures of the model onto canvases of the page, without reading them back.
 
 import type { View } from "../../gl/program";
 import { must } from "../../gl/errors";
@@ -10,7 +10,7 @@ import { Reader } from "../../gl/readback";
 import { compileAll } from "../../gl/shaders";
 import { ATTENTION, matrix, reach } from "./shaders";
 
-/** A picture of all heads: cells of `cell` pixels, `pitch` apart, that have room for `capacity` tokens. */
+/** A picture of all heads: cells of `cell` pixels at distances of `pitch` pixels, each with room for `capacity` tokens. */
 export interface Grid {
   cell: number;
   pitch: number;
@@ -18,23 +18,23 @@ export interface Grid {
   heads: number;
 }
 
-/** Rows (or, transposed, columns) `start`.. of one layer's scores or weights, as an entry left them. */
+/** Rows (or, transposed, columns) from `start` on of one layer's scores or weights, as an entry left them. */
 export interface Slab {
   texture: WebGLTexture;
   view: View;
   start: number;
   valid: number;
-  /** Scores, not probabilities. */
+  /** True for scores, false for probabilities. */
   scores: boolean;
-  /** Rows are keys and columns queries: the half above the diagonal. */
+  /** True if rows are keys and columns are queries: the half above the diagonal. */
   transposed: boolean;
 }
 
-export const CELLS = 255; // of the strip at most
+export const CELLS = 255; // maximum number of cells of the strip
 
 type Uniform = number | boolean | readonly number[] | Float32Array;
 
-/** A small picture among others: pixels from the left and the bottom, its size, and its number. */
+/** One picture of the strip: its position in pixels from the left and the bottom, its size, and its index. */
 export interface Cell {
   x: number;
   y: number;
@@ -64,7 +64,7 @@ export class Painter {
     private readonly formats: readonly Format[] = formatsOf("f32"),
   ) {}
 
-  /** To be awaited before drawing; again after a lost context. */
+  /** Compiles the shaders. Must be awaited before drawing, and again after a lost context. */
   async prepare(): Promise<void> {
     if (this.generation === this.device.generation) return;
     const texts = new Map([["attention", ATTENTION]]);
@@ -75,7 +75,7 @@ export class Painter {
     this.programs = await compileAll(this.device, texts, this.options);
     const { device } = this;
     const { generation } = device;
-    await new Reader(device).passed(); // checking a framebuffer waits for all that was issued
+    await new Reader(device).passed(); // otherwise checking a framebuffer would block until all queued work is done
     device.still(generation);
     const texture = device.texture(1 + CELLS, 1, 1, this.options.storage);
     this.reach = { texture, framebuffer: device.framebuffer([[texture, 0]]) };
@@ -125,7 +125,7 @@ export class Painter {
     if (clear) this.clear();
   }
 
-  /** The image, or where it has another size a new one, empty. */
+  /** Returns the image if it has this size; otherwise replaces it with an empty one. */
   private sized(image: Atlas | null, width: number, height: number): Atlas {
     if (image?.width === width && image.height === height) return image;
     const { gl } = this.device;
@@ -155,7 +155,7 @@ export class Painter {
     this.slab(slab, [0, bottom, atlas.width, grid.cell], [grid.cell, grid.pitch, grid.capacity, grid.heads], -1);
   }
 
-  /** Draws a slab of one head (`MEAN`: of the mean of all) onto the canvas that `present` is drawing, a pixel a pair of tokens. */
+  /** Draws a slab of one head, or of the mean of all (`MEAN`), onto the canvas of `present`, one pixel per pair of tokens. */
   headRows(tokens: number, heads: number, head: number, slab: Slab): void {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
     this.slab(slab, [0, 0, tokens, tokens], [tokens, tokens, tokens, heads], head);
@@ -192,8 +192,8 @@ export class Painter {
   // -- matrices ---------------------------------------------------------------------------------------------------
 
   /**
-   * The first `rows` rows of the matrix that a texture holds, from row `first` of each tile on, in tiles of `height` rows.
-   * `range` maps values to colours; null: what the values themselves reach.
+   * Draws the first `rows` rows of a texture's matrix, from row `first` of each tile on, in tiles of `height` rows.
+   * `range` maps values to colours; null: estimated from the values.
    */
   matrix(
     target: HTMLCanvasElement,
@@ -230,7 +230,7 @@ export class Painter {
     });
   }
 
-  /** Draws so many rows and columns of a texture into a cell of the strip, an image of this size; with `measure`, what its values reach is found again. */
+  /** Draws `rows` x `cols` values of a texture into a cell of the strip; with `measure`, estimates their range again. */
   cell(size: readonly [number, number], cell: Cell, texture: WebGLTexture, view: View, [rows, cols]: readonly [number, number], fold: number, measure: boolean): void {
     const { gl } = this.device;
     this.strip = this.sized(this.strip, ...size);
@@ -266,7 +266,7 @@ export class Painter {
     if (this.strip) this.show(target, this.strip);
   }
 
-  /** Gives the canvas that is drawn on a size: a driver may take 50 ms, so before a picture that a frame waits for. */
+  /** Resizes the drawing canvas. A driver may take 50 ms for this, so call it ahead of time-critical pictures. */
   resize(width: number, height: number): void {
     const { canvas } = this.device;
     if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });

@@ -1,14 +1,14 @@
-// Colours for values: one by sign, which lets the page shine through, and ladders of eight colours.
+// Colour palettes for values: one by sign, in which zero is transparent, and ladders of eight colours.
 
-/** Above and below zero, red, green and blue of 255, as shaders draw them: as transparent as a value is small. */
+/** Colours above and below zero (red, green, blue; 0 to 255). Shaders draw smaller values more transparently. */
 export const BLUE = [51, 120, 245];
 export const ORANGE = [237, 115, 33];
 
 export interface Palette {
   name: string;
-  /** Positive in one hue, negative in another, zero transparent. */
+  /** True if positive values have one hue and negative ones another, and zero is transparent. */
   signed: boolean;
-  /** Eight colours, red, green and blue from 0 to 1. */
+  /** Eight colours, each red, green and blue from 0 to 1. */
   colors: Float32Array;
 }
 
@@ -24,7 +24,7 @@ export const PALETTES: readonly [Palette, ...Palette[]] = [
   ladder("grey", "000000 242424 494949 6d6d6d 929292 b6b6b6 dbdbdb ffffff"),
 ];
 
-/** The palette as a CSS gradient, from its lowest value to its highest. */
+/** Returns the palette as a CSS gradient from its lowest to its highest value. */
 export function gradient(palette: Palette): string {
   if (palette.signed) return `linear-gradient(90deg, rgb(${ORANGE.join(" ")}), transparent, rgb(${BLUE.join(" ")}))`;
   const stops = Array.from({ length: 8 }, (_, i) => {

@@ -1,11 +1,11 @@
-// The fragment shaders of the pictures: they draw what the model's textures hold and compute nothing of the model.
+// Fragment shaders that draw the model's textures.
 
 import COMMON from "../../../../glsl/tensor.glsl?raw";
 import type { Format } from "../../engine/formats";
 import type { Dtype, Integers } from "../../gl/program";
 import { SCORE_SCALE, WEIGHT_EXPONENT } from "./scale";
 
-// Positive values in one hue, negative in another, as transparent as they are small: right on light and on dark.
+// Positive values have one hue and negative ones another; smaller values are more transparent, for light and dark pages.
 const SIGNED = `
 vec4 paint(float v) {
   float a = clamp(abs(v), 0.0, 1.0);
@@ -13,7 +13,7 @@ vec4 paint(float v) {
 }
 `;
 
-/** Rows u_rows.x.. of one layer's scores or weights, heads side by side; row (t - first) * heads + head. */
+/** Draws one layer's scores or weights from row u_rows.x on, heads side by side. Texture row: (t - first) * heads + head. */
 export const ATTENTION = `${COMMON}${SIGNED}
 out vec4 color;
 uniform FLOAT_SAMPLER u_x;
@@ -21,7 +21,7 @@ uniform ivec4 u_cell;  // pixels of a cell, pixels from one cell to the next, to
 uniform ivec4 u_rows;  // first row, rows, rows of a tile, head (-1: all side by side, -2: their mean)
 uniform ivec2 u_origin;
 uniform bool u_scores;
-uniform bool u_transposed; // rows are keys: what lies above the diagonal
+uniform bool u_transposed; // rows are keys: the half above the diagonal
 float of_head(int row, int column, int head) {
   row = (row - u_rows.x) * u_cell.w + head;
   return TO_FLOAT(texelFetch(u_x, ivec3(column / 4, row % u_rows.z, row / u_rows.z), 0))[column % 4];
@@ -57,11 +57,11 @@ void main() {
 
 const DECODERS = import.meta.glob<string>("../../../../glsl/formats/*.glsl", { query: "?raw", import: "default", eager: true });
 
-const INTEGERS: Partial<Record<Dtype | Integers, Dtype>> = { i8: "q8", i4: "q4" }; // whose decoder gives them
+const INTEGERS: Partial<Record<Dtype | Integers, Dtype>> = { i8: "q8", i4: "q4" }; // the format whose decoder returns these integers
 
 const decoder = (name: string) => DECODERS[`../../../../glsl/formats/${name}.glsl`] ?? "";
 
-/** The values of a matrix that is stored in a format. */
+/** Returns GLSL that reads the values of a matrix stored in a format. */
 const values = ({ memory, texture, columnTiles, group, scaleRows }: Format) => `${decoder(group ? "scales" : "")}${decoder(INTEGERS[memory] ?? memory)}
 uniform ${texture === "uint" ? "usampler2DArray" : "FLOAT_SAMPLER"} u_x;
 uniform ivec4 u_tile;  // rows of a tile and its texels, column tiles, first row
@@ -81,7 +81,7 @@ float value(int row, int column) {
 }
 `;
 
-/** How far a matrix's values reach, about: a few times the mean of their magnitudes at 24 x 24 places. */
+/** Estimates the range of a matrix: 2.5 times the mean magnitude at 24 x 24 positions. */
 export const reach = (format: Format) => `${COMMON}${values(format)}
 out FLOAT_TEXEL reach;
 void main() {
@@ -94,7 +94,7 @@ void main() {
 }
 `;
 
-/** A matrix, a colour a value. */
+/** Draws a matrix with one colour per value. */
 export const matrix = (format: Format) => `${COMMON}${SIGNED}${values(format)}
 out vec4 color;
 uniform FLOAT_SAMPLER u_reach;
@@ -102,7 +102,7 @@ uniform bool u_auto;
 uniform bool u_signed;
 uniform vec2 u_range;
 uniform vec3 u_palette[8];
-uniform ivec4 u_place; // where the picture begins, which texel of u_reach is its own, columns that a row is folded to (0: none)
+uniform ivec4 u_place; // origin of the picture, its texel in u_reach, columns that a row is folded to (0: none)
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy) - u_place.xy;
   p.y = u_size.w - 1 - p.y;

@@ -1,4 +1,4 @@
-// The machine at work: which passes of a token it shows and where, and drawing them while they are played.
+// The machine's picture: the passes it shows, where each one is, and drawing them while they are played.
 
 import { memoryView } from "../../engine/field";
 import type { Model, Watcher } from "../../engine/model";
@@ -7,11 +7,11 @@ import { pause } from "../../gl/wait";
 import { CELLS, type Cell, type Painter } from "./painter";
 
 const GAP = 1; // pixels between cells
-const FLAT = 6; // a matrix of fewer rows is folded
-const FASTEST = 100; // ms from one picture to the next at least
-const MEASURED = 16; // pictures from one measuring of the values' reach to the next
+const FLAT = 6; // matrices with fewer rows are folded
+const FASTEST = 100; // minimum ms between two pictures
+const MEASURED = 16; // pictures between two estimates of the values' range
 
-/** A pass that is shown: in which column and line (-1: over all lines), and the texture that it wrote. */
+/** A pass that is shown: its column and line (-1: spans all lines), and the texture that it wrote. */
 export interface Stage {
   pass: number;
   label: string;
@@ -20,13 +20,13 @@ export interface Stage {
   line: number;
   texture: string;
   view: View;
-  /** The part of the block that it belongs to, such as `h.3.attn`; null: none. */
+  /** The part of the block whose output it computes, such as `h.3.attn`; null: none. */
   part: string | null;
-  /** Which of its sides has a place for each token of the context. */
+  /** The side of the matrix that is as long as the context: only its first tokens are in use. */
   tokens: "rows" | "cols" | null;
 }
 
-/** The stages of an entry: a column a block, before them what comes before, behind them the logits. */
+/** Returns the stages of an entry: one column per block, one before them for the embedding, one after them for the logits. */
 export function stages(model: Model, entry: Entry): Stage[] {
   const { n_layer } = model.manifest.config;
   const { generate } = model.programs;
@@ -57,17 +57,17 @@ function computes({ label, outputs }: Pass, name: string): boolean {
   return label === name || label === `${name}.edit` || outputs.some(([texture]) => texture === name);
 }
 
-/** Draws the stages of a token onto a canvas, of the next one each time that the page looks at the text (`see`). */
+/** Draws the stages of a token onto a canvas: of the next token, each time the page updates the text (`see`). */
 export class Strip implements Watcher {
   readonly stops: readonly number[];
   private readonly by: ReadonlyMap<number, number>;
   private drawn = 0;
   private wanted = true;
-  private read = Infinity; // tokens of the text: the places beyond them are empty
+  private read = Infinity; // tokens of the text in the context; positions beyond are empty
   private last = -Infinity;
-  /** Whether the page writes, and the strip follows: not what a view has the model decode. */
+  /** True while the page generates; the strip ignores tokens that a view decodes for its own purposes. */
   live: () => boolean = () => true;
-  /** Hears of each picture. */
+  /** Called after each picture. */
   onDrawn: () => void = () => {};
 
   constructor(
@@ -75,14 +75,14 @@ export class Strip implements Watcher {
     private readonly painter: Painter,
     readonly list: readonly Stage[],
     private readonly target: HTMLCanvasElement,
-    /** Pixels of the whole. */
+    /** Width and height of the picture in pixels. */
     private readonly size: readonly [number, number],
   ) {
     this.stops = list.map((s) => s.pass);
     this.by = new Map(list.map((s, i) => [s.pass, i]));
   }
 
-  /** Compiles and sizes what it draws with; to be awaited before it draws, and again after a lost context. */
+  /** Compiles the shaders and sets the size. Must be awaited before drawing, and again after a lost context. */
   async prepare(): Promise<void> {
     await this.painter.prepare();
     this.painter.resize(...this.size);
@@ -97,7 +97,7 @@ export class Strip implements Watcher {
     return true;
   }
 
-  /** Asks for the picture of the next token, of a text of so many. */
+  /** Requests a picture of the next token; `read`: the tokens of the text in the context. */
   see(read: number): void {
     this.read = read;
     this.wanted = true;
@@ -142,7 +142,7 @@ export class Strip implements Watcher {
   }
 }
 
-/** Columns that make a row of so many values about as wide, for its height, as the cell. */
+/** Returns the columns to fold `values` into, so that the result has about the aspect ratio of the cell. */
 export function foldOf(values: number, aspect: number): number {
   return 2 ** Math.max(0, Math.round(Math.log2(Math.sqrt(values * aspect))));
 }

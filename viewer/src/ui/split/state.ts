@@ -1,4 +1,4 @@
-// What the strip shows of a page with a server: which blocks are where, and what a token's way takes.
+// State of the split strip: which blocks run where, and the time and bytes of each token.
 
 import { signal } from "@preact/signals";
 import type { Model } from "../../engine/model";
@@ -7,12 +7,12 @@ import { moved } from "../state";
 
 export const status = signal<Split["status"]>("idle");
 export const problem = signal("");
-/** The way of the last token, and the sums of all. */
+/** The last token's round trip, and totals over all tokens. */
 export const last = signal<Crossing | null>(null);
 export const total = signal({ tokens: 0, sent: 0, received: 0, reconnects: 0, guessed: 0, accepted: 0 });
-/** Whether the page guesses ahead; null: where the line takes longer than both sides. */
+/** True if the page guesses ahead; null: only while the network takes longer than both sides together. */
 export const speculate = signal<boolean | null>(null);
-/** What a token took on its way, in the mean of the latest: milliseconds, and bytes both ways. */
+/** Means over the latest tokens: milliseconds in the page, on the network and on the server, and bytes both ways. */
 export interface Way {
   here: number;
   wire: number;
@@ -21,15 +21,15 @@ export interface Way {
 }
 const NONE: Way = { here: 0, wire: 0, there: 0, bytes: 0 };
 export const mean = signal<Way>(NONE);
-/** How many blocks run in the page, and the ways of the numbers that were tried. */
+/** The number of blocks that run in the page, and the means for each number that was tried. */
 export const here = signal(0);
 export const tried = signal<ReadonlyMap<number, Way>>(new Map());
 
-const LATEST = 32; // tokens that the means are over
+const LATEST = 32; // tokens that the means cover
 let latest: Crossing[] = [];
 let watched: Split | null = null;
 
-/** Moves the cut to behind so many blocks. */
+/** Moves the split point, so that this many blocks run in the page. */
 export function move(model: Model, blocks: number): void {
   model.here = blocks;
   here.value = model.here;
@@ -37,10 +37,10 @@ export function move(model: Model, blocks: number): void {
   latest = [];
   mean.value = tried.value.get(blocks) ?? NONE;
   last.value = null;
-  if (model.here < model.manifest.config.n_layer) model.split!.connect().catch(() => {}); // the strip says why
+  if (model.here < model.manifest.config.n_layer) model.split!.connect().catch(() => {}); // the strip shows the error
 }
 
-/** Guesses ahead from now on, or not, or where it pays. */
+/** Switches guessing ahead on or off; null: on while it saves time. */
 export function guess(model: Model, how: boolean | null): void {
   model.split!.speculate = speculate.value = how;
 }
@@ -68,7 +68,7 @@ export function watch(model: Model): void {
       guessed: split.guessed,
       accepted: split.accepted,
     };
-    if (crossing.rows > 1 || crossing.blocks !== here.value) return; // a prompt's chunk; a token from before the cut was moved
+    if (crossing.rows > 1 || crossing.blocks !== here.value) return; // a chunk of a prompt, or a token from before the split point moved
     latest.push(crossing);
     if (latest.length > LATEST) latest.shift();
     const of = (value: (c: Crossing) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;

@@ -1,4 +1,4 @@
-// Above the views of a page with a server: where each block runs, what crosses, and how long each side takes.
+// The strip above the views of a split model: where each block runs, what crosses the network, and the time of each side.
 
 import { useSignal } from "@preact/signals";
 import type { Model } from "../../engine/model";
@@ -55,43 +55,43 @@ export function SplitStrip({ model }: { model: Model }) {
         )}
         <span>
           {tokens} tokens, {bytes(sent)} sent, {bytes(received)} received
-          {reconnects > 0 && `, connected again ${reconnects === 1 ? "once" : `${reconnects} times`}`}
-          {guessed > 0 && `, ${accepted} of ${guessed} guesses right`}
+          {reconnects > 0 && `, reconnected ${reconnects === 1 ? "once" : `${reconnects} times`}`}
+          {guessed > 0 && `, ${accepted} of ${guessed} guesses accepted`}
         </span>
         {!whole && about.head === "server" && <Guessing model={model} />}
       </p>
       {!whole && split.status.value === "refused" && model.split.wantsToken && <Token model={model} />}
       <p class="dim">
         {whole
-          ? "Nothing leaves this page while all blocks run in it."
-          : `Hidden states travel as ${about.wire}. They hide nothing: whoever runs the server can read the text from them. ${LEAK}`}
+          ? "All blocks run in this page: nothing leaves it."
+          : `Hidden states are sent as ${about.wire}. They are not private: the operator of the server can recover the text from them. ${LEAK}`}
       </p>
     </section>
   );
 }
 
-/** How the connection is. */
+/** Describes the connection. */
 function said(): string {
   const problem = split.problem.value;
   switch (split.status.value) {
     case "connected":
       return "Connected";
     case "idle":
-      return problem ? `${problem} The next token tries again.` : "Connects when it is needed";
+      return problem ? `${problem} The next token will try again.` : "Not connected yet: connects with the first token";
     default:
       return problem || "Connecting…";
   }
 }
 
 // docs/split.md, "What a hidden state gives away"
-const LEAK = "In the model that glgpt comes with, a linear map recovers 95 to 99% of the tokens, wherever the cut is.";
+const LEAK = "For glgpt's own model, a linear map recovers 95 to 99% of the tokens at any split point.";
 const WHEN = { slow: null, always: true, never: false };
 
-/** Whether several tokens are guessed from the text and checked in one round trip. */
+/** Selects when the page guesses several tokens, which the server then checks in one round trip. */
 function Guessing({ model }: { model: Model }) {
   const name = Object.entries(WHEN).find(([, how]) => how === split.speculate.value)![0];
   return (
-    <label class="inline" title="Guesses what follows from the text itself; the server checks up to seven guesses in one round trip. The draws are the same.">
+    <label class="inline" title="Guesses the next tokens from repetitions in the text; the server checks up to seven guesses in one round trip. The generated text is the same.">
       Guess ahead
       <select value={name} onChange={(e) => split.guess(model, WHEN[e.currentTarget.value as keyof typeof WHEN])}>
         <option value="slow">when latency is high</option>
@@ -102,7 +102,7 @@ function Guessing({ model }: { model: Model }) {
   );
 }
 
-/** How many blocks run in the page. */
+/** Sets the number of blocks that run in the page. */
 function Slider({ model, here, blocks }: { model: Model; here: number; blocks: number }) {
   const cut = model.interventions.length > 0;
   return (
@@ -114,31 +114,31 @@ function Slider({ model, here, blocks }: { model: Model; here: number; blocks: n
         max={blocks}
         value={here}
         disabled={cut}
-        title={cut ? "All blocks run here while parts are switched off" : undefined}
-        aria-valuetext={`${here} here, ${blocks - here} on the server`}
+        title={cut ? "All blocks run in this page while parts of the model are changed" : undefined}
+        aria-valuetext={`${here} in this page, ${blocks - here} on the server`}
         onInput={(e) => split.move(model, Number(e.currentTarget.value))}
       />
       <output>
-        <b>{here}</b> here, <b>{blocks - here}</b> there
+        <b>{here}</b> here, <b>{blocks - here}</b> on the server
       </output>
     </label>
   );
 }
 
-/** What each position of the slider that was tried costs. */
+/** A table with the speed and cost of each split point that was tried. */
 function Tried({ blocks, here }: { blocks: number; here: number }) {
   const tried = [...split.tried.value].sort(([a], [b]) => a - b);
-  if (!tried.length) return <p class="dim">Generate some text, then move the slider: what each choice costs stands here.</p>;
+  if (!tried.length) return <p class="dim">Generate some text, then move the slider: this table will compare the split points.</p>;
   return (
-    <table class="tried" aria-label="What a token takes">
+    <table class="tried" aria-label="Time and bytes per token">
       <thead>
         <tr>
-          <th scope="col">here / there</th>
+          <th scope="col">here / server</th>
           <th scope="col">tokens/s</th>
           <th scope="col">bytes</th>
           <th scope="col">ms here</th>
-          <th scope="col">wire</th>
-          <th scope="col">there</th>
+          <th scope="col">network</th>
+          <th scope="col">server</th>
         </tr>
       </thead>
       <tbody>
@@ -174,7 +174,7 @@ interface SideProps {
   names: string[];
   busy: number;
   kind: "here" | "there";
-  /** What comes here again, behind the other side. */
+  /** Names of parts that run on this side after the other side's blocks. */
   behind: string[];
 }
 
@@ -189,17 +189,19 @@ function Side({ label, names, busy, kind, behind }: SideProps) {
           </li>
         ))}
         {behind.map((name) => (
-          <li key={name} class="behind" title={`${name}, behind the server's blocks`}>
+          <li key={name} class="behind" title={`${name}, after the server's blocks`}>
             {name}
           </li>
         ))}
       </ol>
-      <small>{busy ? `${ms(busy)} ms a token` : " "}</small>
+      <small>{busy ? `${ms(busy)} ms per token` : " "}</small>
     </div>
   );
 }
 
-/** The shares of a token's time: here, on the wire, there. */
+const PLACES: Record<string, string> = { here: "here", wire: "on the network", there: "on the server" };
+
+/** A bar that divides a token's time: in this page, on the network, on the server. */
 function Bars() {
   const { here, wire, there } = split.mean.value;
   const sum = here + wire + there;
@@ -210,27 +212,27 @@ function Bars() {
     ["there", there],
   ];
   return (
-    <div class="shares" role="img" aria-label={`A token takes ${ms(here)} ms here, ${ms(wire)} on the wire, ${ms(there)} there`}>
+    <div class="shares" role="img" aria-label={`A token takes ${ms(here)} ms here, ${ms(wire)} on the network, ${ms(there)} on the server`}>
       {parts.map(([name, time]) => (
         <span key={name} class={name} style={{ flexGrow: time / sum }}>
-          {ms(time)} ms {name === "wire" ? "on the wire" : name}
+          {ms(time)} ms {PLACES[name]}
         </span>
       ))}
     </div>
   );
 }
 
-/** Where the server wants a token: a field for it. */
+/** A field for the access token of a server that requires one. */
 function Token({ model }: { model: Model }) {
   const token = useSignal("");
   const send = (event: Event) => {
     event.preventDefault();
-    model.split?.retry(token.value).catch(() => {}); // the strip says why
+    model.split?.retry(token.value).catch(() => {}); // the strip shows the error
   };
   return (
     <form onSubmit={send}>
       <label class="inline">
-        Token
+        Access token
         <input type="password" value={token.value} onInput={(e) => (token.value = e.currentTarget.value)} />
       </label>
       <button>Connect</button>

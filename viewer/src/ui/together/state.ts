@@ -1,12 +1,12 @@
-// What the "Together" panel shows, and what a person can do with it.
+// State and actions of the "Together" panel.
 
 import { throttled } from "../tools";
 import { signal } from "@preact/signals";
 import type { Federation } from "../../training/federate";
 import { engine } from "../state";
 
-const KEY = "glgpt together"; // of this tab: a reload continues
-const FRAME = 100; // ms between two changes of the figures
+const KEY = "glgpt together"; // in sessionStorage, so that a reload of this tab rejoins
+const FRAME = 100; // ms between two updates of the panel
 
 export const link = signal("");
 export const name = signal("");
@@ -19,12 +19,12 @@ export const tick = signal(0);
 
 let opened = false;
 
-// Taken before the page writes its own settings behind the `#`.
+// Read before the page writes its own settings after the `#`.
 if (new URLSearchParams(location.hash.slice(1)).has("together")) link.value = location.href;
-/** Whether the page was opened by an invitation. */
+/** True if the page was opened with an invitation. */
 export const invited = signal(Boolean(link.value));
 
-/** Whether this device trains with others now. */
+/** True while this device takes part in a federation. */
 export function together(): boolean {
   void tick.value;
   return federation.value !== null && !["over", "failed"].includes(federation.value.status);
@@ -40,11 +40,11 @@ function remember(joined: boolean): void {
   try {
     sessionStorage.setItem(KEY, JSON.stringify({ link: link.value, name: name.value, joined } satisfies Remembered));
   } catch {
-    // a browser that keeps nothing: a reload begins anew
+    // without storage, a reload does not rejoin
   }
 }
 
-/** Once, when the panel is first shown: the invitation of the address, or the session that a reload interrupted. */
+/** Called when the panel is first shown: fills in the invitation of the address, or rejoins after a reload. */
 export function open(): void {
   if (opened) return;
   opened = true;
@@ -55,7 +55,7 @@ export function open(): void {
   try {
     kept = JSON.parse(sessionStorage.getItem(KEY) ?? "null") as Remembered | null;
   } catch {
-    // another's
+    // not written by this page
   }
   if (!kept) return;
   const same = !link.value || link.value === kept.link;
@@ -76,7 +76,7 @@ const changed = throttled(() => void tick.value++, FRAME);
 export function join(): void {
   problem.value = "";
   if (URL.canParse(link.value) && new URL(link.value).origin !== location.origin) {
-    problem.value = `This invitation is of another host: open it as a page of its own, ${new URL(link.value).origin} does not admit this one.`;
+    problem.value = `This invitation is from another host, which this page cannot join. Open the link itself: ${new URL(link.value).origin} serves the page to join with.`;
     return;
   }
   remember(true);
@@ -94,7 +94,7 @@ export function leave(): void {
   federation.value?.leave();
 }
 
-/** A text file of one's own. */
+/** Reads the first of the files as this device's text. */
 export async function take(files: Iterable<File>): Promise<void> {
   const [file] = files;
   if (!file) return;

@@ -1,4 +1,4 @@
-// Training together: an invitation, this device's part, the others, and what the shared model has come to.
+// The "Together" panel: the invitation, this device's part, the other devices, and the shared model's progress.
 
 import { Facts } from "../facts";
 import { useSignal } from "@preact/signals";
@@ -16,7 +16,7 @@ export function Together() {
     <section class="together panel" aria-label="Together" data-status={found?.status ?? "none"} data-rounds={found?.rounds.length ?? 0}>
       <h2>{found?.terms ? `Together: ${found.terms.name}` : "Together"}</h2>
       {!active && found === null && state.invited.value && (
-        <p class="invited">You are invited to train one model with other devices. Choose a name, and join.</p>
+        <p class="invited">You are invited to train a model together with other devices. Choose a nickname and join.</p>
       )}
       {!active && <Invitation />}
       {state.problem.value && (
@@ -41,16 +41,16 @@ function Invitation() {
       }}
     >
       <p class="dim">
-        Several devices train one model. The host sends its weights, this device takes some steps and sends back how they
-        changed. Your text never leaves this browser. The change of the weights does, to the host alone: it does not show
-        your text, but someone who studies it could learn something about it. Do not use confidential text.
+        Several devices train one model. The host sends the weights; this device trains them for some steps and sends back
+        the change. Your text never leaves this browser. The change of the weights goes to the host only. It does not contain
+        your text, but someone who analyses it could learn something about the text. Do not use confidential text.
       </p>
       <label class="field">
         <span>Invitation</span>
         <input
           type="url"
           required
-          placeholder="the link that the host gave you"
+          placeholder="the link from the host"
           value={state.link.value}
           onInput={(e) => (state.link.value = e.currentTarget.value)}
         />
@@ -61,7 +61,7 @@ function Invitation() {
           <input maxLength={40} value={state.name.value} onInput={(e) => (state.name.value = e.currentTarget.value)} />
         </label>
         <label class="field">
-          <span>Text of your own {state.source.value ? `(${state.source.value})` : "(or else the host's)"}</span>
+          <span>Your own text {state.source.value ? `(${state.source.value})` : "(optional; default: the host's)"}</span>
           <input type="file" accept=".txt,text/*" onChange={(e) => void state.take(e.currentTarget.files ?? [])} />
         </label>
       </div>
@@ -92,7 +92,7 @@ function Part({ found, active }: { found: Federation; active: boolean }) {
       </p>
       {found.paused && active && (
         <p class="paused" role="status">
-          <b>The host has paused the session.</b> No round begins or ends until the host resumes it; you need do nothing.
+          <b>The host has paused the session.</b> No round begins or ends until the host resumes it. You do not need to do anything.
         </p>
       )}
       {found.status === "training" && <progress value={found.step} max={steps} aria-label="Steps of this round" />}
@@ -126,14 +126,14 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
           <i style={{ background: "var(--accent)" }} /> loss on the devices’ texts {last && <b>{last.loss!.toFixed(3)}</b>}
         </span>
         <span>
-          <i style={{ background: "var(--doubtful)" }} /> on the text kept back {judged && <b>{judged.validation_loss!.toFixed(3)}</b>}
+          <i style={{ background: "var(--doubtful)" }} /> on held-out text {judged && <b>{judged.validation_loss!.toFixed(3)}</b>}
         </span>
       </p>
       <Curves
         label={`Loss over the rounds, now ${last?.loss?.toFixed(3) ?? "none"}`}
         steps={rounds.map((r) => r.round)}
         unit="round"
-        measure="loss, nats a token"
+        measure="loss, nats per token"
         log={false}
         height={220}
         curves={[
@@ -169,7 +169,7 @@ function Others({ found }: { found: Federation }) {
           <tr key={other.number} class={other.connections ? "" : "dim"}>
             <td>
               {other.name}
-              {other.number === found.member ? " (this device)" : other.connections ? "" : " (away)"}
+              {other.number === found.member ? " (this device)" : other.connections ? "" : " (offline)"}
             </td>
             <td>{other.step}</td>
             <td>{other.loss?.toFixed(3) ?? "–"}</td>
