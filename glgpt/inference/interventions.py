@@ -93,7 +93,7 @@ class Steer(Intervention):
 
 @dataclass(frozen=True, eq=False)
 class Patch(Intervention):
-    """Replaces an activation by `values`, in its natural shape (`LanguageModel.run_with_cache`), from position `first` on.
+    """Replaces an activation by `values`, in its natural shape (see `run_with_cache`), from position `first` on.
 
     Positions after the values are unchanged. For scores and patterns, `[n_head, T, T]`, `first` must be 0; scores above
     the diagonal are ignored.

@@ -32,8 +32,8 @@ def evaluate(
 ) -> Evaluation:
     """Predicts every token of `text` except the first, each once.
 
-    The text is read in consecutive windows of `window` tokens (default: `LanguageModel.context`); the context of a token is the
-    part of its window that precedes it. `bits_per_byte` divides the total loss by the bytes of the text. Raises
+    The text is read in consecutive windows of `window` tokens (default: the model's context); the context of a token is
+    the part of its window that precedes it. `bits_per_byte` divides the total loss by the bytes of the text. Raises
     GlgptError if the model has no tokenizer, the window is out of range or the text has fewer than 2 tokens.
     """
     if model.tokenizer is None:

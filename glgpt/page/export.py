@@ -119,7 +119,7 @@ def export(
     With `embed`, writes a module `glgpt.js` for other pages, and an example of its use, instead of the page.
 
     `progress` is called with (bytes written, total bytes) of the weights, and `phase` with a label when a phase begins.
-    `options` are those of `LanguageModel.from_pretrained`, for the reference run. An earlier export at `out` is replaced in one
+    `options` are those of `from_pretrained`, for the reference run. An earlier export at `out` is replaced in one
     step at the end. Returns the manifest. Raises GlgptError if `out` is anything else, if the viewer is not built, or
     if the model cannot be loaded.
     """

@@ -71,8 +71,8 @@ def page_recordings(dtype: str) -> list[Recording]:
 class PageEdits:
     """Interventions on every part that a page can change, controlled by states that the page writes.
 
-    The states `edit.NAME.gain` and `edit.NAME.shift`, each `[2, columns]`, and `edit.NAME.at` (see `ops.edit_one`) change
-    the heads of each layer, the outputs of attention and MLP, and the residual stream after each block.
+    The states `edit.NAME.gain` and `edit.NAME.shift`, each `[2, columns]`, and `edit.NAME.at` (see `ops.edit_one`)
+    change the heads of each layer, the outputs of attention and MLP, and the residual stream after each block.
     `edit.NAME.how` (see `ops.set_pattern`) changes attention patterns.
     """
 

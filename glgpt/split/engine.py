@@ -153,10 +153,10 @@ class EngineBase(ABC):
 
 
 class Engine(EngineBase):
-    """Loads a part of a checkpoint and runs the steps of its sessions, sharing the time fairly among clients (`BatchingExecutor`).
+    """Loads a part of a checkpoint and runs the steps of its sessions, sharing time fairly among clients.
 
-    Waiting steps of one row run in one pass, for up to eight sessions (`BatchedStage`). Raises GlgptError for an unusable
-    model, part or device.
+    A `BatchingExecutor` orders the steps. Waiting steps of one row run in one pass, for up to eight sessions
+    (`BatchedStage`). Raises GlgptError for an unusable model, part or device.
     """
 
     def __init__(

@@ -99,9 +99,9 @@ class TrainerSettings:
 class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment is stored in textures.
 
-    `model` is a configuration such as GPT2Config (fresh weights), a checkpoint's name or folder, or a loaded LanguageModel,
-    whose checkpoint is read. Settings are given as one object or by name, as in `Trainer(config, batch=12, lr=1e-3)`;
-    those of the device (`DeviceSettings`) by name.
+    `model` is a configuration such as GPT2Config (fresh weights), a checkpoint's name or folder, or a loaded
+    LanguageModel, whose checkpoint is read. Settings are given as one object or by name, as in `Trainer(config,
+    batch=12, lr=1e-3)`; those of the device (`DeviceSettings`) by name.
 
     A step runs `accumulate` micro-batches of at most `batch` sequences of at most `context` tokens; smaller arrays are
     padded and masked, which changes no loss and no gradient. The loss is the mean over all targets of all micro-batches
@@ -345,7 +345,7 @@ class Trainer:
         top_p: float | None = None,
         seed: int = 0,
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids` with the current parameters; slides beyond a context like `LanguageModel`."""
+        """Yields up to `tokens` ids after `ids` with the current parameters; slides past a context as a model does."""
         ids, tokens, c = token_ids(ids), integer("tokens", tokens), self.config
         if not 0 < len(ids) <= c.context or min(ids) < 0 or max(ids) >= c.vocab_size:
             raise GlgptError(f"a prompt is 1 to {c.context} ids below {c.vocab_size}, not {ids}")

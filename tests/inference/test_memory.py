@@ -33,7 +33,8 @@ def status(key):
 
 open_device("software")
 before = status("VmRSS")
-with LanguageModel.from_pretrained(sys.argv[1], sys.argv[2], device="software", kernel="4x8", fetch="textureLod") as model:
+options = {"device": "software", "kernel": "4x8", "fetch": "textureLod"}
+with LanguageModel.from_pretrained(sys.argv[1], sys.argv[2], **options) as model:
     list(model.generate_ids([1, 2, 3], 2, temperature=0))
     print(status("VmHWM") - before, model.texture_bytes)
 """

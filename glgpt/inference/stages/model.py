@@ -44,7 +44,7 @@ def parse_plan(text: str) -> list[tuple[str, str]]:
 
 
 class SplitLanguageModel(LanguageModel):
-    """A model of several stages with the unsplit model's text; use `LanguageModel.from_pretrained` with `rest` or `plan`.
+    """A model of several stages with the unsplit model's text, from `from_pretrained` with `rest` or `plan`.
 
     Local stages load only their own tensors of the checkpoint. `traffic` returns what was sent over each connection.
     Raises GlgptError for a server that cannot be reached, refuses, or holds another model or part.
@@ -140,7 +140,7 @@ class SplitLanguageModel(LanguageModel):
         *,
         interventions: Interventions = (),
     ) -> tuple[Floats, dict[str, Floats]]:
-        """Like `LanguageModel.run_with_cache`; each stage captures its own blocks. Raises GlgptError for interventions."""
+        """Like `run_with_cache` of a whole model; each stage captures its own blocks. Refuses interventions."""
         self._refuse(edits_of(self.config, interventions))
         x: Any
         x, asked, wanted = self._asked(ids, names)
