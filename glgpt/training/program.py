@@ -20,7 +20,7 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
-from glgpt.training.settings import PRECISIONS
+from glgpt.training.settings import MAX_RATE, PRECISIONS
 
 MOMENTS = ("moment", "squares")  # AdamW's running averages of a parameter's gradients
 SLOTS = 256  # maximum micro-batches of a step; a texture holds a loss for each, and one for `evaluate`
@@ -85,8 +85,8 @@ def program_digest(config: ModelConfig, recipe: Recipe) -> str:
 
 def checked_rate(lr: Any) -> float:
     """Returns a learning rate. Raises GlgptError for an invalid one."""
-    if not (isinstance(lr, Real) and 0 <= float(lr) < math.inf):
-        raise GlgptError(f"lr is {lr!r}; it must be a finite number of at least 0")
+    if not (isinstance(lr, Real) and 0 <= float(lr) <= MAX_RATE):
+        raise GlgptError(f"lr is {lr!r}; it must be a number from 0 to 3.4e38")
     return float(lr)
 
 

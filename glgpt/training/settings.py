@@ -14,6 +14,7 @@ from glgpt.models.spec import MOST_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
 MOST_NUMBER = 1 << 53  # maximum of steps and other counts: exact in a double
+MAX_RATE = 3.4e38  # the largest learning rate: shaders take it as a 32-bit float
 PRECISIONS = ("f32", "f16")  # of the inputs of products
 SHAPE = ("n_layer", "n_head", "n_embd", "context")
 
@@ -104,7 +105,7 @@ class Settings:
             self._within(name, 0, math.inf)
         for name in ("beta1", "beta2", "dropout", "validation"):
             self._within(name, 0, 1)
-        self._within("lr", 0, math.inf)
+        self._within("lr", 0, MAX_RATE)
         if not self.lr > 0:
             raise GlgptError(f"lr is {written(self.lr)}; it must be above 0")
         if self.min_lr > self.lr:

@@ -79,6 +79,7 @@ def test_a_good_state_is_not_called_damaged(tmp_path: Path) -> None:
         t.save(tmp_path)
     for options, why in (
         ({"lr": -1}, "^lr is -1"),
+        ({"lr": 1e39}, "^lr is 1e.39"),
         ({"kernel": "zz"}, "^kernel 'zz'"),
         ({"device": 99}, "^no EGL device|99"),
     ):

@@ -184,6 +184,7 @@ def test_texts_that_cannot_be_trained_on() -> None:
     "options, why",
     [
         ({"steps": 0}, "steps is 0"), ({"steps": 2.5}, "steps is 2.5"), ({"lr": 0}, "lr is 0"),
+        ({"lr": 1e39}, "lr is 1e+39; it must"),
         ({"lr": math.nan}, "lr is nan"), ({"min_lr": 1}, "min_lr 1 is above lr 0.003"), ({"warmup": 40}, "warmup"),
         ({"schedule": "step"}, "is not one of cosine, linear, constant"), ({"beta2": 1}, "beta2 is 1"),
         ({"dropout": 1.0}, "dropout"), ({"clip": -1}, "clip"), ({"validation": 1}, "validation"),

@@ -222,7 +222,7 @@ describe("the steps of a session", () => {
     await running;
     made.setRate(0.25);
     expect(made.plan.rates).toMatchObject({ lr: 0.25, min_lr: 0.0625 });
-    expect(() => made.setRate(0)).toThrow("must be above 0");
+    for (const wrong of [0, NaN, 1e40]) expect(() => made.setRate(wrong)).toThrow("must be above 0");
     expect(made.checkpoint!.rates).toEqual(made.plan.rates);
   });
 });

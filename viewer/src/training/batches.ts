@@ -75,8 +75,11 @@ export interface Rates {
   schedule: Schedule;
 }
 
+/** Throws unless `lr` is above 0 and a 32-bit float can hold it, as the shaders' uniforms do. */
 export function checkRate(lr: number): void {
-  if (!(lr > 0 && lr < Infinity)) throw new PageError(`The learning rate is ${lr}; it must be above 0.`);
+  if (!(lr > 0 && Number.isFinite(Math.fround(lr)))) {
+    throw new PageError(`The learning rate is ${lr}; it must be above 0 and at most 3.4e38.`);
+  }
 }
 
 /**
