@@ -1,7 +1,8 @@
 import { render } from "preact";
 import { Glgpt } from "./api";
-import { EmbeddedSource } from "./document";
+import { EmbeddedSource, exportId } from "./document";
 import { lens } from "./engine/lens";
+import { Replaced } from "./engine/loader";
 import { App } from "./ui/app";
 import { start } from "./ui/state";
 import { drawing } from "./ui/tools";
@@ -10,32 +11,48 @@ import "./ui/drawings.css";
 import "./ui/views.css";
 import "./ui/train.css";
 
+const RELOADED = "glgpt reloaded";
 const glgpt = new Glgpt();
 Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens }) }); // also what the views draw with
 start(glgpt);
+void glgpt.ready.catch(reloadOnce);
 // A later visit works without a network, where the page is a folder and is served securely.
 if ("serviceWorker" in navigator && location.protocol.startsWith("http") && !EmbeddedSource.here()) {
-  void glgpt.ready.then(keepShell).catch(() => {});
+  void glgpt.ready.then(keepVersion).catch(() => {});
+}
+
+/** Loads the new export where it replaced this one meanwhile; not twice within a minute. */
+function reloadOnce(error: unknown): void {
+  if (!(error instanceof Replaced)) return;
+  try {
+    const before = Number(sessionStorage.getItem(RELOADED) ?? 0);
+    if (Date.now() - before < 60_000) return;
+    sessionStorage.setItem(RELOADED, String(Date.now()));
+  } catch {
+    return; // nothing would end the reloading
+  }
+  location.reload();
 }
 
 /**
- * Fetches once more what came before the service worker watched, for it to keep, and what the views will ask for; what no
- * page needs any more goes. Only the worker writes: a page that is left while it writes would take the entry with it.
+ * Has the service worker keep this version's page, manifest, scripts and styles, and keeps what the views will ask for. Only
+ * then the files of the version before are deleted. Only the worker writes: a page that is left while it writes would take
+ * the entry with it.
  */
-async function keepShell(): Promise<void> {
+async function keepVersion(): Promise<void> {
+  const id = exportId();
+  if (!id) return;
   const { serviceWorker } = navigator;
-  const { scope } = await serviceWorker.register("./sw.js");
+  await serviceWorker.register("./sw.js");
   if (!serviceWorker.controller) await new Promise((done) => serviceWorker.addEventListener("controllerchange", done, { once: true }));
-  const cache = await caches.open(`glgpt shell ${new URL(scope).pathname}`);
+  const { loader } = glgpt.own;
+  await loader.keep(await glgpt.later());
   const own = [...document.querySelectorAll<HTMLScriptElement | HTMLLinkElement>("script[src], link[rel=stylesheet]")];
-  const needed = own.map((e) => ("src" in e ? e.src : e.href));
-  const page = location.origin + location.pathname;
-  for (const url of [page, new URL("manifest.json", page).href, ...needed]) {
-    if (!(await cache.match(url))) await fetch(url);
-  }
-  for (const { url } of await cache.keys()) {
-    if (/\/assets\/index-[^/]*$/.test(url) && !needed.includes(url)) await cache.delete(url);
-  }
-  await glgpt.model.loader.keep(await glgpt.later());
+  const urls = [".", "manifest.json"].map((name) => new URL(name, document.baseURI).href);
+  urls.push(...own.map((e) => ("src" in e ? e.src : e.href)));
+  const { port1, port2 } = new MessageChannel();
+  const answer = new Promise<MessageEvent<boolean>>((resolve) => (port1.onmessage = resolve));
+  serviceWorker.controller!.postMessage({ id, urls }, [port2]);
+  if ((await answer).data) await loader.forget();
 }
 render(<App />, document.getElementById("app")!);

@@ -283,7 +283,7 @@ function Progress() {
         height={130}
         curves={[{ name: "gradient", color: "--good", values: some(points.map((p) => p.gradNorm)) }]}
       />
-      <p class="dim">
+      <p class="dim" role={engine().training.unkept ? "status" : undefined}>
         {engine().training.unkept
           ? `This browser keeps no checkpoint: ${engine().training.unkept}.`
           : "A checkpoint is kept in this browser every 20 s; close the page and continue another day."}
