@@ -163,6 +163,8 @@ def export(
                 reading.allow(folder / "index.html")
             if split:
                 split.allow(folder / "index.html")
+            if not single_file and not embed:
+                _identify(folder, manifest)
         if single_file:
             _check_size(manifest)
             with written_whole(out) as file:
@@ -336,6 +338,16 @@ def _write(
     validate("manifest", manifest, "manifest.json")
     (folder / "manifest.json").write_text(_json(manifest), encoding="utf-8")
     return manifest
+
+
+def _identify(folder: Path, manifest: dict[str, Any]) -> None:
+    """Writes one id into index.html and the manifest, by which a page notices that another export has replaced it."""
+    page = folder / "index.html"
+    text = page.read_text(encoding="utf-8")
+    manifest["export_id"] = hashlib.sha256((text + _json(manifest)).encode()).hexdigest()[:32]
+    meta = f'<meta name="glgpt-export" content="{manifest["export_id"]}" />'
+    page.write_text(text.replace("</title>", f"</title>\n    {meta}", 1), encoding="utf-8")
+    (folder / "manifest.json").write_text(_json(manifest), encoding="utf-8")
 
 
 def _recordings(

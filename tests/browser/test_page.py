@@ -160,7 +160,7 @@ KEPT = """async () => {
   const parts = [...document.querySelectorAll('script[src], link[rel=stylesheet]')].map((e) => e.src ?? e.href);
   const {files} = glgpt.model.manifest;
   for (const name of await glgpt.later()) parts.push(`./${name}?sha256=${files[name].sha256}`);
-  for (const url of ['./', './manifest.json', ...parts]) {
+  for (const url of ['./', './manifest.json', ...parts, './whole']) {
     while (!(await caches.match(url))) await new Promise((resolve) => setTimeout(resolve, 100));
   }
 }"""

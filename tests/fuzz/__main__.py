@@ -1,6 +1,9 @@
 """`python tests/fuzz` fuzzes all targets; see `harness.main` for its settings."""
 
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # where layouts of tokenizers are
 
 from harness import main
 from targets import TARGETS

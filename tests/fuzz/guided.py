@@ -16,8 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1]))  # where layouts of tokenizers are
 MISSING = "atheris is not installed here; it has wheels for some Pythons on Linux: {pip} install atheris"
-TARGETS = "safetensors,shards,torch-zip,torch-legacy,config,tokenizer,tokenizer-json,program,manifest,run,probe-cache"
+TARGETS = (
+    "safetensors,shards,torch-zip,torch-legacy,config,tokenizer,tokenizer-json,tokenizer-text,program,manifest,run"
+)
+TARGETS += ",probe-cache"
 SECONDS = 60  # each target
 TIME, MEMORY = 60, 3072  # seconds of a case and MiB of the process: both more than the harness's, for instrumented code
 

@@ -1,12 +1,14 @@
 """Runs cases of a target in child processes with limits, judges each, and shortens the findings.
 
 A verdict is one of: refused (with one printable line), accepted (with the same result as the reference library), or a
-finding: another exception, a message of several lines, a difference, more than `SECONDS` or `MEMORY`, a crash.
+finding: another exception (including a panic of a library), a message of several lines, a difference, more than
+`SECONDS` or `MEMORY`, a crash.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -56,6 +58,25 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True)
+class Parser:
+    """A target made of two functions."""
+
+    name: str
+    make: Callable[[], list[Files]]
+    run: Callable[[Path], None]
+    short: int = 150  # cases in `make test`; fewer where a case starts a process
+
+    def seeds(self) -> list[Files]:
+        """Returns the files that `make` gave first."""
+        return _made(self)
+
+
+@functools.cache
+def _made(parser: Parser) -> list[Files]:
+    return parser.make()
+
+
+@dataclass(frozen=True)
 class Finding:
     target: str
     seed: int  # which of the target's seeds
@@ -64,7 +85,7 @@ class Finding:
 
 
 def verdict(run: Callable[[Path], None], folder: Path) -> str:
-    """Runs a parser; returns "refused", "accepted", or what is wrong."""
+    """Returns "refused" or "accepted", or what is wrong. Only an interrupt from the keyboard is not a verdict."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -81,7 +102,9 @@ def verdict(run: Callable[[Path], None], folder: Path) -> str:
         lines = said.strip().splitlines()
         fine = end.code == 2 and len(lines) == 1 and lines[0].isprintable()
         return "refused" if fine else f"exit {end.code} with {said[:200]!r}"
-    except (Exception, MemoryError) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a panic of a library in Rust is not an Exception
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:160]} ({Path(where.filename).name}:{where.lineno})"
     return "accepted"
@@ -105,7 +128,10 @@ def judged(target: Target, files: Files) -> str:
 
 
 def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
-    """Yields the verdict on each case, from child processes with limits on time and memory."""
+    """Yields the verdict on each of the cases, from children with limits on time and memory.
+
+    A child leads its own process group: what a case started ends with it, and an interrupt reaches this process alone.
+    """
     at = 0
     while at < len(cases):
         read, write = os.pipe()
@@ -113,6 +139,8 @@ def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
         if not child:
             _child(target, cases[at:], write)
         os.close(write)
+        with contextlib.suppress(OSError):  # it has done so itself, and may have ended
+            os.setpgid(child, child)
         try:
             with os.fdopen(read, "rb") as pipe:
                 buffer, waited, used = b"", 0, 0.0
@@ -127,7 +155,7 @@ def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
                     waited, used = 0, _cpu(child)
                     block = os.read(pipe.fileno(), 1 << 16)
                     if not block:
-                        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                        code = _end(child)
                         child = 0
                         yield f"the process ended with {code}"
                         at += 1
@@ -139,18 +167,25 @@ def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
                         at += 1
         finally:
             if child:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+                _end(child)
+
+
+def _end(child: int) -> int:
+    """Ends a child, and what its cases left running; returns the exit code that it had by then."""
+    with contextlib.suppress(ProcessLookupError):  # it ended by itself, before it had a group
+        os.killpg(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def _cpu(process: int) -> float:
-    """Returns the CPU time of a process, in seconds."""
+    """Returns the seconds that a process, and processes of its that have ended, have computed."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _child(target: Target, cases: Sequence[Files], pipe: int) -> None:
     try:
+        os.setpgid(0, 0)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -216,7 +251,15 @@ def regressions(target: Target) -> dict[str, Files]:
 
 
 def main(targets: Sequence[Any]) -> int:
-    """Runs `make fuzz`; environment: CASES per target (10,000) or SECONDS in total, SEED, ONLY=name,name."""
+    """`make fuzz`: CASES (10,000) of each target, or SECONDS in all; SEED; ONLY=name,name. Returns the exit code."""
+    try:
+        return _fuzzed(targets)
+    except KeyboardInterrupt:
+        print("interrupted; findings of the targets above are kept", flush=True)
+        return 128 + signal.SIGINT
+
+
+def _fuzzed(targets: Sequence[Any]) -> int:
     only = os.environ.get("ONLY", "")
     chosen = [t for t in targets if not only or t.name in only.split(",")]
     seconds, count, seed = (

@@ -1,7 +1,7 @@
 """Mutations of files, each determined by one number, so that a case is a list of numbers and can be shortened.
 
 They use the structure of the formats: the nodes of JSON, header and data of safetensors, the entries of zip files, the
-opcodes of pickles, and the bytes of other files.
+opcodes of pickles, the parts of texts, and the bytes of other files.
 """
 
 from __future__ import annotations
@@ -33,6 +33,20 @@ TEXTS = [
     "NaN",
     "0",
 ]
+# What a tokenizer may mistake, each to be repeated: kinds of characters, and texts that look like tokens.
+UNITS = [
+    "a", "A", "1", " ", "-", "'", "\n", "\r\n", "\t", "\0", "\x1c", "\x1b[2J", "\x85",
+    "\xa0", "\xad", "\u1680", "\u2028", "\u3000", "\u200b", "\u200d", "\u202e", "\ufeff",
+    "\ufffd", "\uffff", "\ue000", "\U000f0000", "\U0010ffff", "\u0301", "e\u0301",
+    "\u0323\u0307", "o\u0308\u0332\u034f", "\ud800", "\udc00", "\ud83d\ude42", "é", "Å",
+    "ſ", "İ", "ß", "ﬁ", "½", "²", "Ⅷ", "٣", "०", "日本", "ЖЩ", "ω", "שלום", "مرحبا", "हिन्दी",
+    "ไทย", "한국", "ᄒ\u1161\u11ab", "🙂", "👩\u200d👩\u200d👧", "🇫🇷", "👍🏽", "'S", "'ll", "I'M",
+    "'ſ", "the", " the", "12", "in er", "to be", "==", "<|endoftext|>", "<|endoftext|",
+    "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|begin_of_text|>", "<|end|>", "<s>",
+    "</s>", " </s> ", "<unk>", "<0x41>", "<0xFF>", "▁", "Ġ", "Ċ", "▁the", "Ġthe", "<|",
+    "|>",
+]  # fmt: skip
+COUNTS = [1, 1, 1, 2, 3, 5, 16, 64, 255, 1023, 1024, 1025, 5000, 30_000, 100_000]
 OTHERS: list[Any] = [None, True, False, 0.5, -0.0, 1e308, float("nan"), float("inf"), [], {}, [[]], {"": {}}]
 OPCODES = [bytes([code.code.encode("latin-1")[0]]) for code in pickletools.opcodes]
 PICKLED = [
@@ -55,7 +69,9 @@ def mutated(files: Files, steps: list[int]) -> Files:
 
 def _one(name: str, data: bytes, draw: random.Random) -> bytes:
     known: list[Callable[[bytes, random.Random], bytes]] = [_bytes]
-    if name.endswith((".json", ".argv", ".http")):
+    if name.endswith(".parts.json"):
+        known = [_parts, _parts, _parts, _parts, _parts, _json]
+    elif name.endswith((".json", ".argv", ".http")):
         known = [_json, _json, _json, _bytes]
     elif name.endswith(".jsonl"):
         known = [_json_lines, _json_lines, _lines, _bytes]
@@ -151,6 +167,25 @@ def _json(data: bytes, draw: random.Random) -> bytes:
     if draw.random() < 0.02:
         return data.replace(b"}", b',"a":' + draw.choice([b"[", b'{"a":']) * draw.choice([500, 5000, 200_000]), 1)
     return _dumped(changed(json.loads(data), draw))
+
+
+def _parts(data: bytes, draw: random.Random) -> bytes:
+    """Changes `parts` of a JSON object: units of a text, each with how often it is repeated."""
+    whole = json.loads(data)
+    parts = whole["parts"]
+    at = draw.randrange(len(parts) + 1)
+    kind = draw.randrange(5) if at < len(parts) else 0
+    if kind == 0:
+        parts[at:at] = [[draw.choice(UNITS), draw.choice(COUNTS)] for _ in range(draw.choice([1, 1, 2, 8, 30]))]
+    elif kind == 1:
+        parts[at] = [draw.choice(UNITS), draw.choice(COUNTS)]
+    elif kind == 2:
+        parts[at][1] = draw.choice(COUNTS)
+    elif kind == 3:
+        parts[at][0] += draw.choice(UNITS)
+    else:
+        draw.shuffle(parts)
+    return json.dumps(whole).encode()
 
 
 def _json_lines(data: bytes, draw: random.Random) -> bytes:

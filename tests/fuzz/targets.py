@@ -10,16 +10,16 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import Difference
+from harness import Difference, Parser
 from mutations import Files
+from tokenizer_targets import TOKENIZERS
 
 from glgpt import models
-from glgpt.checkpoint.opening import Checkpoint, embedded_weights
+from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.torch_file import READABLE, torch_tensors
 from glgpt.cli.parser import build_parser
 from glgpt.data.cleaning import clean
@@ -34,7 +34,6 @@ from glgpt.page.serve import application
 from glgpt.program.spec import Program, check
 from glgpt.system.files import read_json
 from glgpt.text.files import Text
-from glgpt.text.tokenizer import load_tokenizer
 from glgpt.training import state as training_state
 from glgpt.training.program import MOMENTS
 from glgpt.training.run_folder import RunFolder
@@ -49,22 +48,6 @@ try:  # here, since a child has no time for it
 except ImportError:  # `make test` goes without
     torch = None
 GOLDENS = Path(__file__).parents[1] / "goldens"
-TEXTS = ("To be, or not to be", "  a\n\nb 12,  'll é🙂\u3000 <|endoftext|> x", "")
-
-
-@dataclass(frozen=True)
-class Parser:
-    name: str
-    make: Callable[[], list[Files]]
-    run: Callable[[Path], None]
-
-    def seeds(self) -> list[Files]:
-        return _made(self)
-
-
-@functools.cache
-def _made(parser: Parser) -> list[Files]:
-    return parser.make()
 
 
 def _folder(*names: str, keep: str = "") -> Callable[[], list[Files]]:
@@ -143,70 +126,6 @@ def _config(folder: Path) -> None:
     for name, value in (config.fields() if isinstance(config, GPT2Config) else {}).items():
         if name in fields and fields[name] != value:
             raise Difference(f"{name} is {value!r}, not {fields[name]!r}")
-
-
-# Tokenizers
-
-
-def _small_tokenizer() -> Files:
-    """Returns the embedded tokenizer with its first merges only, so that a case is quick."""
-    vocab = json.loads((embedded_weights() / "vocab.json").read_text())
-    small = {token: i for token, i in vocab.items() if i < 300}
-    lines = (embedded_weights() / "merges.txt").read_text().split("\n")[: 1 + 300 - 257]
-    return {
-        "vocab.json": json.dumps(small).encode(),
-        "merges.txt": ("\n".join(lines) + "\n").encode(),
-        "tokenizer_config.json": b'{"eos_token": "<|endoftext|>", "add_prefix_space": false}',
-    }
-
-
-def _tokenizers() -> list[Files]:
-    plain = _small_tokenizer()
-    decoder = {"300": {"content": "<mask>"}, "0": {"content": "<|endoftext|>"}}
-    said = {"added_tokens_decoder": decoder, "add_prefix_space": True, "eos_token": {"content": "<mask>"}}
-    return [plain, plain | {"added_tokens.json": b'{"<pad>": 301}', "tokenizer_config.json": json.dumps(said).encode()}]
-
-
-def _tokenizer_jsons() -> list[Files]:
-    plain = _small_tokenizer()
-    merges = [line for line in plain["merges.txt"].decode().split("\n")[1:] if line]
-    whole: dict[str, Any] = {
-        "version": "1.0",
-        "added_tokens": [{"id": 0, "content": "<|endoftext|>", "special": True}],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "vocab": json.loads(plain["vocab.json"]), "merges": merges},
-    }
-    return [{"tokenizer.json": json.dumps(whole).encode()}]
-
-
-def _tokenizer(folder: Path) -> None:
-    tokenizer = load_tokenizer(folder, None)
-    if tokenizer is None:
-        return
-    reference = _plain_reference(folder) if (folder / "merges.txt").exists() else None
-    for text in TEXTS:
-        try:
-            ids = tokenizer.encode(text)
-        except GlgptError:
-            continue
-        tokenizer.decode(ids)
-        if reference and not tokenizer.special and not tokenizer.prefix_space and reference.encode(text).ids != ids:
-            raise Difference(f"{text!r} is {ids}, not {reference.encode(text).ids}")
-    for i in range(min(tokenizer.vocab_size, 400)):
-        tokenizer.label(i)
-
-
-def _plain_reference(folder: Path) -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    lines = (folder / "merges.txt").read_text().split("\n")
-    pairs = [
-        tuple(line.rstrip("\r").split(" ")) for line in lines if line.rstrip("\r") and not line.startswith("#version")
-    ]
-    found = Tokenizer(models.BPE(json.loads((folder / "vocab.json").read_text()), pairs))
-    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return found
 
 
 # Programs and pages
@@ -499,8 +418,7 @@ TARGETS = [
     Parser("torch-zip", _folder("dhead3-relu", keep="pytorch"), _torch),
     Parser("torch-legacy", _folder("legacy-untied", "one-f16", keep="pytorch"), _torch),
     Parser("config", _folder("wide", "dhead3-relu", "llama3-untied", "llama-grouped", keep="config"), _config),
-    Parser("tokenizer", _tokenizers, _tokenizer),
-    Parser("tokenizer-json", _tokenizer_jsons, _tokenizer),
+    *TOKENIZERS,
     Parser("program", _programs, _program),
     Parser("manifest", lambda: [{"manifest.json": MANIFEST.read_bytes()}], _manifest),
     Parser("run", _run_folders, _run),

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
 
 import guided
 import harness
 import pytest
-from harness import fuzz, limited, regressions
-from targets import TARGETS, Parser
+from harness import Parser, fuzz, limited, regressions
+from mutations import mutated
+from targets import TARGETS
+from tokenizer_targets import LONGEST, described_text
 
-SHORT = 150  # cases of each parser
+from glgpt.errors import GlgptError
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_hostile_files_are_refused_or_read_rightly(target: Parser) -> None:
-    verdicts, findings = fuzz(target, SHORT, seed=1)
+    verdicts, findings = fuzz(target, target.short, seed=1)
     assert not findings, "\n".join(f"{f.what} (seed {f.seed}, steps {f.steps})" for f in findings)
-    assert verdicts["refused"] + verdicts["accepted"] == SHORT
+    assert verdicts["refused"] + verdicts["accepted"] == target.short
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -41,6 +47,10 @@ def test_guided_fuzzing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         guided.main()
 
 
+class PanicException(BaseException):
+    """What a library in Rust raises where it panics."""
+
+
 class Broken:
     """A parser with each kind of fault."""
 
@@ -62,19 +72,20 @@ class Broken:
             os.abort()
         if kind == "raise":
             raise KeyError(kind)
+        if kind == "panic":
+            raise PanicException(kind)
         if kind == "lines":
-            from glgpt.errors import GlgptError
-
             raise GlgptError("two\nlines")
 
 
 def test_every_kind_of_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "SECONDS", 0.5)
-    kinds = ["fine", "raise", "memory", "lines", "crash", "hang", "fine"]
+    kinds = ["fine", "raise", "panic", "memory", "lines", "crash", "hang", "fine"]
     found = list(limited(Broken(), [{"kind": kind.encode()} for kind in kinds]))
     wanted = [
         "accepted",
         "KeyError",
+        "PanicException",
         "MemoryError",
         "a message",
         "the process ended",
@@ -82,6 +93,48 @@ def test_every_kind_of_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         "accepted",
     ]
     assert len(found) == len(wanted) and all(a.startswith(b) for a, b in zip(found, wanted, strict=True)), found
+
+
+def test_a_case_that_hangs_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Starts(Broken):
+        def run(self, folder: object) -> None:
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            (tmp_path / "started").write_text(str(child.pid))
+            child.wait()
+
+    monkeypatch.setattr(harness, "SECONDS", 0.2)
+    assert list(limited(Starts(), [{}])) == ["more than 0.2 s"]
+    process = Path("/proc") / (tmp_path / "started").read_text() / "stat"
+    for _ in range(100):
+        if not process.exists() or ") Z " in process.read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError("the process goes on")
+
+
+def test_an_interrupt_from_the_keyboard_is_not_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        harness.verdict(interrupted, Path())
+    monkeypatch.setattr(harness, "fuzz", interrupted)
+    assert harness.main(TARGETS[:1]) == 130
+
+
+def test_texts_of_parts_are_mutated_within_their_bounds() -> None:
+    seed = next(target for target in TARGETS if target.name == "tokenizer-text").seeds()[0]
+    texts = [_text_of(mutated(seed, [step])) for step in range(200)]
+    assert len(set(texts)) > 80 and any("\ud800" in text for text in texts) and max(map(len, texts)) > 20_000
+
+
+def _text_of(files: dict[str, bytes]) -> str:
+    with tempfile.TemporaryDirectory() as name:
+        harness.write(Path(name), files)
+        try:
+            return described_text(Path(name), LONGEST)[1]
+        except GlgptError:
+            return ""
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

@@ -1,36 +1,81 @@
-// Service worker: caches the page itself for offline visits. The page caches weights and other verified files.
-const CACHE = `glgpt shell ${new URL(self.registration.scope).pathname}`;
+// Service worker: caches one complete version of the page for offline visits. The page caches weights and other verified files.
+const CACHE = `glgpt shell ${new URL(self.registration.scope).pathname}`; // a version's files are in `CACHE id`
+let keeping = Promise.resolve();
 
 self.addEventListener("install", () => self.skipWaiting());
 self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
 self.addEventListener("fetch", (event) => {
   const { request } = event;
-  const url = new URL(request.url);
-  const checked = /\.(bin|json)$/.test(url.pathname) && !url.pathname.endsWith("/manifest.json");
-  if (request.method !== "GET" || url.origin !== self.location.origin || checked) return;
-  event.respondWith(answer(request));
+  const name = request.method === "GET" ? fileOf(request.url) : null;
+  if (name !== null) event.respondWith(answer(request, name));
+});
+// A page that has loaded completely asks the worker to cache its version; the answer is true if it was cached.
+self.addEventListener("message", (event) => {
+  const { id, urls } = event.data;
+  keeping = keeping.then(() => keep(id, urls)).catch(() => false);
+  event.waitUntil(keeping.then((kept) => event.ports[0]?.postMessage(kept)));
 });
 
-// Answers from the network, so that a new export is visible at once, or from the cache if the network fails.
-async function answer(request) {
-  let whole;
+// Returns the path of a page's file relative to the page's folder, or null for any other address.
+function fileOf(url) {
+  const { origin, pathname } = new URL(url);
+  const scope = new URL(self.registration.scope);
+  if (origin !== scope.origin || !pathname.startsWith(scope.pathname)) return null;
+  const name = pathname.slice(scope.pathname.length).replace(/^index\.html$/, "");
+  return name === "" || name === "manifest.json" || /^assets\/[^/]+$/.test(name) ? name : null;
+}
+
+// Answers from the network, so that a new export is visible at once, or from the cached version if the network fails.
+async function answer(request, name) {
+  // The name of an asset has a hash of its contents.
+  const asset = name.startsWith("assets/") && (await caches.match(request.url));
+  if (asset) return asset;
   try {
-    const response = await fetch(request);
-    if (!response.ok) return response;
-    const body = await response.blob(); // an interrupted answer must not replace the cached one
-    const headers = new Headers(response.headers); // including the security policies
-    headers.delete("Content-Encoding"); // the body is decoded
-    headers.delete("Content-Length");
-    whole = new Response(body, { headers });
+    return await fetched(request);
   } catch (error) {
-    const kept = await caches.match(request, { cacheName: CACHE, ignoreSearch: true });
+    const id = await whole();
+    const kept = id && (await caches.match(new URL(name, self.registration.scope).href, { cacheName: `${CACHE} ${id}` }));
     if (kept) return kept;
     throw error;
   }
+}
+
+// Fetches a complete answer. Throws if it is interrupted.
+async function fetched(request) {
+  const response = await fetch(request);
+  if (!response.ok) return response;
+  const headers = new Headers(response.headers); // including the security policies
+  headers.delete("Content-Encoding"); // the body is decoded
+  headers.delete("Content-Length");
+  return new Response(await response.blob(), { headers });
+}
+
+// Returns the id of the cached version.
+async function whole() {
+  return (await caches.match("./whole", { cacheName: CACHE }))?.text();
+}
+
+// Replaces the cached version, unless the server has another version by now. The first two of `urls` are the page and its
+// manifest.
+async function keep(id, urls) {
+  if ((await whole()) === id) return true;
+  const name = `${CACHE} ${id}`;
   try {
-    await (await caches.open(CACHE)).put(request, whole.clone());
+    const cache = await caches.open(name);
+    for (const url of urls) {
+      const response = (await cache.match(url)) ?? (await fetched(new Request(url, { cache: "no-cache" })));
+      if (!response.ok) throw new Error(`${url}: ${response.status}`);
+      await cache.put(url, response);
+    }
+    const [page, manifest] = await Promise.all(urls.slice(0, 2).map(async (url) => (await cache.match(url)).text()));
+    if (!page.includes(`content="${id}"`) || JSON.parse(manifest).export_id !== id) throw new Error("another version");
+    await (await caches.open(CACHE)).put("./whole", new Response(id));
   } catch {
-    // a full disk only prevents offline visits
+    await caches.delete(name); // a full disk, or a page that is being replaced: the previous version stays
+    return false;
   }
-  return whole;
+  for (const other of await caches.keys()) {
+    if (other.startsWith(`${CACHE} `) && other !== name) await caches.delete(other);
+  }
+  return true;
 }

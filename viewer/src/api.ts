@@ -9,7 +9,7 @@ import { parity, type Parity } from "./engine/parity";
 import { canRemember } from "./engine/probe";
 import { PageError } from "./gl/errors";
 import { checkFinite } from "./engine/sampling";
-import { connections, EmbeddedSource, folder, HOST } from "./document";
+import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./engine/manifest";
 import { HttpSource, type Source } from "./engine/source";
 import { Store } from "./training/store";
@@ -144,7 +144,7 @@ export class Glgpt {
 
   private async open(source: Source, options: ModelOptions): Promise<void> {
     const device = new Device(HOST);
-    const loader = await Loader.open(source);
+    const loader = await Loader.open(source, source instanceof HttpSource && source.base.href === folder().href ? exportId() : "");
     loader.onProgress = (p) => this.onProgress({ ...p }); // a copy that the caller may retain
     const { recorded } = loader.manifest;
     if (recorded) {

@@ -38,3 +38,6 @@ export class EmbeddedSource implements Source {
     return readAll(stream, name, max, 0, onBytes);
   }
 }
+
+/** The export that the page's index.html belongs to; "" where it does not say. */
+export const exportId = () => document.querySelector<HTMLMetaElement>('meta[name="glgpt-export"]')?.content ?? "";

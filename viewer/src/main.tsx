@@ -1,7 +1,8 @@
 import { render } from "preact";
 import { Glgpt } from "./api";
-import { EmbeddedSource } from "./document";
+import { EmbeddedSource, exportId } from "./document";
 import { lens } from "./engine/lens";
+import { Replaced } from "./engine/loader";
 import { App } from "./ui/app";
 import { start } from "./ui/state";
 import { drawing } from "./ui/tools";
@@ -10,33 +11,48 @@ import "./ui/drawings.css";
 import "./ui/views.css";
 import "./ui/train.css";
 
+const RELOADED = "glgpt reloaded";
 const glgpt = new Glgpt();
 Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens }) }); // with the views' drawing functions
 start(glgpt);
+void glgpt.ready.catch(reloadOnce);
 // A page that is a folder and is served securely works offline on a later visit.
 if ("serviceWorker" in navigator && location.protocol.startsWith("http") && !EmbeddedSource.here()) {
-  void glgpt.ready.then(keepShell).catch(() => {});
+  void glgpt.ready.then(keepVersion).catch(() => {});
+}
+
+/** Reloads the page if a new export replaced this one while it loaded; at most once a minute. */
+function reloadOnce(error: unknown): void {
+  if (!(error instanceof Replaced)) return;
+  try {
+    const before = Number(sessionStorage.getItem(RELOADED) ?? 0);
+    if (Date.now() - before < 60_000) return;
+    sessionStorage.setItem(RELOADED, String(Date.now()));
+  } catch {
+    return; // without storage the page might reload forever
+  }
+  location.reload();
 }
 
 /**
- * Fetches the page's files again so that the service worker stores them: those loaded before it was active and those
- * that the views will need. Deletes old scripts and styles. Only the worker writes files to the cache: an entry would
- * be lost if the page that writes it were closed.
+ * Caches the files that the views will need and asks the service worker to cache this version's page, manifest, scripts
+ * and styles. Then deletes the files of the previous version. Only the worker writes these entries: an entry would be
+ * lost if the page that writes it were closed.
  */
-async function keepShell(): Promise<void> {
+async function keepVersion(): Promise<void> {
+  const id = exportId();
+  if (!id) return;
   const { serviceWorker } = navigator;
-  const { scope } = await serviceWorker.register("./sw.js");
+  await serviceWorker.register("./sw.js");
   if (!serviceWorker.controller) await new Promise((done) => serviceWorker.addEventListener("controllerchange", done, { once: true }));
-  const cache = await caches.open(`glgpt shell ${new URL(scope).pathname}`);
+  const { loader } = glgpt.own;
+  await loader.keep(await glgpt.later());
   const own = [...document.querySelectorAll<HTMLScriptElement | HTMLLinkElement>("script[src], link[rel=stylesheet]")];
-  const needed = own.map((e) => ("src" in e ? e.src : e.href));
-  const page = location.origin + location.pathname;
-  for (const url of [page, new URL("manifest.json", page).href, ...needed]) {
-    if (!(await cache.match(url))) await fetch(url);
-  }
-  for (const { url } of await cache.keys()) {
-    if (/\/assets\/index-[^/]*$/.test(url) && !needed.includes(url)) await cache.delete(url);
-  }
-  await glgpt.model.loader.keep(await glgpt.later());
+  const urls = [".", "manifest.json"].map((name) => new URL(name, document.baseURI).href);
+  urls.push(...own.map((e) => ("src" in e ? e.src : e.href)));
+  const { port1, port2 } = new MessageChannel();
+  const answer = new Promise<MessageEvent<boolean>>((resolve) => (port1.onmessage = resolve));
+  serviceWorker.controller!.postMessage({ id, urls }, [port2]);
+  if ((await answer).data) await loader.forget();
 }
 render(<App />, document.getElementById("app")!);

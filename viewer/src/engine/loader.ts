@@ -10,6 +10,13 @@ const MAX_MANIFEST_BYTES = 64 << 20;
 const MAX_JSON_BYTES = 512 << 20; // of an unpacked JSON file; about the maximum length of a string
 const REMEDY = "Reload the page, or export the model again.";
 
+/** Raised if the server has a newer export, because the files of two exports would be mixed. */
+export class Replaced extends PageError {
+  constructor() {
+    super("This page was replaced by a new export while it loaded. Reload the page.");
+  }
+}
+
 export interface Expected {
   bytes: number;
   sha256: string;
@@ -34,16 +41,26 @@ export class Loader {
     readonly manifest: Manifest,
     private readonly source: Source,
     private readonly cache: Cache | null,
+    private readonly text: Uint8Array<ArrayBuffer>, // of the manifest
   ) {
     this.progress.total = manifest.shards.reduce((sum, s) => sum + s.bytes, 0);
   }
 
-  static async open(source: Source): Promise<Loader> {
-    const text = await source.bytes("manifest.json", MAX_MANIFEST_BYTES).catch((error: unknown) => {
-      throw new PageError(`${reason(error)} ${REMEDY}`);
-    });
-    const manifest = parseManifest(parseJson(text, "manifest.json"));
-    return new Loader(manifest, source, source.cache === null ? null : await openCache(source.cache));
+  /** Reads the manifest. Raises Replaced where it is of another export than `id`; "": of any. */
+  static async open(source: Source, id = ""): Promise<Loader> {
+    const read = (fresh: boolean) =>
+      source.bytes("manifest.json", MAX_MANIFEST_BYTES, undefined, fresh).catch((error: unknown) => {
+        throw new PageError(`${reason(error)} ${REMEDY}`);
+      });
+    const fits = (read: unknown) => !id || (read as { export_id?: string } | null)?.export_id === id;
+    let text = await read(false);
+    let found = parseJson(text, "manifest.json");
+    if (!fits(found)) {
+      text = await read(true); // a cache on the way may have kept an earlier one
+      found = parseJson(text, "manifest.json");
+      if (!fits(found)) throw new Replaced();
+    }
+    return new Loader(parseManifest(found), source, source.cache === null ? null : await openCache(source.cache), text);
   }
 
   async json(name: string): Promise<unknown> {
@@ -85,7 +102,7 @@ export class Loader {
       next = this.fetched(i + 1);
       yield { pieces: list[i]!.pieces, data };
     }
-    void this.forget();
+    this.forget().catch(() => {}); // the next visit tries again
   }
 
   private fetched(i: number): Promise<Uint8Array<ArrayBuffer>> | null {
@@ -111,7 +128,7 @@ export class Loader {
     const key = keyOf(name, expected);
     const kept = await this.cache?.match(key).catch(() => undefined);
     if (kept) {
-      const data = new Uint8Array(await kept.arrayBuffer());
+      const data = new Uint8Array(await kept.arrayBuffer().catch(() => new ArrayBuffer(0))); // a damaged entry
       if (await matches(data, expected)) {
         this.progress.cached += onBytes ? data.length : 0;
         onBytes?.(data.length);
@@ -140,21 +157,42 @@ export class Loader {
         problem = reason(error);
       }
       onBytes?.(-got);
+      if (attempt === 1 && (await this.replaced())) throw new Replaced();
       if (attempt < TRIES) await new Promise((resolve) => setTimeout(resolve, 300 * attempt));
     }
     throw new PageError(`${name}, fetched ${TRIES} times: ${problem} ${REMEDY}`);
   }
 
-  /** Deletes the files of earlier exports at this address from the cache. */
-  private async forget(): Promise<void> {
+  /** True if the server has another manifest by now. */
+  private async replaced(): Promise<boolean> {
+    const text = await this.source.bytes("manifest.json", MAX_MANIFEST_BYTES, undefined, true).catch(() => this.text);
+    return text.length !== this.text.length || text.some((byte, i) => byte !== this.text[i]);
+  }
+
+  /** Deletes the files of earlier exports at this address, except those of the version that the service worker caches. */
+  async forget(): Promise<void> {
     if (!this.cache) return;
-    const known = new Set([...this.manifest.shards, ...Object.values(this.manifest.files)].map((e) => e.sha256));
+    const known = new Set([...digests(this.manifest), ...(await this.keptDigests())]);
     for (const request of await this.cache.keys()) {
       const digest = new URL(request.url).searchParams.get("sha256");
       if (digest && !known.has(digest)) await this.cache.delete(request);
     }
   }
+
+  /** The digests of the files that versions kept by the service worker name. */
+  private async keptDigests(): Promise<string[]> {
+    const shell = `${this.source.cache?.replace(/^glgpt /, "glgpt shell ")} `;
+    const found: string[] = [];
+    for (const cacheName of (await caches.keys()).filter((name) => name.startsWith(shell))) {
+      const manifest = await caches.match("./manifest.json", { cacheName });
+      if (manifest) found.push(...digests((await manifest.json()) as Manifest));
+    }
+    return found;
+  }
 }
+
+const digests = ({ shards, files }: Pick<Manifest, "shards" | "files">) =>
+  [...shards, ...Object.values(files)].map((e) => e.sha256);
 
 const keyOf = (name: string, { sha256 }: Expected) => `./${name}?sha256=${sha256}`;
 

@@ -1,34 +1,56 @@
-// Stores values such as the latest checkpoint in IndexedDB, so that a later visit can continue.
+// Stores the latest checkpoint of each run in IndexedDB, so that a later visit can continue.
 
 const NAME = "glgpt training";
 const STORE = "runs";
+const RUNS = "kept runs"; // when each was last kept, by id
+const LIVE_MS = 60_000; // without Web Locks, a run that was kept so recently is another tab's
+const CLAIM_MS = 500; // a page that is being left may still hold its run
+const FULL =
+  "its storage is full. The training continues; save the model before you leave, or free space: " +
+  "delete data of sites in the browser's settings, or files on the disk";
+const NONE = "it gives the page no storage, as in a private window. Save the model before you leave";
 
 function open(): Promise<IDBDatabase> {
   return new Promise((resolve, reject) => {
     const request = indexedDB.open(NAME, 1);
     request.onupgradeneeded = () => request.result.createObjectStore(STORE);
     request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(new Error("IndexedDB is not available"));
+    request.onerror = () => reject(new Error(request.error?.name === "QuotaExceededError" ? FULL : NONE));
   });
 }
 
-async function act<T>(mode: IDBTransactionMode, work: (store: IDBObjectStore) => IDBRequest<T>): Promise<T> {
+/** Does `work` in one transaction, so that all of it happens or nothing; resolves to what it gives to `done`. */
+async function act<T>(mode: IDBTransactionMode, work: (store: IDBObjectStore, done: (found: T) => void) => void): Promise<T> {
   const database = await open();
   try {
     return await new Promise<T>((resolve, reject) => {
       const transaction = database.transaction(STORE, mode);
-      const request = work(transaction.objectStore(STORE));
-      transaction.oncomplete = () => resolve(request.result);
-      transaction.onabort = transaction.onerror = () =>
-        reject(new Error(transaction.error?.message ?? "the IndexedDB transaction failed"));
+      let found: T;
+      transaction.oncomplete = () => resolve(found);
+      transaction.onabort = () => {
+        const { name, message } = transaction.error ?? {};
+        reject(new Error(name === "QuotaExceededError" ? FULL : message || "IndexedDB failed"));
+      };
+      work(transaction.objectStore(STORE), (value) => (found = value));
     });
   } finally {
     database.close();
   }
 }
 
+const one = <T>(mode: IDBTransactionMode, work: (store: IDBObjectStore) => IDBRequest<T>) =>
+  act<T>(mode, (store, done) => {
+    const request = work(store);
+    request.onsuccess = () => done(request.result);
+  });
+
+type Times = Map<string, number>;
+
 /** Stores an export's values by key. `place`, the export's address, separates exports on the same host. */
 export class Store {
+  private claimed = "";
+  private release = () => {};
+
   constructor(private readonly place: string) {}
 
   private key(key: string): string {
@@ -37,14 +59,107 @@ export class Store {
 
   /** Writes a value completely or not at all. Throws if the browser stores nothing or its disk is full. */
   async keep(key: string, value: unknown): Promise<void> {
-    await act("readwrite", (store) => store.put(value, this.key(key)));
+    await one("readwrite", (store) => store.put(value, this.key(key)));
   }
 
   async kept<T>(key: string): Promise<T | undefined> {
-    return (await act("readonly", (store) => store.get(this.key(key)) as IDBRequest<T | undefined>)) ?? undefined;
+    return (await one("readonly", (store) => store.get(this.key(key)) as IDBRequest<T | undefined>)) ?? undefined;
   }
 
   async forget(key: string): Promise<void> {
-    await act("readwrite", (store) => store.delete(this.key(key)));
+    await one("readwrite", (store) => store.delete(this.key(key)));
+  }
+
+  /** Keeps a checkpoint of a run, and the run where it is new, in place of runs that no tab has open. */
+  async keepRun(id: string, run: unknown, checkpoint: unknown): Promise<void> {
+    await this.claim(id);
+    const live = await this.live();
+    await this.change(live, id, (store, times) => {
+      if (!times.has(id)) store.put(run, this.key(`run ${id}`));
+      store.put(checkpoint, this.key(`checkpoint ${id}`));
+      times.set(id, Date.now());
+    });
+  }
+
+  /** The latest kept run that no other tab has open and that `suits`; it is then this tab's. */
+  async takeRun<T extends { run: unknown; checkpoint: unknown }>(suits: (run: T["run"]) => boolean): Promise<T | null> {
+    const times = (await this.kept<Times>(RUNS)) ?? new Map<string, number>();
+    for (const [id] of [...times].sort(([, a], [, b]) => b - a)) {
+      const before = this.claimed;
+      if (!(await this.claim(id))) continue;
+      const found = await act<Partial<T>>("readonly", (store, done) => {
+        const run = store.get(this.key(`run ${id}`)) as IDBRequest<T["run"]>;
+        const checkpoint = store.get(this.key(`checkpoint ${id}`)) as IDBRequest<T["checkpoint"]>;
+        checkpoint.onsuccess = () => done({ run: run.result, checkpoint: checkpoint.result } as Partial<T>);
+      });
+      if (found.run && found.checkpoint && suits(found.run)) return found as T;
+      if (before !== id) this.leave();
+    }
+    return null;
+  }
+
+  /** Forgets this tab's run, and those that no tab has open. */
+  async forgetRuns(): Promise<void> {
+    const own = this.claimed;
+    this.leave();
+    const live = await this.live();
+    live?.delete(own);
+    await this.change(live, "", () => {});
+  }
+
+  /** Changes the list of runs in one transaction, in which runs that are neither `live` nor `own` are deleted. */
+  private async change(live: ReadonlySet<string> | null, own: string, work: (store: IDBObjectStore, times: Times) => void): Promise<void> {
+    await act("readwrite", (store) => {
+      const request = store.get(this.key(RUNS)) as IDBRequest<Times | undefined>;
+      request.onsuccess = () => {
+        const times = request.result ?? new Map<string, number>();
+        for (const [id, time] of times) {
+          if (id === own || live?.has(id) || (!live && Date.now() - time < LIVE_MS)) continue;
+          store.delete(this.key(`run ${id}`));
+          store.delete(this.key(`checkpoint ${id}`));
+          times.delete(id);
+        }
+        work(store, times);
+        store.put(times, this.key(RUNS));
+      };
+    });
+  }
+
+  private lock(id: string): string {
+    return `glgpt run ${this.key(id)}`;
+  }
+
+  /** Makes a run this tab's until it takes another or is closed; false: another tab has it open. */
+  private async claim(id: string): Promise<boolean> {
+    if (this.claimed === id) return true;
+    const locks = navigator.locks as LockManager | undefined;
+    const got = await new Promise<(() => void) | null>((resolve) => {
+      if (!locks) {
+        resolve(() => {}); // a page that is not served securely
+        return;
+      }
+      const hold = () => new Promise<void>((done) => resolve(done));
+      locks
+        .request(this.lock(id), { signal: AbortSignal.timeout(CLAIM_MS) }, hold)
+        .catch((error: unknown) => resolve((error as Error).name === "SecurityError" ? () => {} : null));
+    });
+    if (!got) return false;
+    this.leave();
+    [this.claimed, this.release] = [id, got];
+    return true;
+  }
+
+  private leave(): void {
+    this.release();
+    [this.claimed, this.release] = ["", () => {}];
+  }
+
+  /** The runs that tabs have open; null: the browser does not say. */
+  private async live(): Promise<Set<string> | null> {
+    const locks = navigator.locks as LockManager | undefined;
+    if (!locks) return null;
+    const { held = [] } = await locks.query().catch((): LockManagerSnapshot => ({}));
+    const start = this.lock("");
+    return new Set(held.flatMap(({ name = "" }) => (name.startsWith(start) ? [name.slice(start.length)] : [])));
   }
 }

@@ -69,8 +69,6 @@ interface Run {
   kernel?: string;
 }
 
-type Kept = Checkpoint & { run: string };
-
 /** The curves of the previous training, for comparison. */
 export interface Earlier {
   /** Its text, size and learning rate. */
@@ -80,8 +78,6 @@ export interface Earlier {
 }
 
 const SHARE = 0.6; // the speed of a step relative to that of its products: 0.5 on an H200, 0.7 on software GL
-const RUN = "run";
-const STATE = "checkpoint";
 const EARLIER = "earlier";
 const LEAST = 5; // minimum points of a curve that is saved
 const MOST = 1000; // approximate maximum points that are saved
@@ -178,11 +174,9 @@ export class Training {
   private async restored(): Promise<Session | null> {
     await this.ready();
     this.earlier ??= (await this.store.kept<Earlier>(EARLIER).catch(() => undefined)) ?? null;
-    const run = await this.store.kept<Run>(RUN).catch(() => undefined);
-    const state = await this.store.kept<Kept>(STATE).catch(() => undefined);
-    if (!run || !state || state.run !== run.id) return null;
-    if (!this.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer)) return null;
-    return this.open(run, state);
+    const offered = (run: Run) => this.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer);
+    const kept = await this.store.takeRun<{ run: Run; checkpoint: Checkpoint }>(offered).catch(() => null);
+    return kept && this.open(kept.run, kept.checkpoint);
   }
 
   /** Reads a saved model and finds its size. Throws PageError if this page has no program for it. */
@@ -404,11 +398,7 @@ export class Training {
 
   private async keep(run: Run, checkpoint: Checkpoint): Promise<void> {
     try {
-      if ((await this.store.kept<Run>(RUN))?.id !== run.id) {
-        await this.store.forget(STATE);
-        await this.store.keep(RUN, run);
-      }
-      await this.store.keep(STATE, { ...checkpoint, run: run.id } satisfies Kept);
+      await this.store.keepRun(run.id, run, checkpoint);
       this.unkept = "";
     } catch (error) {
       this.unkept = error instanceof Error ? error.message : String(error); // training continues unsaved
@@ -421,7 +411,7 @@ export class Training {
       this.leaveCurves();
       await this.session?.close();
       this.session = null;
-      await Promise.allSettled([this.store.forget(RUN), this.store.forget(STATE)]);
+      await this.store.forgetRuns().catch(() => {}); // nothing was kept
       this.listeners.forEach((listen) => listen());
     });
   }

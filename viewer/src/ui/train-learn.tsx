@@ -284,7 +284,7 @@ function Progress() {
         height={130}
         curves={[{ name: "gradient", color: "--good", values: some(points.map((p) => p.gradNorm)) }]}
       />
-      <p class="dim">
+      <p class="dim" role={engine().training.unkept ? "status" : undefined}>
         {engine().training.unkept
           ? `This browser stores no checkpoint: ${engine().training.unkept}.`
           : "A checkpoint is stored in this browser every 20 s: you can close the page and continue another day."}
