@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
       start and the browsers all share it.
     - Each of n workers computes with 1/n of the processors.
     - Mesa draws in the thread that calls it (but for the tests that measure alone): its own threads use freed memory
-      at times, which ended Chromium's GPU process about once in 50 tests (docs/decisions.md).
+      at times, which ended Chromium's GPU process about once in 50 tests (docs/design/decisions/page.md).
     - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -80,7 +80,7 @@ def run_bench(
     context: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The whole bench; its schema is documented in docs/performance.md. `model` None is a random-weight GPT-2 124M.
+    """The whole bench; its schema is documented in docs/reference/cli.md. `model` None is a random-weight GPT-2 124M.
 
     `quick` takes fewer rounds and leaves the 1024-row products out. So does a machine on which all would take more than
     `seconds`: rounds are fewer, and shapes that would not fit are left out. `report` is told what is being measured.

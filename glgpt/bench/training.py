@@ -33,7 +33,7 @@ def run_bench_train(
     report: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> dict[str, Any]:
-    """A row for each preset (none: nano and small); its schema is documented in docs/performance.md.
+    """A row for each preset (none: nano and small); its schema is documented in docs/reference/cli.md.
 
     Where all would take more than `seconds`, rounds are fewer. Raises GlgptError for an unknown preset.
     """

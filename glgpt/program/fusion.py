@@ -1,6 +1,6 @@
 """Horizontal fusion: passes of one shader that do not depend on each other become one pass.
 
-A small pass costs its start, not its work (docs/decisions.md), and a training step has dozens of passes that differ in
+A small pass costs its start, not its work, and a training step has dozens of passes that differ in
 their textures alone: AdamW of each vector, the last step of each bias's gradient, a transposed weight for each block. A
 fused shader runs the text once for each of them, and writes to the colour attachments of all. XLA fuses an optimizer's
 updates in the same way.

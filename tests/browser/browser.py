@@ -1,4 +1,4 @@
-"""A Chromium without a window, and folders on a loopback server: for the tests, `measure.py` and `docs/pictures.py`."""
+"""A Chromium without a window, folders on a loopback server: for tests, `measure.py` and `scripts/pictures.py`."""
 
 from __future__ import annotations
 

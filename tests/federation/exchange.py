@@ -1,4 +1,6 @@
-"""How much of a round is not training: what is sent, combined, evaluated and waited for. See docs/federation.md.
+"""How much of a round is not training: what is sent, combined, evaluated and waited for.
+
+The results are in docs/design/performance.md.
 
     python tests/federation/exchange.py TEXT [--clients 4] [--rounds 3] [--local-steps 100] [--device software]
 

@@ -1,4 +1,4 @@
-"""Kills a federation's processes at random moments and says what each kill costs: see docs/federation.md.
+"""Kills a federation's processes at random moments and says what each kill costs: see docs/design/performance.md.
 
     python tests/federation/kills.py [--count 20] [--only superlink,serve] [--seed 0] [--away 90]
 

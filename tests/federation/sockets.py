@@ -1,4 +1,4 @@
-"""What many sockets cost a gateway: its memory and processor time, see docs/federation.md.
+"""What many sockets cost a gateway: its memory and processor time, see docs/design/performance.md.
 
     python tests/federation/sockets.py [--clients 100] [--rounds 3] [--whole] [--at-once]
 

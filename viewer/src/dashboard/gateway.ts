@@ -1,4 +1,4 @@
-// The host's REST calls to a gateway, and what they return. See docs/federation.md.
+// The host's REST calls to a gateway, and what they return. See docs/reference/protocols.md.
 
 export interface Device {
   number: number;

@@ -1,4 +1,4 @@
-// The messages of docs/split.md: a line of JSON and a payload, and hidden states as bytes.
+// The messages of docs/reference/protocols.md: a line of JSON and a payload, and hidden states as bytes.
 
 import { PageError } from "../gl/errors";
 import { fromHalf, half } from "./formats";

@@ -1,4 +1,4 @@
-// A page in a federation: the socket to the gateway, and the rounds that it trains. See docs/federation.md.
+// A page in a federation: the socket to the gateway, and the rounds that it trains. See docs/reference/protocols.md.
 
 import { pause, sleep } from "../gl/wait";
 import { must, PageError } from "../gl/errors";

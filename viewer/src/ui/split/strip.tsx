@@ -83,7 +83,7 @@ function said(): string {
   }
 }
 
-// docs/split.md, "What a hidden state gives away"
+// docs/guide/split.md, "What a hidden state gives away"
 const LEAK = "In the model that glgpt comes with, a linear map recovers 95 to 99% of the tokens, wherever the cut is.";
 const WHEN = { slow: null, always: true, never: false };
 

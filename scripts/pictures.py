@@ -1,11 +1,11 @@
 """Makes the pictures in docs/images anew, of the embedded model and the page as they are now.
 
-    python docs/pictures.py                          all of them
-    python docs/pictures.py page-text head           these
-    python docs/pictures.py --out out/pictures       elsewhere, to compare
+    python scripts/pictures.py                          all of them
+    python scripts/pictures.py page-text head           these
+    python scripts/pictures.py --out out/pictures       elsewhere, to compare
 
 `attention` and `head` are what `glgpt dump` draws; a `page-…` is a shot of the exported page in Chromium (`make viewer`
-builds it). `nano-loss.png` is of a run of 2,000 steps (docs/training.md) and stays as it is.
+builds it). `nano-loss.png` is of a run of 2,000 steps (docs/guide/train.md) and stays as it is.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def page_cut(studio: Studio) -> None:
     """A layer that looks at the token before alone: both texts, and what became of each word."""
     with studio.page("#tokens=60&layer=2&head=mean", 700, "Attention") as page:
         page.get_by_label("Looks at").select_option("previous")
-        page.wait_for_function("document.querySelector('.intervention-bar .parting')")
+        page.wait_for_function("document.querySelector('.cut-bar .parting')")
         page.get_by_role("button", name="Compare the texts").click()
         page.wait_for_function(f"{WRITTEN} && document.querySelector('.compared .verdict')")
         page.evaluate("scrollTo(0, 0)")
