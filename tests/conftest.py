@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
       browsers all share it.
     - Each of n workers computes with 1/n of the processors.
     - Mesa draws in the thread that calls it (except in tests that measure alone): its own threads sometimes use freed
-      memory, which ended Chromium's GPU process about once in 50 tests (docs/decisions.md).
+      memory, which ended Chromium's GPU process about once in 50 tests (docs/design/decisions/page.md).
     - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -37,9 +37,10 @@ def test_every_file_it_names_exists() -> None:
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), target
 
 
-def test_the_table_of_rooms_is_that_of_the_packages() -> None:
-    for package in re.findall(r"`(glgpt/\w+)/", section("Rooms")):
-        assert f"`{package.removeprefix('glgpt/')}/`" in (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+def test_the_find_it_table_names_packages_of_the_architecture() -> None:
+    for package in re.findall(r"`(glgpt/\w+)/", section("Packages")):
+        table = (ROOT / "docs/design/architecture.md").read_text(encoding="utf-8")
+        assert f"`{package.removeprefix('glgpt/')}/`" in table
 
 
 def recorded() -> list[str]:
@@ -111,7 +112,7 @@ def test_a_view_is_where_the_list_says() -> None:
     state = (ROOT / "viewer/src/ui/state.ts").read_text(encoding="utf-8")
     views = re.findall(r'"(\w+)"', re.search(r"export const VIEWS = \[(.*?)\]", state, re.DOTALL)[1])  # type: ignore[index]
     app = (ROOT / "viewer/src/ui/app.tsx").read_text(encoding="utf-8")
-    tabs = (ROOT / "docs/page.md").read_text(encoding="utf-8").lower()
+    tabs = (ROOT / "docs/guide/page.md").read_text(encoding="utf-8").lower()
     for view in views:
         assert f"{view}: " in app and (ROOT / f"viewer/src/ui/{view}.tsx").is_file(), view
         assert f"| {view} |" in tabs, view

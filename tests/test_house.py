@@ -36,7 +36,7 @@ def test_the_readme_type_checks(tmp_path: Path) -> None:
 
 
 def test_locks_hold_pins_only() -> None:
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-dev.lock", "requirements-docs.lock"):
         for line in (ROOT / name).read_text().splitlines():
             assert re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [a-z_]+ .+)?", line), f"{name}: {line}"
 

@@ -80,7 +80,7 @@ def run_bench(
     context: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Runs the whole benchmark; docs/performance.md documents the result.
+    """Runs the whole benchmark; docs/reference/cli.md documents the result.
 
     Without a `model` it measures a GPT-2 124M with random weights. `quick` uses fewer rounds and omits the products of
     1024 rows. If everything would take more than `seconds`, there are fewer rounds too, and shapes that would take too

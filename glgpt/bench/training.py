@@ -33,7 +33,7 @@ def run_bench_train(
     report: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Measures training steps of each preset (default: nano and small); docs/performance.md documents the result.
+    """Measures training steps of each preset (default: nano and small); docs/reference/cli.md documents the result.
 
     There are fewer rounds if all would take more than `seconds`. Raises GlgptError for an unknown preset.
     """

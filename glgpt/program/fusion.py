@@ -1,6 +1,6 @@
 """Horizontal fusion: combines passes that use the same shader and do not depend on each other into one pass.
 
-The cost of a small pass is its start, not its work (docs/decisions.md), and a training step has dozens of passes that
+The cost of a small pass is its start, not its work, and a training step has dozens of passes that
 differ only in their textures: AdamW of each vector, the last step of each bias's gradient, a transposed weight for each
 block. A fused shader runs the text once for each of them and writes to the colour attachments of all. XLA fuses an
 optimizer's updates in the same way.

@@ -1,4 +1,4 @@
-"""Helpers to open exported pages in a headless Chromium: for the tests, `measure.py` and `docs/pictures.py`."""
+"""Helpers to open exported pages in a headless Chromium: for the tests, `measure.py` and `scripts/pictures.py`."""
 
 from __future__ import annotations
 

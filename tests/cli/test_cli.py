@@ -360,7 +360,7 @@ def test_sampling_options_are_checked_before_the_model_loads(options: list[str],
 
 
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
-DOCUMENTS += sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md"), *ROOT.glob("weights/*/*.md")])
+DOCUMENTS += sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md"), *ROOT.glob("weights/*/*.md")])
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -30,7 +30,7 @@ from glgpt.training.settings import PRESETS, settings_for
 
 Capture = pytest.CaptureFixture[str]
 SHAPE = "--n-layer 1 --n-embd 8 --n-head 1 --context 16 --batch 4".split()
-DOCS = Path(__file__).parents[2] / "docs/training.md"
+DOCS = Path(__file__).parents[2] / "docs/guide/train.md"
 
 
 def vocabulary(tokenizer: str) -> int:

@@ -1,4 +1,4 @@
-"""Measures how much of a round is overhead: sending, combining, evaluating, waiting. See docs/federation.md.
+"""Measures how much of a round is overhead: sending, combining, evaluating, waiting. See docs/design/performance.md.
 
     python tests/federation/exchange.py TEXT [--clients 4] [--rounds 3] [--local-steps 100] [--device software]
 

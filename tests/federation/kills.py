@@ -1,4 +1,4 @@
-"""Kills a federation's processes at random moments and measures the cost of each kill: see docs/federation.md.
+"""Kills a federation's processes at random moments and measures the cost of each kill: see docs/design/performance.md.
 
     python tests/federation/kills.py [--count 20] [--only superlink,serve] [--seed 0] [--away 90]
 

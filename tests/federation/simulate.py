@@ -1,4 +1,6 @@
-"""Simulates a federation of many clients on one device, by the rules of `glgpt.federation`: see docs/federation.md.
+"""Simulates a federation of many clients on one device, by the rules of `glgpt.federation`.
+
+The results are in docs/design/performance.md.
 
     python tests/federation/simulate.py TEXT --clients 100 --asked 10 --drop 0.3 --local-steps 10 --steps 1000
 

@@ -1,4 +1,4 @@
-"""Measures what many sockets cost a gateway in memory and processor time: see docs/federation.md.
+"""Measures what many sockets cost a gateway in memory and processor time: see docs/design/performance.md.
 
     python tests/federation/sockets.py [--clients 100] [--rounds 3] [--whole] [--at-once]
 

@@ -1,4 +1,4 @@
-"""The loss stated in README, measured over all of the validation text."""
+"""The loss that docs/guide/evaluate.md states, measured over all of the validation text."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_readme_states_the_loss_of_all_tokens() -> None:
-    """Runs README's command; `tests/inspection/test_evaluate.py` compares the first windows with float64."""
+def test_the_guide_states_the_loss_of_all_tokens() -> None:
+    """Runs the guide's command; `tests/inspection/test_evaluate.py` compares the first windows with float64."""
     stated = re.search(
-        r"^([\d.]+) nats/token, ([\d.]+) bits/byte", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE
+        r"^([\d.]+) nats/token, ([\d.]+) bits/byte", (ROOT / "docs/guide/evaluate.md").read_text("utf-8"), re.MULTILINE
     )
     assert stated
     text = ROOT / "tests/data/shakespeare-validation.txt"

@@ -1,4 +1,4 @@
-// The REST calls to a gateway and the types that they return. See docs/federation.md.
+// The REST calls to a gateway and the types that they return. See docs/reference/protocols.md.
 
 export interface Device {
   number: number;

@@ -1,4 +1,4 @@
-// Encodes the messages of docs/split.md (a JSON header and a payload) and the bytes of hidden states.
+// Encodes the messages of docs/reference/protocols.md (a JSON header and a payload) and the bytes of hidden states.
 
 import { PageError } from "../gl/errors";
 import { fromHalf, half } from "./formats";

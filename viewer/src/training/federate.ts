@@ -1,4 +1,4 @@
-// A page as a member of a federation: connects to the gateway and trains rounds. See docs/federation.md.
+// A page as a member of a federation: connects to the gateway and trains rounds. See docs/reference/protocols.md.
 
 import { pause, sleep } from "../gl/wait";
 import { must, PageError } from "../gl/errors";

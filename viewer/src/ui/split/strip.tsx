@@ -83,7 +83,7 @@ function said(): string {
   }
 }
 
-// docs/split.md, "What a hidden state gives away"
+// docs/guide/split.md, "What a hidden state gives away"
 const LEAK = "For glgpt's own model, a linear map recovers 95 to 99% of the tokens at any split point.";
 const WHEN = { slow: null, always: true, never: false };
 

@@ -1,11 +1,11 @@
 """Makes the pictures in docs/images from the current embedded model and page.
 
-    python docs/pictures.py                          make all pictures
-    python docs/pictures.py page-text head           make these
-    python docs/pictures.py --out out/pictures       write to another folder, to compare
+    python scripts/pictures.py                          make all pictures
+    python scripts/pictures.py page-text head           make these
+    python scripts/pictures.py --out out/pictures       write to another folder, to compare
 
 `glgpt dump` draws `attention` and `head`. Each `page-…` is a screenshot of the exported page in Chromium (build the
-page with `make viewer`). `nano-loss.png`, from a run of 2,000 steps (docs/training.md), is not made here.
+page with `make viewer`). `nano-loss.png`, from a run of 2,000 steps (docs/guide/train.md), is not made here.
 """
 
 from __future__ import annotations

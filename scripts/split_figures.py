@@ -1,10 +1,12 @@
-"""Measures the results in docs/split.md: what rounding hidden states costs, what they reveal, a split model's speed.
+"""Measures the results in docs/design/performance.md: what rounding hidden states costs, what they reveal, a split model's speed.
 
-python docs/split_figures.py loss [MODEL] [--windows 5]
-python docs/split_figures.py probe [MODEL]
-python docs/split_figures.py distance
-python docs/split_figures.py token [MODEL] [--device gpu] [--blocks 6-11] [--wire f16]
-python docs/split_figures.py sessions [MODEL] [--device gpu] [--blocks 1-11] [--dtype f16]
+The results are in docs/design/performance.md and docs/guide/split.md.
+
+python scripts/split_figures.py loss [MODEL] [--windows 5]
+python scripts/split_figures.py probe [MODEL]
+python scripts/split_figures.py distance
+python scripts/split_figures.py token [MODEL] [--device gpu] [--blocks 6-11] [--wire f16]
+python scripts/split_figures.py sessions [MODEL] [--device gpu] [--blocks 1-11] [--dtype f16]
 
 MODEL is a folder or a Hub name. Without it, `loss` and `probe` use the embedded model; `token` and `sessions` use
 random weights of GPT-2's 124M shape.
