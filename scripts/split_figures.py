@@ -1,4 +1,4 @@
-"""Measures the results in docs/design/performance.md: what rounding hidden states costs, what they reveal, a split model's speed.
+"""Measures a split model: what rounding hidden states costs, what they reveal, and its speed.
 
 The results are in docs/design/performance.md and docs/guide/split.md.
 
