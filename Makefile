@@ -73,6 +73,7 @@ lint-python: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_wording.py $(if $(shell git rev-parse -q --verify origin/main 2>/dev/null),--commits origin/main)
 
 lint-page: node
 	$(NPM) run lint

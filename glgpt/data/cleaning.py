@@ -19,7 +19,7 @@ _RUN = re.compile(r"\n{3,}")
 
 @dataclass(frozen=True)
 class Removed:
-    """What a step changed: the number of characters that it removed, and of places where it did."""
+    """The changes of a cleaning step: the number of characters that it removed, and of places where it did."""
 
     step: str
     characters: int

@@ -34,7 +34,7 @@ void main() {
 
 @dataclass(frozen=True)
 class Options:
-    """How shaders are built on a device: the header, how a texel is fetched, and how float texels are stored.
+    """The way shaders are built on a device: their header, texel fetches and the storage of float texels.
 
     With `packing`, packHalf2x16 and unpackHalf2x16 convert float16, otherwise integer operations.
     """

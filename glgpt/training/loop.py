@@ -183,7 +183,7 @@ class Loop:
         return time.perf_counter() - self._begun - self._other
 
     def _take(self, results: Sequence[StepResult], evaluated: bool = False) -> None:
-        """Logs steps whose results have arrived; with `evaluated`, the last validation is theirs."""
+        """Logs steps whose results have arrived; with `evaluated`, the last validation belongs to them."""
         for result in results:
             nats, bits = self.validation if evaluated and self.validation else (None, None)
             self.last = Step(

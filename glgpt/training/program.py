@@ -28,7 +28,7 @@ SLOTS = 256  # maximum micro-batches of a step; a texture holds a loss for each,
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a recorded training step depends on, except the model.
+    """Everything that a recorded training step depends on, except the model.
 
     A step runs `batch` sequences of `context` tokens, `accumulate` times; `betas`, `eps` and `weight_decay` (of
     matrices) are AdamW's; `clip` is the maximum norm of all gradients together (0: no clipping); `dropout` and

@@ -87,8 +87,8 @@ def micro_batches(
 ) -> MicroBatches:
     """Returns ids and targets `[n, T]` as `count` micro-batches of `[batch, context]`, padded with targets of -1.
 
-    Padding comes after a row's tokens, which attend only to earlier tokens, so it changes no logit of theirs; a target
-    of -1 adds nothing to a loss or a gradient. Raises GlgptError if the arrays are larger.
+    Padding comes after a row's tokens, which attend only to earlier tokens, so it does not change their logits; a
+    target of -1 adds nothing to a loss or a gradient. Raises GlgptError if the arrays are larger.
     """
     rows, (n, length) = count * batch, inputs.shape
     if n > rows or length > context:

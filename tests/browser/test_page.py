@@ -226,7 +226,7 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
     page.evaluate("glgpt.ready")
     script = """async () => {
       const { model } = glgpt, whole = model.player.draws('prefill_16');
-      model.wishes.drawFlops = 5e5;
+      model.modelOptions.drawFlops = 5e5;
       await model.build();
       return [whole, model.player.draws('prefill_16')];
     }"""

@@ -33,7 +33,7 @@ TEXTS = [
     "NaN",
     "0",
 ]
-# What a tokenizer may mistake, each to be repeated: kinds of characters, and texts that look like tokens.
+# Pieces that a tokenizer may mistake, each to be repeated: kinds of characters, and texts that look like tokens.
 UNITS = [
     "a", "A", "1", " ", "-", "'", "\n", "\r\n", "\t", "\0", "\x1c", "\x1b[2J", "\x85",
     "\xa0", "\xad", "\u1680", "\u2028", "\u3000", "\u200b", "\u200d", "\u202e", "\ufeff",

@@ -48,7 +48,7 @@ def test_guided_fuzzing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class PanicException(BaseException):
-    """What a library in Rust raises where it panics."""
+    """Stands for the exception of a Rust library that panics."""
 
 
 class Broken:
@@ -109,7 +109,7 @@ def test_a_case_that_hangs_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tm
         if not process.exists() or ") Z " in process.read_text():
             return
         time.sleep(0.1)
-    raise AssertionError("the process goes on")
+    raise AssertionError("the process continues")
 
 
 def test_an_interrupt_from_the_keyboard_is_not_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ TEXTS = (
 )
 LONGEST = 200_000  # characters of a text of parts
 TRAINED = 50_000  # characters of one that a tokenizer is trained on
-RECOUNTED = 4000  # and of one whose merges are counted once more
+RECOUNTED = 4000  # and of one whose merges are counted again
 
 
 # Files
@@ -175,7 +175,7 @@ def _tokenize(folder: Path) -> None:
     stream = StreamDecoder(tokenizer)
     if "".join(map(stream.push, ids)) + stream.flush() != tokenizer.decode(ids):
         raise Difference(f"{text[:40]!r} decodes to another text token by token")
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair is no character
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair is not a character
     if tokenizer.split and not document["normalizer"] and tokenizer.decode(ids) != whole:
         raise Difference(f"{text[:40]!r} decodes to another text")
     _same(ids, _library(folder).encode(whole, add_special_tokens=False).ids, text)
@@ -214,7 +214,7 @@ def _train(folder: Path) -> None:
 
 
 def merges_by_recounting(text: str, size: int) -> list[tuple[str, str]]:
-    """Learns at most so many merges as make `size` tokens, by counting all pairs again after each merge."""
+    """Learns merges until there are `size` tokens, by counting all pairs again after each merge."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     split, words = ByteLevel(add_prefix_space=False), Counter[tuple[str, ...]]()

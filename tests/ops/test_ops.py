@@ -41,7 +41,7 @@ EPS = FORMATS["f32"].spacing
 
 @dataclass(frozen=True)
 class Style:
-    """How tensors with many rows are tiled and stored, how shaders are built, and the limits of the device.
+    """The tiling and storage of tensors with many rows, the way shaders are built, and the device's limits.
 
     `weights` is the format of weights if it differs from that of rows.
     """

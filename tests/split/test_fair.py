@@ -87,7 +87,7 @@ def busy(engine: Any, name: str = "another") -> Iterator[None]:
 
 
 def test_the_client_that_has_used_the_least_time_runs_next() -> None:
-    """Fails if a client's many long jobs run before another client's job because they were submitted first."""
+    """Fails if a client's many long jobs delay another client's job that was submitted later."""
     ran: list[str] = []
     turns: BatchingExecutor[str] = BatchingExecutor(
         "test", lambda jobs: [ran.append("".join(jobs))] * len(jobs), lambda: 3

@@ -39,7 +39,7 @@ export interface GenerateOptions {
   /** Tokens already sampled with this seed: the text continues as if it had not stopped. */
   drawn?: number;
   stop?: string;
-  /** How many of the most likely tokens to report to `onToken`. */
+  /** Number of the most likely tokens to report to `onToken`. */
   alternatives?: number;
   onToken?: (token: Token & { text: string }) => void;
   signal?: AbortSignal;

@@ -25,7 +25,7 @@ export interface Expected {
 export interface Progress {
   done: number;
   total: number;
-  /** How many of the bytes came from the browser's cache. */
+  /** Number of bytes that came from the browser's cache. */
   cached: number;
   /** Number of compiled shaders, out of `shaders`; both are 0 before compilation begins. */
   compiled: number;

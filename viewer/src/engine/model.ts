@@ -149,7 +149,7 @@ export class Model {
   private constructor(
     readonly device: Device,
     readonly loader: Loader,
-    readonly wishes: ModelOptions,
+    readonly modelOptions: ModelOptions,
     readonly manifest: Manifest,
     private readonly weights: Weights | null = null,
   ) {
@@ -219,11 +219,11 @@ export class Model {
     return this.manifest.split?.head === "page";
   }
 
-  static async load(device: Device, loader: Loader, wishes: ModelOptions = {}): Promise<Model> {
-    const model = new Model(device, loader, wishes, loader.manifest);
+  static async load(device: Device, loader: Loader, modelOptions: ModelOptions = {}): Promise<Model> {
+    const model = new Model(device, loader, modelOptions, loader.manifest);
     const start = performance.now();
     const { manifest } = model;
-    const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
+    const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);
     const fitting = manifest.recordings.filter((r) => r.draw_buffers <= buffers);
     if (!fitting.length) {
       const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
@@ -235,8 +235,8 @@ export class Model {
       model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
     }
     await model.kept(async () => {
-      const storage = wishes.storage ?? device.storage;
-      model.choices = { device, recordings: fitting, storage, tuning: manifest.tuning, forced: wishes.fetch };
+      const storage = modelOptions.storage ?? device.storage;
+      model.choices = { device, recordings: fitting, storage, tuning: manifest.tuning, forced: modelOptions.fetch };
       const chosen = choose(model.choices);
       model.probe = chosen.measured;
       model.guessedKernel = chosen.measured === null;
@@ -272,7 +272,7 @@ export class Model {
 
   /** Loads another model on the same device with a given recording. `onCompiled` is called as its shaders compile. */
   async beside(about: Beside, onCompiled: (compiled: number, shaders: number) => void = () => {}): Promise<Model> {
-    const model = new Model(this.device, this.loader, this.wishes, about.manifest, about.weights);
+    const model = new Model(this.device, this.loader, this.modelOptions, about.manifest, about.weights);
     const start = performance.now();
     Object.assign(model, { tokenizer: about.tokenizer, recording: about.recording, options: this.options });
     model.programs = about.programs;
@@ -459,7 +459,7 @@ export class Model {
 
   /** Maximum operations of one draw. */
   get drawFlops(): number {
-    return this.wishes.drawFlops ?? this.manifest.tuning.draw_flops;
+    return this.modelOptions.drawFlops ?? this.manifest.tuning.draw_flops;
   }
 
   /** True if the context was lost and the model was not built again. */

@@ -27,7 +27,7 @@ export class Several {
     return entries.filter((name) => !name.startsWith("restore_"));
   }
 
-  /** Bytes of its own textures. */
+  /** Bytes of the textures that it allocated. */
   get bytes(): number {
     return this.player.ownBytes;
   }

@@ -16,7 +16,7 @@ export interface Limits {
   uniformBlock: number;
 }
 
-/** What a device needs from its document. Without a document, it uses an OffscreenCanvas and plain timers. */
+/** The parts of its document that a device needs. Without a document, it uses an OffscreenCanvas and plain timers. */
 export interface Host {
   /** Creates a canvas, for browsers whose OffscreenCanvas has no WebGL2. */
   canvas(): HTMLCanvasElement;

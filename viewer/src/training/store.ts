@@ -70,7 +70,7 @@ export class Store {
     await one("readwrite", (store) => store.delete(this.key(key)));
   }
 
-  /** Keeps a checkpoint of a run, and the run where it is new, in place of runs that no tab has open. */
+  /** Stores a checkpoint of a run, and the run itself if it is new. Replaces runs that no tab has open. */
   async keepRun(id: string, run: unknown, checkpoint: unknown): Promise<void> {
     await this.claim(id);
     const live = await this.live();
@@ -81,7 +81,7 @@ export class Store {
     });
   }
 
-  /** The latest kept run that no other tab has open and that `suits`; it is then this tab's. */
+  /** Claims and returns the latest stored run that no other tab has open and that `suits`. */
   async takeRun<T extends { run: unknown; checkpoint: unknown }>(suits: (run: T["run"]) => boolean): Promise<T | null> {
     const times = (await this.kept<Times>(RUNS)) ?? new Map<string, number>();
     for (const [id] of [...times].sort(([, a], [, b]) => b - a)) {

@@ -351,8 +351,8 @@ export class Training {
 
   /** Returns a size's programs for the kernel chosen for this device, or for the one that a training began with. */
   private suiting(offer: Offer, kept?: string): Offer["programs"][number] {
-    const { device, recording, wishes } = this.model();
-    const buffers = Math.min(device.limits.drawBuffers, wishes.drawBuffers ?? Infinity);
+    const { device, recording, modelOptions } = this.model();
+    const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);
     const fitting = offer.programs.filter((p) => p.draw_buffers <= buffers);
     const named = (kernel?: string) => fitting.find((p) => p.kernel === kernel);
     const found = named(kept) ?? named(recording.kernel) ?? fitting.at(-1);

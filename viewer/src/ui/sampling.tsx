@@ -1,4 +1,4 @@
-// How a token is chosen: its distribution under the current sampling settings, and the token that was drawn.
+// Shows how a token is chosen: its distribution under the current sampling settings, and the token that was drawn.
 
 import { useSignal, type Signal } from "@preact/signals";
 import { useRef } from "preact/hooks";

@@ -68,7 +68,7 @@ const CARDS: readonly (() => Card)[] = [
   }),
   () => ({
     title: "Attention",
-    text: "To predict what comes next, a token gathers information from earlier tokens; each head does so in its own way. The arcs show which tokens it attends to. In a square, each row is a token and shows how much it attends to each earlier one; a row adds up to 100%.",
+    text: "To predict the next token, a token gathers information from earlier tokens; each head does so in its own way. The arcs show which tokens it attends to. In a square, each row is a token and shows how much it attends to each earlier one; a row adds up to 100%.",
     question: "Which head attends only to the previous token?",
     answer: "The one with a bright line just below the diagonal. Look in the first layers.",
     go: () => {

@@ -120,7 +120,7 @@ function Verdict({ score }: { score: Score }) {
     <p class="verdict">
       At step {score.step}, it is as unsure as if choosing among <b>{own!.perplexity.toFixed(1)}</b> equally likely tokens (its
       perplexity), and it predicts the next token correctly <b>{percent(own!.top_1)}</b> of the time.{" "}
-      {better ? `That beats ${BEATEN[better]}` : "That is no better than chance"}
+      {better ? `That beats ${BEATEN[better]}` : "That is not better than chance"}
       {beaten.includes("embedded") && (better ? ", and this page's own model" : ", but beats this page's own model")}.
       {score.task && (
         <>
