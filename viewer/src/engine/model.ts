@@ -42,7 +42,7 @@ export interface Token {
   /** The probability with which it was sampled. */
   sampled?: number;
   top?: Candidate[];
-  /** How many more tokens were read together with this one and follow it. */
+  /** Number of further tokens that were read together with this one and follow it. */
   more?: number;
 }
 
