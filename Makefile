@@ -23,7 +23,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-reference test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page bench bench-web \
+.PHONY: help setup generate test test-fast test-slow test-reference test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page bench bench-web \
   wheel-check viewer demo demo-page demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
@@ -40,6 +40,9 @@ test: setup $(VENV)/dev  ## the whole suite
 
 test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
 	$(PYTEST) -m "not slow"
+
+test-slow: setup $(VENV)/dev  ## soak tests and statistics of many samples, before a release
+	$(PYTEST) -m soak
 
 test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformers (installs torch: 200 MB and more)
 	$(PYTEST) tests/live

@@ -51,6 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ.setdefault(name, share)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects tests marked `soak` unless the marker expression names them (`make test-slow`)."""
+    if "soak" in config.option.markexpr:
+        return
+    soak = [item for item in items if item.get_closest_marker("soak")]
+    if soak:
+        config.hook.pytest_deselected(items=soak)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+
+
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
     """once(name, fill) returns a folder that `fill` fills in the first worker that asks, for all workers to read."""

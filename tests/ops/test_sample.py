@@ -86,8 +86,23 @@ def draw(player: Player, sampler: Sampler, step: int = 0) -> Array:
 @pytest.mark.parametrize("logits", LOGITS.values(), ids=LOGITS)
 def test_tokens_come_as_often_as_they_should(device: Device, logits: Array, settings: dict[str, Any]) -> None:
     """Fails if a token is wrongly kept or dropped, weights are wrong, or random numbers are not independent."""
+    agrees_with_the_definition(device, logits, settings, 15_000 if len(logits) <= 1000 else 3_000)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("logits", LOGITS.values(), ids=LOGITS)
+def test_a_hundred_thousand_tokens_come_as_often_as_they_should(
+    device: Device, logits: Array, settings: dict[str, Any]
+) -> None:
+    """Fails if a probability is wrong by a little, which fewer draws do not show."""
+    agrees_with_the_definition(device, logits, settings, 100_000)
+
+
+def agrees_with_the_definition(device: Device, logits: Array, settings: dict[str, Any], draws: int) -> None:
+    """Compares the counts of this many draws with the probabilities of the definition (chi-square)."""
     sampler = Sampler(**settings, seed=3)
-    p, draws = sampler.probabilities(np.float32(logits)), 100_000 if len(logits) <= 1000 else 3_000
+    p = sampler.probabilities(np.float32(logits))
     with drawing(device, logits, rows=ROWS) as player:
         texels = [draw(player, sampler, step) for step in range(0, draws, ROWS)]
     assert not any(t[:, 0, 2:].any() for t in texels)
