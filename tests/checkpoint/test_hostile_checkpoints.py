@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,29 +23,57 @@ from glgpt.checkpoint.torch_file import torch_tensors
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 OPEN = """
-import resource, sys, time
+import json, resource, sys, time
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.text.tokenizer import load_tokenizer
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-start = time.process_time()
-try:
-    with Checkpoint.open(sys.argv[1]) as checkpoint:
-        load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
-except GlgptError as error:
-    print(error)
-print(time.process_time() - start)
+for line in sys.stdin:
+    start = time.process_time()
+    answer = ""
+    try:
+        with Checkpoint.open(json.loads(line)) as checkpoint:
+            load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
+    except GlgptError as error:
+        answer = str(error)
+    print(json.dumps([answer, time.process_time() - start]), flush=True)
 """
 
 
-def refused(folder: Path) -> str:
+Refused = Callable[[Path], str]
+
+
+@pytest.fixture(scope="module")
+def opener() -> Iterator[list[subprocess.Popen[str]]]:
+    """A process of limited memory that opens one folder after another; `refused` starts it, again if it has ended."""
+    running: list[subprocess.Popen[str]] = []
+    yield running
+    for child in running:
+        child.kill()
+        child.communicate()
+
+
+@pytest.fixture
+def refused(opener: list[subprocess.Popen[str]]) -> Callable[[Path], str]:
     """Opens a folder in another process; returns the line with which it is refused."""
-    child = subprocess.run(
-        [sys.executable, "-c", OPEN, str(folder)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert child.returncode == 0, child.stderr[-2000:]
-    message, seconds = child.stdout.splitlines()
-    assert float(seconds) < 2
+    return partial(refusal, opener)
+
+
+def refusal(opener: list[subprocess.Popen[str]], folder: Path) -> str:
+    if not opener or opener[-1].poll() is not None:
+        pipe = subprocess.PIPE
+        opener.append(subprocess.Popen([sys.executable, "-c", OPEN], stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+    child = opener[-1]
+    assert child.stdin and child.stdout and child.stderr
+    child.stdin.write(json.dumps(str(folder)) + "\n")
+    child.stdin.flush()
+    if not select.select([child.stdout], [], [], 60)[0]:
+        child.kill()
+        pytest.fail("no answer within 60 s")
+    answer = child.stdout.readline()
+    assert answer, child.stderr.read()[-2000:]
+    message, seconds = json.loads(answer)
+    assert seconds < 2
     assert message.startswith(str(folder)) and len(message) < 400 and message.isprintable()
     return message
 
@@ -99,7 +130,7 @@ PICKLES: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("name", PICKLES)
 @pytest.mark.parametrize("kind", ["legacy", "zip"])
-def test_pickles(name: str, kind: str, folder: Path) -> None:
+def test_pickles(name: str, kind: str, folder: Path, refused: Refused) -> None:
     state, said = PICKLES[name]
     path = folder / "pytorch_model.bin"
     if kind == "legacy":
@@ -111,7 +142,7 @@ def test_pickles(name: str, kind: str, folder: Path) -> None:
     assert said in refused(folder)
 
 
-def test_a_few_bytes_are_no_tensor_of_terabytes(folder: Path) -> None:
+def test_a_few_bytes_are_no_tensor_of_terabytes(folder: Path, refused: Refused) -> None:
     big = b"\x8a\x05" + (1 << 36).to_bytes(5, "little")
     state = b"}X\x01\0\0\0a" + TENSOR + b"(" + STORAGE + b"K\0" + big + b"\x85K\0\x85\x89}tRs."
     with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
@@ -133,7 +164,7 @@ def test_the_stride_of_a_single_row_may_be_anything(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [6, 8])
-def test_an_encrypted_member_is_refused(offset: int, folder: Path) -> None:
+def test_an_encrypted_member_is_refused(offset: int, folder: Path, refused: Refused) -> None:
     path = folder / "pytorch_model.bin"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(
@@ -147,7 +178,7 @@ def test_an_encrypted_member_is_refused(offset: int, folder: Path) -> None:
     assert "model/data/0 is encrypted" in refused(folder)
 
 
-def test_a_zip_of_a_long_directory(folder: Path) -> None:
+def test_a_zip_of_a_long_directory(folder: Path, refused: Refused) -> None:
     with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
         for i in range(60_000):
             archive.writestr(zipfile.ZipInfo(f"model/data/{i}" + "x" * 50), b"")
@@ -173,7 +204,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_safetensors(name: str, folder: Path) -> None:
+def test_safetensors(name: str, folder: Path, refused: Refused) -> None:
     header, said = HEADERS[name]
     (folder / "model.safetensors").write_bytes(safetensors(header))
     assert said in refused(folder)
@@ -189,7 +220,7 @@ JSONS = {
 
 
 @pytest.mark.parametrize("name", JSONS)
-def test_json(name: str, folder: Path) -> None:
+def test_json(name: str, folder: Path, refused: Refused) -> None:
     content, said = JSONS[name]
     (folder / "config.json").write_bytes(content)
     assert said in refused(folder)
@@ -218,7 +249,7 @@ def no_file(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
 @pytest.mark.parametrize("name", FILES)
-def test_only_regular_files_are_read(name: str, kind: str, folder: Path) -> None:
+def test_only_regular_files_are_read(name: str, kind: str, folder: Path, refused: Refused) -> None:
     if name in FILES[4:] and name != "vocab.json":
         for plain in ("vocab.json", "merges.txt"):
             shutil.copyfile(Path(__file__).parents[2] / "weights/shakespeare" / plain, folder / plain)
@@ -229,7 +260,7 @@ def test_only_regular_files_are_read(name: str, kind: str, folder: Path) -> None
     assert f"{name} is {wanted}; it must be a regular file" in refused(folder)
 
 
-def test_control_characters_of_a_tensors_name(folder: Path) -> None:
+def test_control_characters_of_a_tensors_name(folder: Path, refused: Refused) -> None:
     header = {"\x1b[2J\n" + "x" * 5000: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
     (folder / "model.safetensors").write_bytes(safetensors(json.dumps(header).encode()) + bytes(4))
     refused(folder)
