@@ -17,7 +17,7 @@ from fake_trainer import PLAY, fake  # noqa: F401
 from rich.console import Console
 
 from glgpt.checkpoint.opening import embedded_weights
-from glgpt.cli import main, panel
+from glgpt.cli import main, training_dashboard
 from glgpt.cli.parser import build_parser
 from glgpt.cli.train import SIZES
 from glgpt.cli.training_dashboard import Board, Log, clock, shown, sparkline
@@ -181,8 +181,8 @@ def test_a_log_has_a_line_now_and_then() -> None:
 
 
 def test_a_log_has_a_line_for_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(panel, "TASK_AFTER", 0.05)
-    monkeypatch.setattr(panel, "LINE_EVERY", 0.05)
+    monkeypatch.setattr(training_dashboard, "TASK_AFTER", 0.05)
+    monkeypatch.setattr(training_dashboard, "LINE_EVERY", 0.05)
     out = io.StringIO()
     with Log(out) as log:
         log.progress("quick", 0, 1)

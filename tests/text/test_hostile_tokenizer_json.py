@@ -17,7 +17,7 @@ from tokenizer_layouts import LAYOUTS, layout
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.text.runs import MOST_RUN, parts
-from glgpt.text.splits import DIGITS, LLAMA3, LanguageModel
+from glgpt.text.splits import DIGITS, GPT2, LLAMA3
 from glgpt.text.token_ids import MOST_SPECIAL
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.untrusted.patterns import checked_pattern
@@ -142,7 +142,7 @@ CL100K = (
 @pytest.mark.parametrize(
     "pattern",
     [
-        LanguageModel.pattern, DIGITS.pattern, LLAMA3.pattern, CL100K, r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+        GPT2.pattern, DIGITS.pattern, LLAMA3.pattern, CL100K, r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
         r"\d{1,3}(?=(?:\d{3})*\b)", r" ?[^(\s|[.,!?…。，、।۔،])]+", " {2,}", "[a&&[^b]]",
         r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|\s?\p{L}+",
     ],
