@@ -29,7 +29,8 @@ from glgpt.cli.options import (
 )
 from glgpt.cli.progress import progress
 from glgpt.errors import ArgumentError, GlgptError, quoted
-from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM, STRATEGIES
+from glgpt.federation.aggregation.strategies import DEFAULT, STRATEGIES, get_strategy, names
+from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM
 from glgpt.system.files import read_json
 from glgpt.system.network import is_web_address
 from glgpt.system.outputs import output_folder
@@ -134,7 +135,9 @@ def _serve_options(p: Parser) -> None:
         "--grace", type=not_negative, default=10.0, metavar="G",
         help="seconds to wait for more updates once the quorum is met (default 10)",
     )  # fmt: skip
-    g.add_argument("--strategy", choices=STRATEGIES, default="diloco", help="how updates are combined (default diloco)")
+    g.add_argument(
+        "--strategy", choices=tuple(STRATEGIES), default=DEFAULT, help=f"how updates are combined (default {DEFAULT})"
+    )
     for option, default, metavar, what in (
         ("--outer-lr", OUTER_LR, "R", "learning rate"),
         ("--outer-momentum", OUTER_MOMENTUM, "M", "momentum"),
@@ -149,7 +152,7 @@ def _serve_options(p: Parser) -> None:
     g.add_argument(
         "--dp-noise", type=not_negative, default=0.0, metavar="Z",
         help="differential privacy: noise multiplier, relative to the most that one device can change the mean; "
-        "reports epsilon; needs --strategy fedavg (default 0: no noise)",
+        f"reports epsilon; needs --strategy {' or '.join(names('supports_dp'))} (default 0: no noise)",
     )  # fmt: skip
     g.add_argument(
         "--dp-clip", type=above_zero, default=1.0, metavar="C",
@@ -265,12 +268,17 @@ def _check_options(args: argparse.Namespace) -> None:
             raise ArgumentError(f"--url {quoted(url)} is not a web address, such as https://example.org/")
     if args.tls_cert:
         _check_certificate(args.tls_cert, args.tls_key)
-    if args.dp_noise and args.strategy != "fedavg":
-        raise ArgumentError(f"--dp-noise needs --strategy fedavg: a device's effect on {args.strategy} is not bounded")
+    strategy = get_strategy(args.strategy)
+    if args.dp_noise and not strategy.supports_dp:
+        private = " or ".join(names("supports_dp"))
+        raise ArgumentError(
+            f"--dp-noise needs --strategy {private}: a device's effect on {args.strategy} is not bounded"
+        )
     if args.gateways > args.shards:
         raise ArgumentError(f"{args.gateways} gateways need at least {args.gateways} --shards, not {args.shards}")
-    if args.gateways > 1 and (args.public or args.strategy in ("median", "trimmed")):
-        raise ArgumentError("--public, median and trimmed need --gateways 1: they compare all updates with each other")
+    if args.gateways > 1 and (args.public or strategy.needs_all_updates):
+        comparing = " and ".join(names("needs_all_updates"))
+        raise ArgumentError(f"--public, {comparing} need --gateways 1: they compare all updates with each other")
     if args.dp_noise and args.gateways > 1:
         raise ArgumentError("--dp-noise needs --gateways 1: a mean of the gateways' means weighs devices unequally")
 

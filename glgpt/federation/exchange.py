@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from glgpt.errors import quoted
 from glgpt.federation import rules
+from glgpt.federation.aggregation.updates import client_reply
 from glgpt.federation.flower import AWAY
 from glgpt.federation.protocol import MAX_SECONDS, Vector
 from glgpt.federation.session import Session
@@ -28,21 +29,8 @@ logger = logging.getLogger("flwr")
 POLL = 0.3  # seconds
 AGAIN = 8.0  # seconds, doubled each time, until a gateway is asked again: one that was killed may have lost the request
 MOST = 64  # maximum number of supernodes asked in a round
-KEY = "parameters"
-ALIKE = "alike"  # metric that strategies weight updates by: the same for every client
 
 Answer = tuple[Message, Message]  # the question and its reply
-
-
-def arrays_of(parameters: Vector) -> ArrayRecord:
-    """Returns the parameters in the form that strategies take."""
-    return ArrayRecord({KEY: Array(np.ascontiguousarray(parameters, np.float32))})
-
-
-def client_reply(question: Message, parameters: Vector, tokens: float, loss: float) -> Message:
-    """Returns one client's update in the form that strategies take."""
-    figures = MetricRecord({"num-examples": tokens, "loss": loss, ALIKE: 1.0})
-    return Message(RecordDict({"arrays": arrays_of(parameters), "metrics": figures}), reply_to=question)
 
 
 def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[Answer]:

@@ -27,11 +27,7 @@ Vector = NDArray[np.float32]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Dtype = Literal["f16", "f32", "int8", "exact"]
 DTYPES = get_args(Dtype)
-STRATEGIES = ("diloco", "fedavg", "fedadam", "median", "trimmed")  # how updates are combined
-OUTER_LR, OUTER_MOMENTUM = (
-    1.0,
-    0.8,
-)  # the best simulated, see docs/design/decisions/training.md
+OUTER_LR, OUTER_MOMENTUM = 1.0, 0.8  # the best simulated: docs/design/decisions/training.md
 
 # Close codes of a WebSocket, in addition to the standard ones
 NO_TOKEN, FULL, TOO_MUCH, REMOVED = 4403, 4429, 4413, 4410

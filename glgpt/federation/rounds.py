@@ -27,6 +27,7 @@ from safetensors.numpy import save
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation import protocol, rules
+from glgpt.federation.aggregation import strategies
 from glgpt.federation.invitations import Invitations, digest
 from glgpt.federation.protocol import Join, Update, Vector
 from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
@@ -646,8 +647,7 @@ class Rounds:
             "done": self.files.round_of(),
             "paused": self.files.paused,
             "quorum": self.quorum,
-            "strategy": s.strategy,
-            "public": s.public,
+            "combined_by": strategies.description(s.strategy, s),
             "parameters": s.parameters,
             **self._privacy(self.files.round_of()),
             "round": round_

@@ -28,6 +28,7 @@ import numpy as np
 
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import flower, protocol
+from glgpt.federation.aggregation import strategies
 from glgpt.federation.invitations import COMMANDS, HOST_LINK, digest
 from glgpt.federation.member.supernode import terms_of
 from glgpt.federation.operation.logs import rotate
@@ -64,7 +65,7 @@ class Terms:
     quorum: int = 1
     round_seconds: float = 120.0
     grace: float = 10.0
-    strategy: str = "diloco"
+    strategy: str = strategies.DEFAULT
     outer_lr: float = protocol.OUTER_LR
     outer_momentum: float = protocol.OUTER_MOMENTUM
     public: bool = False
@@ -115,6 +116,7 @@ def begin(
     """Creates the run folder and the session in it. Raises GlgptError for invalid terms or text."""
     record = {"files": [str(Path(file).absolute()) for file in files], "preset": preset, "init": init}
     given = given | {"steps": terms.rounds * terms.local_steps}
+    strategies.get_strategy(terms.strategy)  # raises before the folder is made
 
     def write(folder: Path, trainer: Any, data: Data, settings: Settings) -> None:
         parameters = protocol.flatten(trainer.parameters())
@@ -126,13 +128,13 @@ def begin(
             quorum=terms.quorum,
             round_seconds=terms.round_seconds,
             grace=terms.grace,
-            strategy=terms.strategy,  # type: ignore[arg-type]  # checked by the model
+            strategy=terms.strategy,
             outer_lr=terms.outer_lr,
             outer_momentum=terms.outer_momentum,
             public=terms.public,
             dp_noise=terms.dp_noise,
             dp_clip=terms.dp_clip,
-            dtype=terms.dtype,  # type: ignore[arg-type]
+            dtype=terms.dtype,  # type: ignore[arg-type]  # checked by the model
             shards=max(1, min(terms.shards, len(data.train) - settings.context)),
             members=terms.members,
             gateways=terms.gateways,

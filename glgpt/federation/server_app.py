@@ -8,102 +8,43 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAdam,
-    FedAvg,
-    FedMedian,
-    FedTrimmedAvg,
-    Strategy,
-)
+from flwr.serverapp.strategy import Strategy
 
 from glgpt.errors import quoted
-from glgpt.federation.exchange import ALIKE, KEY, Supernodes, arrays_of, client_reply, exchange, from_supernode
+from glgpt.federation.aggregation import strategies
+from glgpt.federation.aggregation.updates import KEY, arrays_of, client_reply, number_in
+from glgpt.federation.exchange import Supernodes, exchange, from_supernode
 from glgpt.federation.protocol import Vector
-from glgpt.federation.rules import TRIM, NormLimits, Outer, norm, recent_norms, trimmed_mean, weighted_mean
+from glgpt.federation.rules import NormLimits, norm, recent_norms
 from glgpt.federation.session import Checkpoint, Files, NotFiniteError, Session
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
 STARTING = 30.0  # seconds that a supernode may take beyond a round, because it starts a process for each round
-ADAM = ("m_t", "v_t")  # attributes that hold the state of Flower's FedAdam
-
-
-class Diloco(FedAvg):
-    """FedAvg with an outer Nesterov step on the clients' mean; with `trim`, on their trimmed mean."""
-
-    def __init__(self, outer: Outer, trim: bool, **options: Any) -> None:
-        super().__init__(**options)
-        self.outer, self.trim = outer, trim
-        self.current: Vector = np.zeros(0, np.float32)
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Configures a round as FedAvg does, and stores the parameters for the outer step."""
-        self.current = arrays[KEY].numpy()
-        return super().configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Returns the parameters after the round."""
-        good = [reply.content for reply in replies if not reply.has_error()]
-        if not good:
-            return None, None
-        rows = np.stack([content.array_records["arrays"][KEY].numpy() for content in good])
-        weights = [float(_number(content, "num-examples")) for content in good]
-        mean = trimmed_mean(rows) if self.trim else weighted_mean(rows, weights)
-        after = self.outer.step(self.current, mean)
-        losses = [float(_number(content, "loss")) for content in good]
-        loss = sum(x * w for x, w in zip(losses, weights, strict=True)) / sum(weights)
-        return arrays_of(after), MetricRecord({"loss": loss, "num-examples": sum(weights)})
-
-
-def _number(content: RecordDict, name: str) -> float:
-    value = content.metric_records["metrics"][name]
-    assert isinstance(value, (int, float))
-    return value
 
 
 def strategy_of(session: Session) -> Strategy:
     """Returns a session's Flower strategy. It asks every site, because sites are few."""
-    sites: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
-    if session.dp_noise:  # equal weights bound how far one client can move the mean
-        alike = FedAvg(weighted_by_key=ALIKE, **sites)
-        return DifferentialPrivacyServerSideFixedClipping(alike, session.dp_noise, session.dp_clip, session.quorum)
-    if session.strategy == "fedadam":
-        return FedAdam(eta=0.01, tau=1e-3, **sites)
-    if session.strategy == "median":
-        return FedMedian(**sites)
-    if session.strategy == "trimmed":
-        return FedTrimmedAvg(beta=TRIM, **sites)
-    if session.strategy == "fedavg":
-        return Diloco(Outer(1.0, 0.0), session.public, **sites)
-    return Diloco(Outer(session.outer_lr, session.outer_momentum), session.public, **sites)
+    return strategies.create(session.strategy, session)
 
 
 def memory_of(strategy: Strategy) -> dict[str, np.ndarray]:
     """Returns the state that a strategy carries from round to round."""
-    if isinstance(strategy, Diloco):
-        return {} if strategy.outer.velocity is None else {"velocity": strategy.outer.velocity}
-    return {name: value[KEY] for name in ADAM if (value := getattr(strategy, name, None))}
+    return {name: value[KEY] for name in strategies.STATE if (value := getattr(strategy, name, None))}
 
 
-def remember(strategy: Strategy, memory: Any) -> None:
+def remember(strategy: Strategy, memory: Mapping[str, Any]) -> None:
     """Restores the state that `memory_of` returned, and clears any other state."""
-    if isinstance(strategy, Diloco):
-        strategy.outer.velocity = memory.get("velocity")
-    for name in ADAM:
+    for name in strategies.STATE:
         if hasattr(strategy, name):
             setattr(strategy, name, {KEY: memory[name]} if name in memory else None)
 
@@ -160,7 +101,7 @@ def combined(strategy: Strategy, number: int, before: Vector, replies: list[Mess
 def clients_of(reply: Message) -> int:
     """Returns the number of clients in a site's reply, or 0 if the reply is malformed."""
     try:
-        return int(_number(reply.content, "clients"))
+        return int(number_in(reply.content, "clients"))
     except (KeyError, TypeError, ValueError, AssertionError):
         return 0
 

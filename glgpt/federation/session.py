@@ -15,16 +15,17 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from safetensors import safe_open
 from safetensors.numpy import save
 
 from glgpt import models
 from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.federation.aggregation import strategies
 from glgpt.federation.invitations import Invitations
 from glgpt.federation.protocol import Dtype, Vector
 from glgpt.federation.rules import Bounds, loss_limit
@@ -38,7 +39,6 @@ from glgpt.training.settings import Settings
 FOLDER, SESSION, CHECKPOINT, ROUNDS = "federation", "session.json", "checkpoint.safetensors", "rounds.jsonl"
 PAUSED, ENDED = "paused", "ended"  # marker files: what the host decided
 KEPT = 2  # number of checkpoints retained before the last one
-Strategy = Literal["diloco", "fedavg", "fedadam", "median", "trimmed"]
 
 
 class Session(BaseModel):
@@ -53,7 +53,7 @@ class Session(BaseModel):
     quorum: Annotated[int, Field(ge=1)]
     round_seconds: Annotated[float, Field(gt=0)]
     grace: Annotated[float, Field(ge=0)]
-    strategy: Strategy
+    strategy: Annotated[str, AfterValidator(strategies.checked_name)]
     outer_lr: float
     outer_momentum: float
     public: bool  # clips and trims the updates

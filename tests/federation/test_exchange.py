@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +20,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.app.error import Error
 from flwr.supercore.task_identity import TaskIdentity
 
+from glgpt.errors import ArgumentError
 from glgpt.federation import exchange as exchange_module
-from glgpt.federation.exchange import AGAIN, KEY, Supernodes, exchange, from_supernode, name_of
+from glgpt.federation.aggregation.updates import KEY
+from glgpt.federation.exchange import AGAIN, Supernodes, exchange, from_supernode, name_of
 from glgpt.federation.flower import AWAY
 from glgpt.federation.rules import NormLimits
+from glgpt.federation.serve import Terms, begin
 from glgpt.federation.server_app import Nodes, strategy_of
+from glgpt.training.events import Hooks
 
 GATEWAY, NODE = 1, 99
 PARAMETERS = np.zeros(4, np.float32)
@@ -163,3 +168,12 @@ def test_a_supernode_that_failed_says_why(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.WARNING, "flwr"):
         assert from_supernode((asked, reply), PARAMETERS, make_session(), NormLimits(1.0)) is None
     assert "names no text" in caplog.text
+
+
+def test_an_unlisted_strategy_trains_nothing(tmp_path: Path) -> None:
+    """Regression: the ServerApp trained with DiLoCo, and `begin` made a folder before it refused."""
+    with pytest.raises(ArgumentError, match="unknown strategy 'fedprox'; expected diloco, "):
+        strategy_of(make_session().model_copy(update={"strategy": "fedprox"}))
+    with pytest.raises(ArgumentError, match="unknown strategy 'fedprox'; expected diloco, "):
+        begin([], str(tmp_path / "run"), Terms(strategy="fedprox"), "nano", None, {}, Hooks())
+    assert not (tmp_path / "run").exists()

@@ -156,7 +156,8 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
-    from glgpt.federation.exchange import arrays_of
+    from glgpt.federation.aggregation.strategies import STRATEGIES
+    from glgpt.federation.aggregation.updates import arrays_of
     from glgpt.federation.server_app import Limits, expanded, memory_of, remember, strategy_of
 
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as in a ServerApp's process
@@ -174,7 +175,7 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
         def get_node_ids(self):
             return [1]
 
-    for name in ("diloco", "fedavg", "fedadam", "median", "trimmed"):
+    for name in STRATEGIES:
         session = make_session(strategy=name, outer_lr=1.0, outer_momentum=0.0)
         strategy = strategy_of(session)
         assert list(strategy.configure_train(1, arrays_of(before), ConfigRecord({"round": 1}), Grid()))
@@ -197,7 +198,7 @@ def test_a_round_whose_mean_is_not_finite_leaves_the_weights(tmp_path):
     from flwr.app import ConfigRecord, Message, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
-    from glgpt.federation.exchange import arrays_of, client_reply
+    from glgpt.federation.aggregation.updates import arrays_of, client_reply
     from glgpt.federation.server_app import Nodes, combined, memory_of, strategy_of
 
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
@@ -274,7 +275,7 @@ def test_noise_is_what_was_asked_for(tmp_path):
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
-    from glgpt.federation.exchange import arrays_of
+    from glgpt.federation.aggregation.updates import arrays_of
     from glgpt.federation.server_app import Limits, expanded, strategy_of
 
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1

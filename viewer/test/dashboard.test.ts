@@ -10,7 +10,7 @@ const device = (fields: Partial<Device> = {}): Device => ({
 });
 const round = { number: 2, closed: false, answers: 0, asked: 1, seconds_left: 30 };
 const status = (fields: Partial<Status> = {}): Status => ({
-  name: "test", rounds: 5, done: 1, local_steps: 4, paused: false, quorum: 1, strategy: "diloco", public: false, parameters: 10,
+  name: "test", rounds: 5, done: 1, local_steps: 4, paused: false, quorum: 1, combined_by: "diloco (mean by tokens, then a Nesterov step)", parameters: 10,
   page: true, round, members: [device()], history: [], ...fields,
 });
 

@@ -51,8 +51,8 @@ export interface Status {
   local_steps: number;
   paused: boolean;
   quorum: number;
-  strategy: string;
-  public: boolean;
+  /** The strategy and what it does, such as "fedavg (mean by tokens)". */
+  combined_by: string;
   parameters: number;
   epsilon?: number;
   delta?: number;

@@ -75,7 +75,7 @@ function facts(status: Status): [string, string][] {
     ["Validation loss", decimals(judged?.validation_loss)],
     ["Tokens trained", count(history.reduce((sum, r) => sum + (r.tokens ?? 0), 0))],
     ["Speed", speed ? `${count(Math.round(speed))} tokens/s` : "–"],
-    ["Combined by", status.strategy + (status.public ? ", clipped and trimmed" : "")],
+    ["Combined by", status.combined_by],
     ...(status.epsilon === undefined
       ? []
       : ([["Privacy spent", `ε ${status.epsilon.toPrecision(3)} at δ ${status.delta ?? "–"}`]] as [string, string][])),

@@ -1,0 +1,143 @@
+"""The strategies of a session: how the ServerApp combines the updates of a round.
+
+`STRATEGIES` is the only list of them. The command line, the checks of a session, the dashboard and the table in the
+documentation derive from it. Flower is imported only by the factories, so that `glgpt federate --help` works without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from glgpt.errors import ArgumentError, written
+from glgpt.federation.rules import TRIM, Outer
+
+if TYPE_CHECKING:
+    from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+DEFAULT = "diloco"
+SITES: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}  # asks every site
+
+
+class Options(Protocol):
+    """The terms of a session that a factory reads."""
+
+    @property
+    def quorum(self) -> int:
+        """Minimum number of updates in a round."""
+
+    @property
+    def public(self) -> bool:
+        """True if updates are clipped, and trimmed by the strategies that can."""
+
+    @property
+    def outer_lr(self) -> float:
+        """Learning rate of the outer optimizer."""
+
+    @property
+    def outer_momentum(self) -> float:
+        """Momentum of the outer optimizer."""
+
+    @property
+    def dp_noise(self) -> float:
+        """Noise multiplier of differential privacy; 0: none."""
+
+    @property
+    def dp_clip(self) -> float:
+        """Maximum norm of a change, if there is noise."""
+
+
+def _diloco(options: Options) -> FlowerStrategy:
+    from glgpt.federation.aggregation.diloco import Diloco
+
+    return Diloco(Outer(options.outer_lr, options.outer_momentum), options.public, **SITES)
+
+
+def _fedavg(options: Options) -> FlowerStrategy:
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
+    from glgpt.federation.aggregation.diloco import Diloco
+    from glgpt.federation.aggregation.updates import ALIKE
+
+    if options.dp_noise:  # equal weights bound how far one client can move the mean
+        alike = FedAvg(weighted_by_key=ALIKE, **SITES)
+        return DifferentialPrivacyServerSideFixedClipping(alike, options.dp_noise, options.dp_clip, options.quorum)
+    return Diloco(Outer(1.0, 0.0), options.public, **SITES)
+
+
+def _fedadam(options: Options) -> FlowerStrategy:
+    from flwr.serverapp.strategy import FedAdam
+
+    return FedAdam(eta=0.01, tau=1e-3, **SITES)
+
+
+def _median(options: Options) -> FlowerStrategy:
+    from flwr.serverapp.strategy import FedMedian
+
+    return FedMedian(**SITES)
+
+
+def _trimmed(options: Options) -> FlowerStrategy:
+    from flwr.serverapp.strategy import FedTrimmedAvg
+
+    return FedTrimmedAvg(beta=TRIM, **SITES)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to combine the updates of a round.
+
+    `factory` returns the Flower strategy for a session. `state` names its attributes that the checkpoint retains; each
+    is a dictionary with the array at `updates.KEY`, or None. `trims` is True if a public session takes a trimmed mean.
+    """
+
+    factory: Callable[[Options], FlowerStrategy]
+    summary: str
+    state: tuple[str, ...] = ()
+    needs_all_updates: bool = False  # compares all updates of a round, so that there can be one gateway only
+    supports_dp: bool = False  # bounds the effect of one device, as differential privacy requires
+    trims: bool = False
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "diloco": Strategy(_diloco, "mean by tokens, then a Nesterov step", ("velocity",), trims=True),
+    "fedavg": Strategy(_fedavg, "mean by tokens", supports_dp=True, trims=True),
+    "fedadam": Strategy(_fedadam, "Flower's FedAdam", ("m_t", "v_t")),
+    "median": Strategy(_median, "Flower's FedMedian", needs_all_updates=True),
+    "trimmed": Strategy(_trimmed, "Flower's FedTrimmedAvg", needs_all_updates=True),
+}
+STATE = tuple(name for strategy in STRATEGIES.values() for name in strategy.state)
+
+
+def get_strategy(name: str) -> Strategy:
+    """Returns the strategy of this name. Raises ArgumentError if there is none."""
+    if name not in STRATEGIES:
+        raise ArgumentError(f"unknown strategy {written(name)}; expected {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
+
+
+def checked_name(name: str) -> str:
+    """Returns the name of a strategy. Raises ArgumentError if there is none of this name."""
+    get_strategy(name)
+    return name
+
+
+def create(name: str, options: Options) -> FlowerStrategy:
+    """Returns the Flower strategy for a session. Raises ArgumentError if there is none for its terms."""
+    strategy = get_strategy(name)
+    if options.dp_noise and not strategy.supports_dp:
+        raise ArgumentError(f"strategy {name} has no differential privacy; use {' or '.join(names('supports_dp'))}")
+    return strategy.factory(options)
+
+
+def names(property_: str) -> list[str]:
+    """Returns the names of the strategies with a property, such as `supports_dp`."""
+    return [name for name, strategy in STRATEGIES.items() if getattr(strategy, property_)]
+
+
+def description(name: str, options: Options) -> str:
+    """Returns how a session combines its updates, in words for the dashboard."""
+    strategy = get_strategy(name)
+    trimmed = " and trimmed" if strategy.trims and not options.dp_noise else ""
+    return f"{name} ({strategy.summary})" + (f", clipped{trimmed}" if options.public else "")

@@ -1,0 +1,29 @@
+"""A client's update and the shared parameters as Flower's strategies take them."""
+
+from __future__ import annotations
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+
+from glgpt.federation.protocol import Vector
+
+KEY = "parameters"  # name of the array
+ALIKE = "alike"  # metric that strategies weight updates by: the same for every client
+
+
+def arrays_of(parameters: Vector) -> ArrayRecord:
+    """Returns the parameters in the form that strategies take."""
+    return ArrayRecord({KEY: Array(np.ascontiguousarray(parameters, np.float32))})
+
+
+def client_reply(question: Message, parameters: Vector, tokens: float, loss: float) -> Message:
+    """Returns one client's update in the form that strategies take."""
+    figures = MetricRecord({"num-examples": tokens, "loss": loss, ALIKE: 1.0})
+    return Message(RecordDict({"arrays": arrays_of(parameters), "metrics": figures}), reply_to=question)
+
+
+def number_in(content: RecordDict, name: str) -> float:
+    """Returns a metric of a reply."""
+    value = content.metric_records["metrics"][name]
+    assert isinstance(value, (int, float))
+    return value
