@@ -190,10 +190,10 @@ def test_hooks_are_functions_in_the_order_of_computation(model: LanguageModel, i
 @pytest.mark.parametrize(
     ("intervention", "said"),
     [
-        (Ablate("h.9.attn"), "no part of this model"),
+        (Ablate("h.9.attn"), "not a part of this model"),
         (Ablate("h.3.attn", head=8), "head 8 is not one of the 8"),
         (Scale("h.0.mlp.out", 2, head=1), "has no heads"),
-        (Steer("h.0.attn.k", np.zeros(32)), "is 8 x 32 finite numbers"),
+        (Steer("h.0.attn.k", np.zeros(32)), "must be 8 x 32 finite numbers"),
         (
             Patch("h.0.attn.scores", np.zeros((8, 3, 3)), first=1),
             r"values .* are \[head, T, T\]; .* from position 1 on",
