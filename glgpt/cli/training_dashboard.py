@@ -34,6 +34,7 @@ LINE_EVERY = 10.0  # seconds between lines of a log
 TASK_AFTER = 2.0  # seconds after which a log prints a line for a task other than steps
 SAMPLE_LINES = 12
 _BARS = "▁▂▃▄▅▆▇█"
+EVENTS = ("plan", "start", "step", "validation", "sample", "save", "progress")  # callbacks of `train`
 
 
 def clock(seconds: float) -> str:
@@ -103,7 +104,15 @@ def planning(plan: Plan) -> str:
     return f"training takes {plan}; a step takes about {plan.step_s:.2g} s, estimated from the speed of this device"
 
 
-class Log:
+class Watcher:
+    """Reports a training: a method for each event that it shows."""
+
+    def hooks(self) -> dict[str, Any]:
+        """Returns the callbacks for `train`."""
+        return {f"on_{event}": getattr(self, event) for event in EVENTS if hasattr(self, event)}
+
+
+class Log(Watcher):
     """Prints lines for the first step, one every `LINE_EVERY` seconds, each validation and the last step.
 
     Other long tasks have a line after `TASK_AFTER` seconds, and then one every `LINE_EVERY` seconds.
@@ -121,17 +130,6 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-
-    def hooks(self) -> dict[str, Any]:
-        """Returns the callbacks for `train`."""
-        return {
-            "on_plan": self.plan,
-            "on_start": self.start,
-            "on_step": self.step,
-            "on_validation": self.validation,
-            "on_sample": self.sample,
-            "on_progress": self.progress,
-        }
 
     def _print(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
@@ -184,7 +182,7 @@ class Log:
         self._print(f"sample at step {step}:\n" + "\n".join(f"  {line}" for line in shown(text).split("\n")))
 
 
-class Board:
+class Board(Watcher):
     """A panel on a terminal that is redrawn in place, four times a second."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -209,18 +207,6 @@ class Board:
         self._working = None
         self._live.stop()
         self._quiet.close()
-
-    def hooks(self) -> dict[str, Any]:
-        """Returns the callbacks for `train`."""
-        return {
-            "on_plan": self.plan,
-            "on_start": self.start,
-            "on_step": self.step,
-            "on_validation": self.validation,
-            "on_sample": self.sample,
-            "on_save": self.save,
-            "on_progress": self.progress,
-        }
 
     def plan(self, plan: Plan) -> None:
         """Prints the plan above the panel."""
