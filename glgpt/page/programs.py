@@ -111,7 +111,7 @@ def generate_program(
     masked scores, `h.I.attn.ahead`: of N keys from `pos`, each with every query up to its position. `lens` runs the
     token in `ids.1` at `pos` and outputs the residual stream after every block, and the logits that it would give if
     that block were the last. None of them changes persistent states. With a `part`, there are only entries of its
-    blocks, and `lens` only if it has the head. With `cuts`, every entry applies them. With `taps`, `prefill_N` and
+    blocks, and `lens` only if it has the head. With `edits`, every entry applies them. With `taps`, `prefill_N` and
     `decode` also output the residual stream after the embedding and every block. With `tail`, the entry `head`
     completes a token from its hidden state.
     """

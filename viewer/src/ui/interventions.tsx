@@ -15,7 +15,7 @@ const SOON = 300; // ms before the effect of a change is computed, so that the v
 const named = (change: string) => interventionName(state.engine().model.names, change);
 
 export function AblateButton({ part }: { part: string }) {
-  const made = state.interventions.value.find((cut) => scales(cut) && parseIntervention(cut).part === part);
+  const made = state.interventions.value.find((each) => scales(each) && parseIntervention(each).part === part);
   const is = made !== undefined;
   return (
     <button
@@ -32,8 +32,8 @@ export function AblateButton({ part }: { part: string }) {
 
 /** Returns all active changes except those of this kind to this part, which a new one replaces. */
 const others = (part: string, kind: "pattern" | "patch" | "steering") =>
-  state.interventions.value.filter((cut) => {
-    const change = parseIntervention(cut);
+  state.interventions.value.filter((each) => {
+    const change = parseIntervention(each);
     return change.part !== part || !change[kind];
   });
 
@@ -93,7 +93,7 @@ function Strength({ of }: { of: string }) {
       disabled={Boolean(state.intervening.value)}
       onChange={(e) => {
         const other = written({ ...change, factor: Number(e.currentTarget.value) });
-        void state.setInterventions(state.interventions.value.map((cut) => (cut === of ? other : cut)));
+        void state.setInterventions(state.interventions.value.map((each) => (each === of ? other : each)));
       }}
     >
       {known.map((factor) => (

@@ -175,7 +175,7 @@ export const tour = signal(0);
 export const tourAlone = signal(false);
 /** True if the link names a card and no view: the card then opens its view as soon as the model is ready. */
 export const tourMoves = signal(false);
-/** Requested interventions (see `Glgpt.cut`), those that the engine has applied, and the unchanged model's text. */
+/** Requested interventions (see `Glgpt.intervene`), those that the engine has applied, and the unchanged model's text. */
 export const interventions = signal<readonly string[]>([]);
 export const applied = signal("");
 export const before = signal<readonly Tok[] | null>(null);
