@@ -34,8 +34,6 @@ def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | Non
         from glgpt.cli.parser import build_parser
 
         args = build_parser().parse_args(argv)
-        if getattr(args, "hint", None):
-            print(f"glgpt: hint: {args.hint}", file=sys.stderr)
         with unwinding(leave), log_on_stderr():
             code: int = args.run(args)
             with named_errors(Path("stdout")):

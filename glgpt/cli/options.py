@@ -8,10 +8,8 @@ import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, NoReturn
 
-from glgpt.checkpoint.steps import run_of
 from glgpt.cli.operation.config_file import OPTION, configured
 from glgpt.errors import GlgptError, quoted, written
 from glgpt.program.formats import FORMATS
@@ -26,7 +24,6 @@ class Parser(argparse.ArgumentParser):
 
     late: str | None = None  # the optional positional, PROMPT or FILE, that may also follow options
     _given: Sequence[str] = ()  # the words that were parsed
-    most = 0  # maximum number of positional words; one more than `late` takes is the model, as an old form
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
@@ -40,13 +37,8 @@ class Parser(argparse.ArgumentParser):
                 self.error(str(error))
         self._given = list(sys.argv[1:] if args is None else args)
         found, rest = super().parse_known_args(args, namespace)
-        if self.most:
-            first = getattr(found, self.late) if self.late else None
-            words = [] if first is None else [first]
-            plain = rest[1:] if rest[:1] == ["--"] else [text for text in rest if text == "-" or text[:1] != "-"]
-            if rest in (plain, ["--", *plain]) and len(words) + len(plain) <= self.most:
-                words, rest = words + plain, []
-            self._settle(found, words)
+        if self.late and getattr(found, self.late) is None:
+            rest = self._take_late(found, rest)
         if rest and self._subparsers is None:  # else the main parser reports it, and names its own help
             self.error(self._unknown(rest))
         return found, rest
@@ -70,23 +62,15 @@ class Parser(argparse.ArgumentParser):
             listed = f"({hint}choose from {', '.join(choices)})"
             raise argparse.ArgumentError(action, f"invalid choice: {written(value)} {listed}")
 
-    def _settle(self, found: argparse.Namespace, words: list[str]) -> None:
-        """Assigns positional words to the model and to the prompt or file; sets `found.hint` for an old form."""
-        model = None
-        if len(words) > bool(self.late):
-            model = words.pop(0)
-        elif words and self.late == "prompt" and found.model is None:
-            no_prompt = self.most == 2 and found.ids is not None
-            model = words.pop() if no_prompt or is_model(words[0]) else None
-        if self.late:
-            setattr(found, self.late, words[0] if words else None)
-        if self.late == "file" and found.file is None:
+    def _take_late(self, found: argparse.Namespace, rest: list[str]) -> list[str]:
+        """Assigns a single word that follows options to the positional `late`; returns the words that are left."""
+        words = rest[1:] if rest[:1] == ["--"] else [text for text in rest if text == "-" or text[:1] != "-"]
+        if len(words) == 1 and rest in (words, ["--", *words]):
+            setattr(found, str(self.late), words[0])
+            return []
+        if self.late == "file" and not words:
             self.error("the following arguments are required: FILE")
-        found.hint = None
-        if model is not None:
-            if found.model is not None:
-                self.error(f"unrecognized arguments: {model}")
-            found.model, found.hint = model, f"name the model as --model {quoted(model)}"
+        return rest
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Converts like argparse, which before Python 3.13 drops the `--` of `OPTION=--` and leaves an empty list."""
@@ -103,14 +87,6 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("the following arguments are required") and unknown:
             message = self._unknown(unknown[:1])
         self.exit(2, f"{self.prog}: error: {quoted(message, LONGEST)} (see {self.prog} --help)\n")
-
-
-def is_model(word: str) -> bool:
-    """True if a word names a model's folder or a step of a run."""
-    try:
-        return (Path(word) / "config.json").is_file() or run_of(word) is not None
-    except (OSError, ValueError):  # a prompt may not be a valid file name
-        return False
 
 
 def add_command(sub: Any, name: str, text: str, examples: str, description: str = "") -> Parser:

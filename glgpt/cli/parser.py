@@ -81,7 +81,7 @@ def _generate(add: Add) -> None:
         "Prints the prompt and its continuation as it is generated. The speed and the seed go to stderr.\n"
         "The same seed and options generate the same text.",
     )
-    _prompt(p, "text to continue, or - to read it from stdin (default: none)", most=1)
+    _prompt(p, "text to continue, or - to read it from stdin (default: none)")
     _model(p)
     p.add_argument("--tokens", type=count, default=200, metavar="N", help="number of tokens to generate (default 200)")
     p.add_argument("--no-eos", dest="eos", action="store_false", help="do not stop at the model's end-of-text tokens")
@@ -130,7 +130,7 @@ def _logits(add: Add) -> None:
         "Runs the model on a prompt and writes a NumPy .npz file with two arrays:\n"
         "`tokens` [tokens], the token ids, and `logits` [tokens, vocabulary], the scores of each next token.",
     )
-    _prompt(p, "text to run, or - to read it from stdin", most=2)
+    _prompt(p, "text to run, or - to read it from stdin")
     _model(p)
     p.add_argument("--out", required=True, metavar="FILE.npz", help="file to write")
     _figures(p)
@@ -146,7 +146,6 @@ def _compare(add: Add) -> None:
         "Compares logits, and with --activations all intermediate values, with those of Hugging Face transformers\n"
         "or of a stored reference. Prints the errors and the KL divergence.",
     )
-    p.most = 1
     _model(p)
     p.add_argument(
         "--reference", required=True, metavar="FILE.npz|transformers",
@@ -179,7 +178,7 @@ def _dump(add: Add) -> None:
         'glgpt dump "To be" --out pictures --what hidden,logits,h.2.mlp.act --raw',
         "Runs the model on a prompt and writes one PNG file for each activation, and manifest.json, which lists them.",
     )
-    _prompt(p, "text to run, or - to read it from stdin", most=2)
+    _prompt(p, "text to run, or - to read it from stdin")
     _model(p)
     p.add_argument("--out", required=True, metavar="DIR", help="folder to write to")
     p.add_argument(
@@ -209,7 +208,7 @@ def _evaluate(add: Add) -> None:
         "Prints nats per token, bits per byte and perplexity. With --suite, also accuracy, calibration and copying,\n"
         "next to chance, n-gram models and the embedded model.",
     )
-    p.late, p.most = "file", 2
+    p.late = "file"
     p.add_argument(
         "file", nargs="?", metavar="FILE",
         help="UTF-8 text, or - to read it from stdin; with --suite also the folder of a run",
@@ -328,7 +327,6 @@ def _export(add: Add) -> None:
         "The page runs the model in the visitor's browser with WebGL2. Any web server can publish the folder;\n"
         "glgpt serve shows it on this machine.",
     )
-    p.most = 1
     _model(p)
     p.add_argument("--out", required=True, metavar="DIR", help="folder to write, or an .html file with --single-file")
     p.add_argument(
@@ -406,8 +404,8 @@ def _model(parser: Parser) -> None:
     parser.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default)")
 
 
-def _prompt(parser: Parser, text: str, most: int) -> None:
-    parser.late, parser.most = "prompt", most
+def _prompt(parser: Parser, text: str) -> None:
+    parser.late = "prompt"
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=text)
     parser.add_argument("--ids", type=ids, metavar="ID,ID,...", help="token ids instead of a text, such as 464,3290")
 

@@ -45,7 +45,6 @@ glgpt generate --split ws://127.0.0.1:8043 "To be"
 glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRET --tls cert.pem key.pem"""
     p = add_command(sub, "serve", text, examples, more)
     p.set_defaults(run=run_split_serve)
-    p.most = 1  # a model's name, as an old form
     p.add_argument("--model", metavar="MODEL", help="folder or Hugging Face Hub name (default: the embedded model)")
     p.add_argument(
         "--blocks",
