@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.cli.options import Parser, device_options
+from glgpt.cli.common import device_options
 from glgpt.cli.progress import progress
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
@@ -19,7 +19,7 @@ from glgpt.tuning.kernel_selection import DeviceSettings
 LARGE = 400_000_000  # parameters; comparing a larger model takes minutes on software OpenGL
 
 
-def add_check_option(parser: Parser) -> None:
+def add_check_option(parser: argparse.ArgumentParser) -> None:
     """Adds `--check` and `--no-check`."""
     text = "compare the predictions of --dtype f16, q8 or q4 with f32, once for each model, and warn if they differ "
     text += "(default: for models up to 400 M parameters and for exports)"

@@ -20,7 +20,7 @@ from command_line import Capture, refused
 
 import glgpt.cli.parser
 from glgpt.cli import main
-from glgpt.cli.options import size
+from glgpt.cli.option_types import size
 from glgpt.cli.parser import build_parser
 from glgpt.cli.progress import progress
 from glgpt.inference.model import LanguageModel
