@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from glgpt.errors import quoted
 from glgpt.federation import rules
 from glgpt.federation.aggregation.updates import client_reply
-from glgpt.federation.flower import AWAY
+from glgpt.federation.flower.error_codes import AWAY
 from glgpt.federation.protocol import MAX_SECONDS, Vector
 from glgpt.federation.session import Session
 

@@ -765,7 +765,7 @@ def main() -> None:
     parser.add_argument("--log-format", default="text")
     args = parser.parse_args()
     log_to_stderr(args.log_level, args.log_format)
-    from glgpt.federation.flower import Site
+    from glgpt.federation.flower.site import Site
 
     files = Files(args.run, args.site)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends it

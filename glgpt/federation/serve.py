@@ -27,8 +27,10 @@ import httpx
 import numpy as np
 
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
-from glgpt.federation import flower, protocol
+from glgpt.federation import protocol
 from glgpt.federation.aggregation import strategies
+from glgpt.federation.flower import processes
+from glgpt.federation.flower.control import Control
 from glgpt.federation.invitations import COMMANDS, HOST_LINK, digest
 from glgpt.federation.member.supernode import terms_of
 from glgpt.federation.operation.logs import rotate
@@ -301,15 +303,15 @@ class Supervisor:
         self._serverapp.unlink(missing_ok=True)
         secret, home = files.folder / "superexec.key", files.folder / "flower"
         home.mkdir(exist_ok=True)
-        environment = flower.environment(home)
+        environment = processes.environment(home)
         port = self.superlink_port
         self.database = files.folder / SUPERLINK
-        flower.shrink_database(self.database)
+        processes.shrink_database(self.database)
         self.superlink = self._process(
-            "superlink", lambda: flower.superlink_command(port, self.database, secret), environment
+            "superlink", lambda: processes.superlink_command(port, self.database, secret), environment
         )
         self.superexec = self._process(
-            "superexec", lambda: flower.superexec_command(port, secret, self._serverapp), environment
+            "superexec", lambda: processes.superexec_command(port, secret, self._serverapp), environment
         )
         few = {"MALLOC_ARENA_MAX": "2"}  # otherwise each decoding thread retains its memory
         self.gateways = [
@@ -318,7 +320,7 @@ class Supervisor:
             )
             for site in range(self.session.gateways)
         ]
-        self._control: flower.Control | None = None
+        self._control: Control | None = None
         self._run: int | None = None
         self._asked = 0.0
 
@@ -359,7 +361,7 @@ class Supervisor:
             return
         self._asked = time.monotonic()
         try:
-            self._control = self._control or flower.Control(self.superlink_port)
+            self._control = self._control or Control(self.superlink_port)
             active = [run for run in self._control.runs() if not run.status.startswith("finished")]
             for run in active:
                 if run.run_id != self._run:  # started by an earlier `serve`; its ServerApp may be gone
@@ -427,7 +429,7 @@ class Supervisor:
                     self.tell({"event": "round", **figures})
                     for process in self.processes:
                         process.forgive()
-                    flower.trim_database(self.database)
+                    processes.trim_database(self.database)
                 if done >= self.session.rounds:
                     self._let_clients_hear()
                     return True
@@ -438,7 +440,7 @@ class Supervisor:
             for process in reversed(self.processes):
                 process.end()
             (self.files.folder / PROCESSES).unlink(missing_ok=True)
-            flower.shrink_database(self.database)
+            processes.shrink_database(self.database)
             self.evaluator.close()
             self._unlock()
 

@@ -1,4 +1,4 @@
-"""Checks that each command of the command line is defined in a file of its own."""
+"""Checks that each command of the command line is defined in a separate file."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from glgpt.errors import ArgumentError
 from glgpt.federation import exchange as exchange_module
 from glgpt.federation.aggregation.updates import KEY
 from glgpt.federation.exchange import AGAIN, Supernodes, exchange, from_supernode, name_of
-from glgpt.federation.flower import AWAY
+from glgpt.federation.flower.error_codes import AWAY
 from glgpt.federation.rules import NormLimits
 from glgpt.federation.serve import Terms, begin
 from glgpt.federation.server_app import Nodes, strategy_of
