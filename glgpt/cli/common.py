@@ -16,6 +16,7 @@ from glgpt.cli.option_types import above_zero, bias, count, device, fraction, id
 from glgpt.cli.progress import progress
 from glgpt.cli.split_options import client_options
 from glgpt.errors import GlgptError
+from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.program.formats import FORMATS
 from glgpt.system.files import named_errors, read_text
@@ -92,7 +93,7 @@ def add_device_options(
 
 
 def device_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the values of `add_device_options` as keyword arguments of `LanguageModel.from_pretrained`."""
+    """Returns the values of `add_device_options` as keyword arguments of `glgpt.load`."""
     names = ("device", "dtype", "kernel", "fetch", "storage", "context", "max_texture_memory")
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
@@ -136,7 +137,7 @@ def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
 def open_model(args: argparse.Namespace) -> Iterator[LanguageModel]:
     """Opens the model that the arguments name, with a progress bar while it loads."""
     with progress("loading", "B") as show:
-        model = LanguageModel.from_pretrained(args.model, progress=show, **device_options(args), **client_options(args))
+        model = load(args.model, progress=show, **device_options(args), **client_options(args))
     with model:
         yield model
 

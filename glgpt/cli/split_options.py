@@ -34,7 +34,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
 
 
 def client_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the keyword arguments of `LanguageModel.from_pretrained` for a split model; none if it is not split."""
+    """Returns the keyword arguments of `glgpt.load` for a split model; none if it is not split."""
     if getattr(args, "split", None) is None and getattr(args, "plan", None) is None:
         for name in ("token", "speculate", "wire"):
             if getattr(args, name, None):

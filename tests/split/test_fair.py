@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from test_server import Raw, framed, states
 
+from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.split import limits, protocol, server
 from glgpt.split.batching_executor import BatchingExecutor, _Task
@@ -255,7 +256,7 @@ def test_idle_connections_make_way(running: Any, client: Any, goldens: Path, mon
     folder = goldens / "llama-grouped"
     with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = list(model.generate_ids([3, 31, 6], 8, temperature=1, seed=2))
-    with LanguageModel.from_pretrained(folder, rest=running.url, device="software") as split:
+    with load(folder, rest=running.url, device="software") as split:
         tokens = split.generate_ids([3, 31, 6], 8, temperature=1, seed=2)
         found = [next(tokens) for _ in range(3)]
         time.sleep(0.4)
