@@ -394,8 +394,8 @@ class Rounds:
     def _restore_updates(self, round_: OpenRound) -> None:
         """Reads the accepted updates of a restored round, and moves those that cannot be combined out of the spool.
 
-        Such a file is damaged, or written by a version that accepted more. If it stayed, the round would fail after
-        every restart. A closed round that then misses its quorum accepts updates again.
+        If a damaged file stayed, the round would fail after every restart. A closed round that then misses its quorum
+        accepts updates again.
         """
         lines, bounds, unsound = self.spool / f"{round_.id}.jsonl", self.session.bounds, False
         for line in json_lines(lines):

@@ -24,7 +24,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import numpy as np
 
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.federation import protocol
@@ -292,10 +291,6 @@ class Supervisor:
             raise FileError(f"{quoted(files.run, 300)} is being served by another process")
         self._unlock = unlock
         end_leftovers(files)
-        if not np.isfinite(files.checkpoint().parameters).all():  # saved by an older version
-            raise FileError(
-                f"{quoted(files.run, 300)}: the last checkpoint is not finite; --rollback 1 undoes its round"
-            )
         self.places, self.operation = places(place, urls, self.session.gateways), operation or Operation()
         self.evaluator = SessionEvaluator(files, device)
         self.superlink_port = fleet_place(fleet_port, self.places).port

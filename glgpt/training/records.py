@@ -42,7 +42,7 @@ class Record(_Strict):
     init: str | None = None
     vocab_size: Size
     data: str  # identifies the text and the tokenizer: `Data.key`
-    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # `identity` of its files; None: unknown
+    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # `identity` of its files
     settings: Settings
 
 
@@ -113,7 +113,7 @@ class Sum(_Strict):
 
 
 class About(_Strict):
-    """The metadata of a state; browsers do not write `made`, and older versions do not write `tensors`.
+    """The metadata of a state; browsers write neither `made` nor `tensors`.
 
     `shape` is the recorded batch and context if the recipe leaves one open.
     """
