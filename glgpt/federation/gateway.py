@@ -35,7 +35,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation import protocol
-from glgpt.federation.invitations import HOST_KINDS, HOST_LINK, LIFE, digest
+from glgpt.federation.invitations import HOST_KINDS, HOST_LINK, MEMBER_LIFE_S, digest
 from glgpt.federation.operation import metrics
 from glgpt.federation.operation.logs import log_to_stderr
 from glgpt.federation.protocol import Join, Ping, Progress, Update
@@ -51,16 +51,16 @@ from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-HELLO = 10.0  # seconds within which a client must send `join`
-TICK = 0.2  # seconds between two checks of the round's deadlines
-PULL = 0.5  # seconds between two requests for a round
-HEARTBEAT = 20.0  # seconds between two heartbeats to SuperLink
-ADDRESS_SOCKETS = 128  # maximum sockets per address
+JOIN_TIMEOUT_S = 10.0  # seconds within which a client must send `join`
+DEADLINE_INTERVAL_S = 0.2  # seconds between two checks of the round's deadlines
+PULL_INTERVAL_S = 0.5  # seconds between two requests for a round
+HEARTBEAT_INTERVAL_S = 20.0  # seconds between two heartbeats to SuperLink
+MAX_ADDRESS_SOCKETS = 128  # maximum sockets per address
 MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
-SENT_FRAME = 1 << 17  # bytes: each socket buffers a few frames, also for a client that reads slowly
-SHOWN_ROUNDS = 500  # maximum number of rounds that clients and the dashboard receive
-SHOWN_SAMPLES = 20  # that many of the latest rounds include their sample text
-JUDGED = 120.0  # seconds that a finished session waits for its last validation
+SENT_FRAME_BYTES = 1 << 17  # bytes: each socket buffers a few frames, also for a client that reads slowly
+MAX_SHOWN_ROUNDS = 500  # maximum number of rounds that clients and the dashboard receive
+MAX_SHOWN_SAMPLES = 20  # that many of the latest rounds include their sample text
+VALIDATION_TIMEOUT_S = 120.0  # seconds that a finished session waits for its last validation
 MAX_QR_BYTES = 2000  # of the text of a QR code
 
 
@@ -117,7 +117,7 @@ class Upload:
 
     def add(self, frame: bytes) -> bool:
         """Appends the next frame. Returns False if its size is not the announced one."""
-        if not self.missing or len(frame) != min(protocol.FRAME, self.missing):
+        if not self.missing or len(frame) != min(protocol.MAX_FRAME_BYTES, self.missing):
             return False
         self._file.seek(self._have)  # an earlier write may have failed halfway
         self._file.write(frame)
@@ -153,7 +153,7 @@ class Client:
             if not still():
                 return
             await self.socket.send_text(json.dumps(message, allow_nan=False))
-            for frame in protocol.frames(data, SENT_FRAME):
+            for frame in protocol.frames(data, SENT_FRAME_BYTES):
                 await self.socket.send_bytes(frame)
                 self.member.bytes_out += len(frame)
 
@@ -210,7 +210,7 @@ class Gateway:
                 if not connected:
                     await self._superlink(self.site.connect)
                     connected = True
-                if time.monotonic() - beat > HEARTBEAT:
+                if time.monotonic() - beat > HEARTBEAT_INTERVAL_S:
                     await self._superlink(self.site.heartbeat)
                     beat = time.monotonic()
                 await self._answer()
@@ -221,9 +221,9 @@ class Gateway:
             except (SuperLinkError, OSError) as error:  # OSError: such as a full disk
                 logger.info("%s", quoted(error, 300))
                 connected, beat = False, 0.0
-                await asyncio.sleep(2 * PULL)
+                await asyncio.sleep(2 * PULL_INTERVAL_S)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), PULL)
+                await asyncio.wait_for(self._wake.wait(), PULL_INTERVAL_S)
             self._wake.clear()
 
     async def _superlink(self, call: Callable[..., T], *args: Any) -> T:
@@ -272,7 +272,7 @@ class Gateway:
     async def _clock(self) -> None:
         paused = False
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(DEADLINE_INTERVAL_S)
             try:
                 paused, before = self.files.paused, paused
                 if before and not paused:
@@ -281,7 +281,7 @@ class Gateway:
                     await self._tick()
             except OSError as error:  # such as a full disk
                 logger.error("the round cannot be closed: %s", error)
-                await asyncio.sleep(10 * TICK)
+                await asyncio.sleep(10 * DEADLINE_INTERVAL_S)
 
     async def _tick(self) -> None:
         """Advances the round: wraps it up, or records and settles a closed one, retrying after a failure."""
@@ -321,12 +321,12 @@ class Gateway:
             await self._tell({"type": "closed", "why": why})
 
     def _all_done(self) -> bool:
-        """True if the last round is done and its validation was sent, or is more than `JUDGED` seconds late."""
+        """True if the last round is done and its validation was sent or is `VALIDATION_TIMEOUT_S` late."""
         if self.files.round_of() < self.session.rounds:
             return False
         self._done_at = self._done_at or time.monotonic()
         judged = any(note["round"] == self.session.rounds and "step" in note for note in self.files.notes())
-        return judged or time.monotonic() - self._done_at > JUDGED
+        return judged or time.monotonic() - self._done_at > VALIDATION_TIMEOUT_S
 
     def _state(self) -> dict[str, Any]:
         status = self.rounds.status()
@@ -367,7 +367,7 @@ class Gateway:
     async def socket(self, socket: WebSocket) -> None:
         """Serves a client's socket from its `join` until it closes."""
         address = socket.client.host if socket.client else ""
-        if not self._origin_fits(socket) or self._sockets[address] >= ADDRESS_SOCKETS:
+        if not self._origin_fits(socket) or self._sockets[address] >= MAX_ADDRESS_SOCKETS:
             await socket.close(1008)
             return
         await socket.accept()
@@ -401,12 +401,12 @@ class Gateway:
             return False
 
     async def _admitted(self, socket: WebSocket) -> tuple[Member, str] | None:
-        message = await asyncio.wait_for(socket.receive(), HELLO)
+        message = await asyncio.wait_for(socket.receive(), JOIN_TIMEOUT_S)
         if message["type"] == "websocket.disconnect":
             return None
         text = message.get("text")  # absent in a binary message
         try:
-            said = protocol.parsed(text[: protocol.MOST_TEXT]) if text else None
+            said = protocol.parsed(text[: protocol.MAX_TEXT_BYTES]) if text else None
             if not isinstance(said, Join):
                 raise GlgptError("the first message must be join")
             admitted = self.rounds.admit(said)
@@ -445,8 +445,8 @@ class Gateway:
         member = client.member
         notes = await asyncio.to_thread(self.files.notes)
         welcome = {"type": "welcome", "member": member.number, "resume": key, "name": member.name}
-        rounds = [_shown(note) for note in notes[-SHOWN_ROUNDS:]]
-        for note in rounds[:-SHOWN_SAMPLES]:
+        rounds = [_shown(note) for note in notes[-MAX_SHOWN_ROUNDS:]]
+        for note in rounds[:-MAX_SHOWN_SAMPLES]:
             note.pop("sample", None)
         await client.say(welcome | {"rounds": rounds, "aside": member.aside, **self._state()})
         self.clients.add(client)  # only now: the welcome must be the first message
@@ -465,7 +465,7 @@ class Gateway:
                 return
             text, data = message.get("text"), message.get("bytes")
             client.member.bytes_in += len(text or data or b"")
-            if not bucket.take() or len(text or "") > protocol.MOST_TEXT:
+            if not bucket.take() or len(text or "") > protocol.MAX_TEXT_BYTES:
                 await client.socket.close(protocol.TOO_MUCH, "too many messages, or a message that is too long")
                 return
             if self._unwanted(client.member):
@@ -642,7 +642,7 @@ class Gateway:
     async def status(self, _: Request) -> Response:
         """Sends what the dashboard shows."""
         notes = await asyncio.to_thread(self.files.notes)
-        more = {"page": self._has_page, "history": notes[-SHOWN_ROUNDS:]}
+        more = {"page": self._has_page, "history": notes[-MAX_SHOWN_ROUNDS:]}
         return JSONResponse(self.rounds.status() | more)
 
     async def pause(self, request: Request) -> Response:
@@ -661,7 +661,7 @@ class Gateway:
     async def invite(self, request: Request) -> Response:
         """Creates an invitation: `{"uses": 1, "hours": 24}`, both optional."""
         asked = await _json(request)
-        uses, hours = asked.get("uses"), asked.get("hours", LIFE / 3600)
+        uses, hours = asked.get("uses"), asked.get("hours", MEMBER_LIFE_S / 3600)
         good = (uses is None or (isinstance(uses, int) and uses > 0)) and isinstance(hours, (int, float)) and hours > 0
         if not good:
             return JSONResponse({"error": "uses must be a positive integer and hours a positive number"}, 400)
@@ -742,7 +742,7 @@ def _bearer(request: Request) -> str:
 async def _json(request: Request) -> dict[str, Any]:
     with contextlib.suppress(ValueError, ClientDisconnect):
         body = await request.body()
-        found = json.loads(body[: protocol.MOST_TEXT] or b"{}")
+        found = json.loads(body[: protocol.MAX_TEXT_BYTES] or b"{}")
         if isinstance(found, dict):
             return found
     return {}

@@ -32,12 +32,12 @@ from glgpt.federation.invitations import Invitations, digest
 from glgpt.federation.protocol import Join, Update, Vector
 from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
 
-MOST_HELD = 256 << 20  # bytes of a round's updates; above it, the site replies with their clipped mean
+MAX_HELD_BYTES = 256 << 20  # bytes of a round's updates; above it, the site replies with their clipped mean
 OPEN, MEMBERS, SPOOL, QUARANTINE = "open.safetensors", "members.jsonl", "spool", "quarantine"
-MAX_SAID = 200  # maximum characters of a reason that is shown to all
+MAX_REASON_CHARACTERS = 200  # maximum characters of a reason that is shown to all
 REMOVED, REVOKED = "removed", "the invitation was revoked"  # reasons that bar a member from connecting
 IDLE_ROUNDS = 3  # rounds without an update after which a new member's seat may be reassigned
-ABSENCE = 3600.0  # seconds offline after which the seat of a member that trained may be reassigned
+ABSENCE_TIMEOUT_S = 3600.0  # seconds offline after which the seat of a member that trained may be reassigned
 MEMBER_LINES = 1000  # lines of members.jsonl beyond one per member after which it is rewritten
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class Rounds:
         self.session: Session = files.session()
         self.members: dict[int, Member] = {}
         self.open: OpenRound | None = None
-        self.most_held = MOST_HELD
+        self.most_held = MAX_HELD_BYTES
         self._attended = -math.inf  # when a device last worked on a round
         self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share
         self.spool = files.site_folder / SPOOL
@@ -262,7 +262,7 @@ class Rounds:
         """Returns the priority for reassigning a member's seat (0: first), or None if it keeps its seat.
 
         The order is: members that are set aside, members offline that never trained, connected members without an
-        update for `IDLE_ROUNDS` rounds, members that trained and have been offline for `ABSENCE` seconds.
+        update for `IDLE_ROUNDS` rounds, members that trained and have been offline for `ABSENCE_TIMEOUT_S` seconds.
         """
         if member.number >= self._seats() or (self.open is not None and member.number in self.open.updates):
             return None  # an update under this number counts in the open round
@@ -271,7 +271,7 @@ class Rounds:
         if not member.connections:
             if not member.accepted:
                 return 1
-            return 3 if self.clock() - member.seen >= ABSENCE else None
+            return 3 if self.clock() - member.seen >= ABSENCE_TIMEOUT_S else None
         idle = not member.accepted and self._number() - member.since >= IDLE_ROUNDS
         return 2 if idle else None
 
@@ -500,7 +500,7 @@ class Rounds:
         return self._strike(member, why)
 
     def _strike(self, member: Member, why: str) -> Rejected:
-        why = quoted(why, MAX_SAID)
+        why = quoted(why, MAX_REASON_CHARACTERS)
         member.strikes += 1
         member.said = f"rejected: {why}"
         member.aside = _struck_out(member.strikes, why)
@@ -664,7 +664,7 @@ class Rounds:
 
 def _struck_out(strikes: int, why: str) -> str:
     """Returns why a member with this many rejected updates is set aside; "" if it is not."""
-    return f"{strikes} rejected updates; the last: {why}" if strikes >= rules.STRIKES else ""
+    return f"{strikes} rejected updates; the last: {why}" if strikes >= rules.MAX_STRIKES else ""
 
 
 def _streamed_mean(rows: Iterable[Vector], weights: list[float], count: int) -> Vector:

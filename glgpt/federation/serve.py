@@ -47,11 +47,11 @@ from glgpt.training.run import new_run
 from glgpt.training.settings import Settings
 
 logger = logging.getLogger(__name__)
-WATCH = 0.5  # seconds between two checks of the processes
-PATIENCE = 180.0  # seconds within which SuperLink must answer after its start
-LOST = 45.0  # seconds; if SuperLink lists a run as running for longer, its ServerApp is gone: the heartbeat is 30 s
-RESTARTS = 20  # maximum restarts of a process within ten minutes and one round
-HOST_LIFE = 366 * 24 * 3600.0  # life in seconds of the token for this machine's commands; each start replaces it
+CHECK_INTERVAL_S = 0.5  # seconds between two checks of the processes
+START_TIMEOUT_S = 180.0  # seconds within which SuperLink must answer after its start
+LOST_TIMEOUT_S = 45.0  # if SuperLink lists a run as running for longer, its ServerApp is gone: the heartbeat is 30 s
+MAX_RESTARTS = 20  # maximum restarts of a process within ten minutes and one round
+HOST_LIFE_S = 366 * 24 * 3600.0  # life in seconds of the token for this machine's commands; each start replaces it
 SUPERLINK = "superlink.sqlite"  # database file, in the session's folder
 PROCESSES = "processes"  # file in the session's folder: the leader of each process group
 HOSTS = "host.json"  # file in the session's folder: each gateway's address and host token
@@ -187,8 +187,8 @@ class Process:
             )
         now = time.monotonic()
         self.starts = [*(at for at in self.starts if now - at < 600), now]
-        if len(self.starts) > RESTARTS:
-            raise GlgptError(f"the {self.name} ended more than {RESTARTS} times in one round; see {self.log}")
+        if len(self.starts) > MAX_RESTARTS:
+            raise GlgptError(f"the {self.name} ended more than {MAX_RESTARTS} times in one round; see {self.log}")
         self.log.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             self.child = subprocess.Popen(
@@ -398,7 +398,7 @@ class Supervisor:
             for old in before:
                 invitations.revoke(digest(old["token"]))
             base, token = place.base(), invitations.create()
-            hosts.append({"token": invitations.create(HOST_LIFE, None, COMMANDS), "address": base})
+            hosts.append({"token": invitations.create(HOST_LIFE_S, None, COMMANDS), "address": base})
             links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={invitations.create(kind=HOST_LINK)}"}
             if (self.files.page / "index.html").is_file():
                 links["browser"] = f"{base}train/#view=train&tokens=1&together={token}"
@@ -430,7 +430,7 @@ class Supervisor:
                     return True
                 if stopped() or (self.files.folder / ENDED).exists():
                     return False
-                time.sleep(WATCH)
+                time.sleep(CHECK_INTERVAL_S)
         finally:
             for process in reversed(self.processes):
                 process.end()

@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from glgpt import models
 from glgpt.errors import FileError, quoted
-from glgpt.models.spec import MOST_SIZE
+from glgpt.models.spec import MAX_SIZE
 from glgpt.program.kernel import KERNELS
 from glgpt.training.settings import MOST_NUMBER, Settings
 
 Model = TypeVar("Model", bound=BaseModel)
-Size = Annotated[int, Field(ge=1, le=MOST_SIZE)]
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Steps = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Figure = float | None  # None: the value was not finite
@@ -109,7 +109,7 @@ class Sum(_Strict):
     """SHA-256 and shape of a tensor's bytes: little-endian f32, row by row."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    shape: list[Annotated[int, Field(ge=1, le=MOST_SIZE)]]
+    shape: list[Annotated[int, Field(ge=1, le=MAX_SIZE)]]
 
 
 class About(_Strict):

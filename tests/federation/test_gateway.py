@@ -97,7 +97,7 @@ def test_an_upload_resumes_where_it_stopped(served):
     host = served(quorum=1, rounds=1)
     peer, token, key, round_ = asked(host)
     update, data = peer.update(round_, round_["parameters"] + 1)
-    assert len(data) < protocol.FRAME  # one frame: an interrupted one is sent again from its start
+    assert len(data) < protocol.MAX_FRAME_BYTES  # one frame: an interrupted one is sent again from its start
     peer.say(update)
     assert peer.next("ready")["have"] == 0
     peer.socket.close()
@@ -107,7 +107,7 @@ def test_an_upload_resumes_where_it_stopped(served):
 
 
 def test_frames_that_came_are_not_sent_again(served, monkeypatch):
-    monkeypatch.setattr(protocol, "FRAME", 1000)
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 1000)
     host = served(quorum=1, rounds=1)
     peer, token, key, update, data = announced(host)
     for frame in list(protocol.frames(data))[:3]:
@@ -135,7 +135,7 @@ def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypat
         kept.set()
 
     monkeypatch.setattr(Rounds, "keep_open", slowly)
-    monkeypatch.setattr(protocol, "FRAME", 1000)
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 1000)
     peer, _, _, update, data = announced(served(quorum=1, rounds=1))
     frames = list(protocol.frames(data))
     peer.socket.send(frames[0])
@@ -239,7 +239,7 @@ def test_too_much_closes_the_socket(served):
     large = Peer(host, token)
     large.next("round")
     with contextlib.suppress(ConnectionClosed):
-        large.say("x" * (protocol.MOST_TEXT + 1))
+        large.say("x" * (protocol.MAX_TEXT_BYTES + 1))
     assert large.closed()[0] == 4413
 
 

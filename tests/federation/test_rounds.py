@@ -114,7 +114,7 @@ def test_three_bad_updates_set_a_client_aside(host, claim):
     h = host()
     bad, good = h.join("bad"), h.join("good")
     h.begin()
-    for _ in range(rules.STRIKES):
+    for _ in range(rules.MAX_STRIKES):
         with pytest.raises(Rejected):
             h.send(bad.member, **claim)
     assert "3 rejected updates" in bad.member.aside

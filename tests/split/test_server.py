@@ -212,9 +212,9 @@ def test_openings_beyond_what_may_wait_are_turned_away(monkeypatch: pytest.Monke
         rates = limits.Rates()
         taken = [await rates.take("a") for _ in range(int(3 * limits.OPENS_AT_ONCE))]
         assert await rates.take("b"), "one client uses up what is another's"
-        for i in range(2 * limits.CLIENTS):
+        for i in range(2 * limits.MAX_CLIENTS):
             await rates.take(str(i))
-        assert len(rates._left) == limits.CLIENTS
+        assert len(rates._left) == limits.MAX_CLIENTS
         return taken
 
     taken = asyncio.run(run())
@@ -601,7 +601,7 @@ def test_a_look_is_bounded_and_leaves_out_the_logits_that_nobody_wants(
     rows = states(3, config.n_embd)
     whole, data = client.say(Look(**wanted), rows)
     assert [name for name, _ in whole["arrays"]] == ["h.1.ln_1", "logits"]
-    monkeypatch.setattr(engines, "LOOK_BYTES", 4 * 3 * config.n_embd)
+    monkeypatch.setattr(engines, "MAX_CAPTURE_BYTES", 4 * 3 * config.n_embd)
     part, alone = client.say(Look(**wanted, end=False), rows)
     assert part["arrays"] == [["h.1.ln_1", [3, config.n_embd]]] and alone == data[: len(alone)]
     refused, _ = client.say(Look(**wanted), rows)
@@ -696,8 +696,8 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
         wanted = list(model.generate_ids(ids, TOKENS, temperature=1, seed=3))
     plans = ["0@here,1@{0}", "embed@here,+0@{0},1@here", "embed@here,+0-1@{0},head@here", "0@{0},1@{0}"]
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "NARROWED", 1)
-        patch.setattr(engines, "MOST_NARROWED", 2)
+        patch.setattr(engines, "MAX_IDLE_PARTS", 1)
+        patch.setattr(engines, "MAX_PARTS", 2)
         models = [stack.enter_context(load(folder, plan=plan.format(server.url), device="software")) for plan in plans]
         runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m in models]
         assert [list(t) for t in zip(*zip(*runs, strict=True), strict=True)] == [wanted] * len(plans)
@@ -709,7 +709,7 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
     used.open(part="0")
     assert used.say(Step(seq=0, pos=0, n=1), struct.pack("<I", 3))[0]["op"] == "stepped"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "NARROWED", 1)
+        patch.setattr(engines, "MAX_IDLE_PARTS", 1)
         for part in ("embed", "+0", "head"):  # unused: each new one unloads an older one
             raw(server).open(part=part)
     assert {str(part) for part in engine._narrowed} == {"1,head", "embed,0", "head"}
@@ -741,7 +741,7 @@ def test_messages_that_come_twice_or_in_the_wrong_order_change_no_text(
 def test_who_takes_no_answers_is_cut_off_and_holds_nobody_up(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "SLOW", 0.5)
+    monkeypatch.setattr(protocol, "ANSWER_TIMEOUT_S", 0.5)
     server = serve(folder, "+0")
     width = server.app.engine.config.n_embd
     with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as lazy:

@@ -51,7 +51,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from glgpt.federation.rounds import RunOver
 from glgpt.system.files import written_whole
 
-EARLIEST = 1e-3  # seconds after a message at which its reply is dated; with the current time, each retry would differ
+REPLY_DELAY_S = 1e-3  # time after a message at which its reply is dated: the current time would differ in each retry
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Site:
         records = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
         content = RecordDict({"arrays": records, "metrics": MetricRecord(dict(metrics))})
         reply = Message(content, reply_to=asked)
-        at, ttl = asked.metadata.created_at + EARLIEST, asked.metadata.ttl - EARLIEST
+        at, ttl = asked.metadata.created_at + REPLY_DELAY_S, asked.metadata.ttl - REPLY_DELAY_S
         reply.metadata.__dict__.update(_created_at=at, _ttl=ttl)
         with no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
