@@ -146,13 +146,14 @@ def serving(files: Files, site: Any, limits: Any = None, port: int = 0, **more: 
     """Serves a gateway on 127.0.0.1 (port 0: a free one). Yields its address and the gateway."""
     import uvicorn
 
-    from glgpt.federation.gateway import Gateway
+    from glgpt.federation.gateway.routes import application
+    from glgpt.federation.gateway.service import Gateway
     from glgpt.federation.uvicorn_settings import configuration
     from glgpt.page.serve import bound_socket
 
     gateway = Gateway(files, site)
     listener = bound_socket("127.0.0.1", port, "--port", limits)
-    server = uvicorn.Server(configuration(gateway.application(), listener.connections, ws_ping_interval=None, **more))
+    server = uvicorn.Server(configuration(application(gateway), listener.connections, ws_ping_interval=None, **more))
     gateway.on_failure = partial(setattr, server, "should_exit", True)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()

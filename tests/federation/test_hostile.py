@@ -61,7 +61,7 @@ def test_a_background_task_that_fails_ends_the_gateway(served, task, monkeypatch
 
 
 def test_a_full_disk_ends_nothing(served, monkeypatch):
-    from glgpt.federation.gateway import Gateway
+    from glgpt.federation.gateway.service import Gateway
 
     report, failures = Gateway._report, []
 
@@ -119,9 +119,9 @@ def test_a_handshake_that_stops_is_closed_in_time(tmp_path):
 
 
 def test_sockets_are_counted_by_the_address_that_a_proxy_forwards(served, monkeypatch):
-    from glgpt.federation import gateway
+    from glgpt.federation.gateway import sockets
 
-    monkeypatch.setattr(gateway, "MAX_ADDRESS_SOCKETS", 2)
+    monkeypatch.setattr(sockets, "MAX_ADDRESS_SOCKETS", 2)
     host = served()
     address = host.address.replace("http", "ws") + "v1/socket"
 
@@ -225,7 +225,7 @@ def test_a_first_message_of_bytes_is_refused(served, caplog):
 
 def test_pages_of_the_proxys_address_may_connect(served):
     host = served()
-    host.gateway.origins = (Place(url="https://example.org/team/").origin(),)
+    host.gateway.sockets.origins = (Place(url="https://example.org/team/").origin(),)
     raw(host, origin="https://example.org").close()
     for origin in ("https://example.org.evil.example", "http://[", "null"):
         with pytest.raises(InvalidStatus):
@@ -273,7 +273,7 @@ def test_frames_of_an_update_that_was_turned_away_meanwhile_are_dropped(served, 
 
 def test_an_update_that_two_sockets_finish_counts_once(served, monkeypatch):
     """Regression: after waiting, the first socket deleted what had become another upload."""
-    from glgpt.federation.gateway import Client
+    from glgpt.federation.gateway.connection import Client
 
     host = served(quorum=1, rounds=1)
     token = host.gateway.invitations.create()

@@ -17,7 +17,7 @@ from fake_session import FakeFlower, make_files, make_session, serving
 
 from glgpt.errors import GlgptError
 from glgpt.federation import protocol
-from glgpt.federation.gateway import Client as Connection
+from glgpt.federation.gateway.connection import Client as Connection
 from glgpt.federation.member import host as host_module
 from glgpt.federation.member import join
 from glgpt.federation.member.host import Host, Link
