@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from glgpt.federation import protocol, rules
-from glgpt.federation.rounds import Rounds, RunOver
+from glgpt.federation.rounds.rounds import Rounds
+from glgpt.federation.rounds.updates import RunOver
 from glgpt.federation.session import Checkpoint, Files, Session, recipe_of
 from glgpt.training.program import program_digest
 from glgpt.training.settings import Settings
@@ -69,7 +70,7 @@ class Host:
         """Returns a connected member and its `key`."""
         session = self.session
         fields = {"token": self.token, "name": name, "digest": session.digest, "tokenizer": session.tokenizer}
-        member, key = self.rounds.admit(protocol.Join(**(fields | changed)))
+        member, key = self.rounds.members.admit(protocol.Join(**(fields | changed)))
         member.connections = 1
         self.rounds.offer(member)
         return SimpleNamespace(member=member, key=key)

@@ -125,7 +125,7 @@ def test_frames_that_came_are_not_sent_again(served, monkeypatch):
 
 def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypatch):
     """A round is offered before it is on disk, so that a fast device can send frames before that."""
-    from glgpt.federation.rounds import Rounds
+    from glgpt.federation.rounds.rounds import Rounds
 
     keep_open, acknowledged, kept = Rounds.keep_open, threading.Event(), threading.Event()
 

@@ -48,7 +48,7 @@ from flwr.supercore.primitives.asymmetric import (
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from glgpt.federation.rounds import RunOver
+from glgpt.federation.rounds.updates import RunOver
 from glgpt.system.files import written_whole
 
 REPLY_DELAY_S = 1e-3  # time after a message at which its reply is dated: the current time would differ in each retry

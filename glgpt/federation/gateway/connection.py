@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 
 from glgpt.federation import protocol
 from glgpt.federation.protocol import Update
-from glgpt.federation.rounds import Member
+from glgpt.federation.rounds.members import Member
 
 MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
 SENT_FRAME_BYTES = 1 << 17  # bytes: each socket buffers a few frames, also for a client that reads slowly

@@ -91,7 +91,7 @@ class Routes:
             try:
                 self.invitations.check(token)
             except GlgptError:
-                if not self.rounds.knows(token):
+                if not self.rounds.members.knows(token):
                     return JSONResponse({"error": "an invitation is required"}, 401)
             return await work(request)
 
@@ -157,7 +157,7 @@ class Routes:
 
     async def revoke(self, request: Request) -> Response:
         """Revokes an invitation and disconnects the members that joined with it."""
-        members = self.rounds.revoke(request.path_params["digest"])
+        members = self.rounds.members.revoke(request.path_params["digest"])
         self.gateway.sockets.turn_out_unwanted()
         if members is None:
             return JSONResponse({"revoked": False}, 404)
@@ -166,7 +166,7 @@ class Routes:
     async def remove(self, request: Request) -> Response:
         """Removes a device permanently."""
         number = request.path_params["number"]
-        if not self.rounds.remove(number):
+        if not self.rounds.members.remove(number):
             return JSONResponse({"error": "unknown device"}, 404)
         self.gateway.sockets.turn_out_unwanted()
         return JSONResponse({"removed": number})

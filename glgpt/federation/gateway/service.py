@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 from glgpt.errors import quoted
 from glgpt.federation.gateway.sockets import Sockets, without_devices
-from glgpt.federation.rounds import Rounds, RunOver
+from glgpt.federation.rounds.rounds import Rounds
+from glgpt.federation.rounds.updates import RunOver
 from glgpt.federation.session import ENDED, ROUNDS, Files
 
 T = TypeVar("T")

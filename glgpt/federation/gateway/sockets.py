@@ -17,7 +17,9 @@ from glgpt.federation import protocol
 from glgpt.federation.gateway.connection import Bucket, Client, Upload
 from glgpt.federation.operation import metrics
 from glgpt.federation.protocol import Join, Ping, Progress, Update
-from glgpt.federation.rounds import REMOVED, Member, Refused, Rejected, Rounds
+from glgpt.federation.rounds.members import REMOVED, Member, Refused
+from glgpt.federation.rounds.rounds import Rounds
+from glgpt.federation.rounds.updates import Rejected
 from glgpt.federation.session import Files
 
 logger = logging.getLogger(__name__)
@@ -120,7 +122,7 @@ class Sockets:
             admitted = await self._admitted(socket)
             if admitted is not None:
                 client, key = Client(socket, admitted[0]), admitted[1]
-                self.rounds.connected(client.member)
+                self.rounds.members.connected(client.member)
                 await self._welcome(client, key)
                 await self._listen(client)
         except (WebSocketDisconnect, RuntimeError, asyncio.TimeoutError):
@@ -131,7 +133,7 @@ class Sockets:
             self._of_address[address] -= 1
             if client is not None:
                 self.clients.discard(client)
-                self.rounds.disconnected(client.member)
+                self.rounds.members.disconnected(client.member)
 
     def _origin_fits(self, socket: WebSocket) -> bool:
         """True if Origin is same-origin, on the allow-list, or absent (programs other than browsers)."""
@@ -152,7 +154,7 @@ class Sockets:
             said = protocol.parsed(text[: protocol.MAX_TEXT_BYTES]) if text else None
             if not isinstance(said, Join):
                 raise GlgptError("the first message must be join")
-            admitted = self.rounds.admit(said)
+            admitted = self.rounds.members.admit(said)
             self.turn_out_unwanted()  # the member that had the seat
             return admitted
         except GlgptError as error:
@@ -163,11 +165,11 @@ class Sockets:
 
     def _unwanted(self, member: Member) -> bool:
         """True if the member must not be connected."""
-        return member.barred or not self.rounds.seated(member)
+        return member.barred or not self.rounds.members.seated(member)
 
     async def _turn_out(self, client: Client) -> None:
         """Closes the socket of a member that must not be connected, with the reason."""
-        if not self.rounds.seated(client.member):
+        if not self.rounds.members.seated(client.member):
             code, why = protocol.FULL, "this device lost its place to another one: it sent no update for several rounds"
         elif client.member.aside == REMOVED:
             code, why = protocol.REMOVED, "the host removed this device"
@@ -283,7 +285,7 @@ class Sockets:
                 async with self._decoding:
                     after, norm = await asyncio.to_thread(lambda: self.rounds.decoded(update, upload.data(), before))
             except GlgptError as error:
-                raise self.rounds.faulty(member, str(error)) from None
+                raise self.rounds.members.strike(member, str(error)) from None
             self.rounds.accept(member, update, after, norm)
         except Rejected as rejected:
             await self._reject(client, rejected, update)
