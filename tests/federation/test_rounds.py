@@ -566,11 +566,8 @@ def test_a_link_cannot_fill_a_session_for_good(host, clock):
     clock.now += 1
     leave(h, second)
     third = h.join("third")  # the member that left first loses its seat
-    assert (
-        third.member.number == 0
-        and not h.rounds.members.seated(first.member)
-        and h.rounds.members.seated(second.member)
-    )
+    seated = h.rounds.members.seated
+    assert third.member.number == 0 and not seated(first.member) and seated(second.member)
     with pytest.raises(Rejected, match="place"):
         h.rounds.accept(first.member, h.update()[0], h.before, 1.0)
     again = h.join("first", resume=first.key)  # it is now a new member
