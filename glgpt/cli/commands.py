@@ -111,7 +111,6 @@ def run_generate(args: argparse.Namespace) -> int:
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text
-        check_format(args, args.dtype, model)
         if args.samples > 1:
             return _samples(args, model, ids, start, sampling)
         run = model.generate(ids, args.tokens, seed=args.seed, **sampling)
