@@ -47,6 +47,7 @@ from glgpt.page.connections import RESERVED, Limits, available_descriptors
 from glgpt.page.serve import Files as PageFiles
 from glgpt.page.serve import Headers, bound_socket
 from glgpt.system.metrics import metrics_server
+from glgpt.system.network import client_network
 from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
 T = TypeVar("T")
@@ -366,7 +367,7 @@ class Gateway:
 
     async def socket(self, socket: WebSocket) -> None:
         """Serves a client's socket from its `join` until it closes."""
-        address = socket.client.host if socket.client else ""
+        address = client_network(socket.client.host if socket.client else "")
         if not self._origin_fits(socket) or self._sockets[address] >= ADDRESS_SOCKETS:
             await socket.close(1008)
             return
