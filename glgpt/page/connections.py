@@ -16,6 +16,8 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from glgpt.system.network import client_network
+
 resource: Any
 try:
     import resource
@@ -47,7 +49,7 @@ class Limits:
     """Limits on the number of open connections, and on a client's time in seconds."""
 
     total: int = field(default_factory=available_descriptors)
-    address: int = 256  # per address
+    address: int = 256  # per address, and per /64 network of IPv6
     exempt: frozenset[str] = frozenset()  # addresses without the limit per address, such as a proxy's
     request: float = 10.0  # time to send a whole request
     stall: float = 60.0  # time without progress, after which a client that does not read is disconnected
@@ -69,11 +71,11 @@ class Connections:
         """True if another connection of this address may be opened."""
         if len(self._sockets) >= self.limits.total:
             return False
-        return address in self.limits.exempt or self._open[address] < self.limits.address
+        return address in self.limits.exempt or self._open[client_network(address)] < self.limits.address
 
     def opened(self, peer: Peer, connection: socket.socket) -> None:
         """Adds a connection and starts the deadline of its first request."""
-        self._open[peer[0]] += 1
+        self._open[client_network(peer[0])] += 1
         self._sockets[peer] = connection
         self.awaits(peer)
 
@@ -81,9 +83,10 @@ class Connections:
         """Removes a connection."""
         self.received(peer)
         if self._sockets.pop(peer, None) is not None:
-            self._open[peer[0]] -= 1
-            if not self._open[peer[0]]:
-                del self._open[peer[0]]
+            client = client_network(peer[0])
+            self._open[client] -= 1
+            if not self._open[client]:
+                del self._open[client]
 
     def awaits(self, peer: Peer) -> None:
         """Starts the deadline by which a client must have sent a whole request, or is disconnected."""

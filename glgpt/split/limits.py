@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
@@ -12,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.websockets import WebSocket
+
+from glgpt.system.network import client_network
 
 OPENS_PER_S, OPENS_AT_ONCE = 50.0, 200.0  # connections per client
 MAX_CLIENTS = 1024  # number of clients whose rates are remembered
@@ -22,20 +23,11 @@ MAX_CLIENT_BYTES = 128 << 20  # maximum bytes of one client's large answers; a s
 
 
 def client_of(socket: WebSocket) -> str:
-    """Returns the address to which a connection is charged; for IPv6 its /64 network, which one client may own.
+    """Returns the address or network to which a connection is charged (see `client_network`).
 
     Behind a reverse proxy on this machine, it is the address in X-Forwarded-For.
     """
-    host = socket.client.host if socket.client else ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:  # a socket without an address
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return host
+    return client_network(socket.client.host if socket.client else "")
 
 
 class Rates:

@@ -35,6 +35,19 @@ def is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host).is_loopback if is_address(host) else host == "localhost"
 
 
+def client_network(host: str) -> str:
+    """Returns the address that a client is counted by; for IPv6 its /64 network, all of which one client may own."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:  # a socket without an address
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host
+
+
 def in_address(host: str) -> str:
     """Returns a host as written in a URL: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host

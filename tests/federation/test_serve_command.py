@@ -21,6 +21,7 @@ from command_line import Capture, refused
 from fake_session import Clock, Host, make_files
 
 from glgpt.errors import GlgptError
+from glgpt.federation import flower
 from glgpt.federation.operation.rollback import roll_back
 from glgpt.federation.serve import PROCESSES, SUPERLINK, Place, end_leftovers
 from glgpt.federation.session import ENDED, Checkpoint, Files
@@ -59,6 +60,18 @@ def test_what_cannot_be_is_said_before_anything_starts(
     run: Path, capsys: Capture, more: tuple[str, ...], why: str
 ) -> None:
     assert why in refused(capsys, "federate", "serve", "--out", str(run), "--no-page", *more)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
+def test_processes_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    """Fails if a module next to a downloaded text runs when the text is trained on."""
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')")
+    for command in (["-c", "import json"], ["-m", "glgpt.federation.gateway", "--help"]):
+        environment = flower.environment(tmp_path / "home")
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def test_an_ended_session_says_so(run: Path, capsys: Capture) -> None:

@@ -102,6 +102,23 @@ def test_connections_of_an_address_have_a_limit(folder: Path) -> None:
         assert b"<title>page</title>" in get(port)
 
 
+def test_the_addresses_of_an_ipv6_network_have_one_limit() -> None:
+    """Fails if a client that owns a /64 network is counted as a new client by each of its addresses."""
+
+    async def count() -> tuple[bool, bool, bool]:
+        connections = Connections(Limits(total=99, address=2))
+        with socket.socket() as one, socket.socket() as two:
+            for number, made in enumerate((one, two), 1):
+                connections.opened((f"2001:db8:1:2::{number}", 1), made)
+            full, other = connections.admits("2001:db8:1:2::3"), connections.admits("2001:db8:1:3::1")
+            connections.closed(("2001:db8:1:2::1", 1))
+            again = connections.admits("2001:db8:1:2::3")
+            connections.closed(("2001:db8:1:2::2", 1))
+        return full, other, again
+
+    assert asyncio.run(count()) == (False, True, True)
+
+
 def test_an_address_without_a_limit_has_that_of_all(folder: Path) -> None:
     limits = Limits(total=4, address=1, exempt=frozenset(["127.0.0.1"]))
     with serving(folder, limits) as (port, connections):

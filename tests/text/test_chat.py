@@ -71,3 +71,13 @@ def test_a_template_that_waits_is_ended(tmp_path: Path, tokenizer: Tokenizer, mo
     monkeypatch.setattr(module, "TIMEOUT_S", 0.01)
     with pytest.raises(GlgptError, match="took more than"):
         load_chat(write(tmp_path, CHATML), tokenizer)
+
+
+def test_the_current_folder_is_not_imported_from(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if a module in a downloaded checkpoint's folder runs where a user works in that folder."""
+    for name in ("jinja2", "json", "resource"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    assert load_chat(write(tmp_path, CHATML), tokenizer) == Chat((256, "user\n", None, 257))

@@ -73,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text
-        check_format(args, args.dtype, model)
         if args.samples > 1:
             return _samples(args, model, ids, start, options)
         generation = model.generate(ids, args.tokens, seed=args.seed, **options)

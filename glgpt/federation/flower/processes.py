@@ -22,9 +22,13 @@ MAX_FREE_BYTES = 32 << 20  # unused space that SuperLink's database may take
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Returns the environment for Flower's processes: no telemetry, files under `home`, this Python's commands."""
+    """Returns the environment for Flower's processes: no telemetry, files under `home`, this Python's commands.
+
+    They import nothing from the current folder, which may hold a stranger's files (Python 3.11 and newer).
+    """
     search = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    return dict(os.environ) | QUIET | {"FLWR_HOME": str(home), "PATH": os.pathsep.join(search)}
+    own = {"FLWR_HOME": str(home), "PATH": os.pathsep.join(search), "PYTHONSAFEPATH": "1"}
+    return dict(os.environ) | QUIET | own
 
 
 def superlink_command(port: int, database: Path, secret: Path) -> list[str]:

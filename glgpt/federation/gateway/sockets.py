@@ -21,6 +21,7 @@ from glgpt.federation.rounds.members import REMOVED, Member, Refused
 from glgpt.federation.rounds.rounds import Rounds
 from glgpt.federation.rounds.updates import Rejected
 from glgpt.federation.session import Files
+from glgpt.system.network import client_network
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class Sockets:
 
     async def socket(self, socket: WebSocket) -> None:
         """Serves a client's socket from its `join` until it closes."""
-        address = socket.client.host if socket.client else ""
+        address = client_network(socket.client.host if socket.client else "")
         if not self._origin_fits(socket) or self._of_address[address] >= MAX_ADDRESS_SOCKETS:
             await socket.close(1008)
             return

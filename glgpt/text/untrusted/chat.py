@@ -18,6 +18,10 @@ from glgpt.text.tokenizer import Tokenizer
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 MAX_BYTES = 1 << 18  # of a template
 TIMEOUT_S = 60.0  # wall time of the process that renders it; the process itself limits its CPU time
+# Without the current folder, which may be a stranger's and hold modules such as json.py
+_COMMAND = (
+    "import sys; sys.path[:] = sys.argv[1:]; from glgpt.text.untrusted.render_template import main; sys.exit(main())"
+)
 _MESSAGE = "\ue000message\ue001"  # placeholder of the user's text, with private-use characters
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")  # variables that a template may use
 
@@ -91,7 +95,7 @@ def _damaged(file: Path) -> str:
 
 def _rendered(source: str, variables: Mapping[str, Any], file: Path) -> str:
     """Renders a template in a process with limits on time and memory, since it is an untrusted program."""
-    command = [sys.executable, "-m", "glgpt.text.untrusted.render_template"]
+    command = [sys.executable, "-c", _COMMAND, *sys.path]
     asked = json.dumps({"template": source, "variables": variables})
     try:
         done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=TIMEOUT_S, check=False)

@@ -43,7 +43,3 @@ def main() -> int:
         return 1
     sys.stdout.buffer.write(text.encode("utf-8"))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
