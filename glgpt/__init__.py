@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glgpt.errors import ArgumentError, DeviceError, FileError, GlgptError
+    from glgpt.inference.arguments.sampling_options import SamplingOptions
     from glgpt.inference.capture import RawTexture
     from glgpt.inference.generation import Generation, GenerationStats, TokenStream
     from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
@@ -34,6 +35,7 @@ __all__ = [
     "ModelConfig",
     "Patch",
     "RawTexture",
+    "SamplingOptions",
     "Scale",
     "Steer",
     "StepResult",
@@ -62,6 +64,7 @@ _PACKAGES = {
     "GlgptError": "errors",
     "ModelConfig": "models.spec",
     "RawTexture": "inference.capture",
+    "SamplingOptions": "inference.arguments.sampling_options",
     "GenerationStats": "inference.generation",
     "StepResult": "training.trainer",
     "StreamDecoder": "text.tokenizer",

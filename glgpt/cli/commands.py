@@ -21,8 +21,8 @@ from glgpt.cli.options import device_options
 from glgpt.cli.progress import Phases, progress
 from glgpt.cli.split import client_options, render_split, split_figures, split_page
 from glgpt.errors import GlgptError, quoted
+from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, SamplingOptions
 from glgpt.inference.model import LanguageModel
-from glgpt.inference.sampling import Sampler
 from glgpt.inspection import info
 from glgpt.inspection.compare import compare, render
 from glgpt.inspection.dump import checked_out, dump
@@ -104,17 +104,22 @@ def finite(figures: Any) -> Any:
 def run_generate(args: argparse.Namespace) -> int:
     """`glgpt generate`."""
     text = prompt_text(args, default=START)
-    sampling = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "eos", "stop")}
-    sampling |= {"repetition_penalty": args.repetition_penalty, "logit_bias": dict(args.logit_bias or ())}
-    options = {name: value for name, value in sampling.items() if name not in ("eos", "stop")}
-    Sampler(**options, seed=args.seed)  # raises for values out of range before the model loads
+    sampling: BatchSamplingKeywords = {
+        "temperature": args.temperature,
+        "top_k": args.top_k,
+        "top_p": args.top_p,
+        "min_p": args.min_p,
+        "repetition_penalty": args.repetition_penalty,
+        "logit_bias": dict(args.logit_bias or ()),
+    }
+    SamplingOptions(**sampling, seed=args.seed)  # raises for values out of range before the model loads
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text
         check_format(args, args.dtype, model)
         if args.samples > 1:
             return _samples(args, model, ids, start, sampling)
-        run = model.generate(ids, args.tokens, seed=args.seed, **sampling)
+        run = model.generate(ids, args.tokens, stop=args.stop, eos=args.eos, seed=args.seed, **sampling)
         check_format(args, args.dtype, model)
 
         def show(piece: str) -> None:
@@ -144,12 +149,13 @@ def run_generate(args: argparse.Namespace) -> int:
 
 
 def _samples(
-    args: argparse.Namespace, model: LanguageModel, ids: list[int], start: str, sampling: dict[str, Any]
+    args: argparse.Namespace, model: LanguageModel, ids: list[int], start: str, sampling: BatchSamplingKeywords
 ) -> int:
     """Generates several continuations of one prompt together; prints them in order, each when it is complete."""
     first = secrets.randbelow(2**32) if args.seed is None else args.seed
     seeds = range(first, first + args.samples)
-    runs = model.generate_batch([ids] * args.samples, args.tokens, seeds=seeds, **sampling)
+    ends = {"stop": args.stop, "eos": args.eos}
+    runs = model.generate_batch([ids] * args.samples, args.tokens, seeds=seeds, **ends, **sampling)
     check_format(args, args.dtype, model)
     begun = time.perf_counter()
     shown = "" if args.prompt is None and args.ids is None else start

@@ -19,6 +19,7 @@ from tokenizer_layouts import layout as tokenizer_layout
 
 from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.inspecting import inspect
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan, window_start
 from glgpt.inference.sampling import Sampler, draw_seed, hash4
 from glgpt.inference.stages.drafts import draft
@@ -151,7 +152,7 @@ def samplers() -> list[dict[str, Any]]:
         {"temperature": 1.2, "min_p": 0.05, "top_p": 0.95},
         {"temperature": 1e-40},
     ):
-        sampler = Sampler(**settings, seed=11)
+        sampler = Sampler(SamplingOptions(**settings, seed=11))
         found.append(
             {
                 "logits": logits.tolist(),
