@@ -154,12 +154,13 @@ def begin(
 def export_page(files: Files, session: Session, preset: str | None, progress: Callable[[int, int], None] | None) -> str:
     """Exports the page that joins the session. Returns "" or the reason why it cannot be exported."""
     from glgpt.page.export import export
+    from glgpt.page.export_options import ExportOptions
     from glgpt.page.training import Size
 
     try:
         kind = "bytes" if session.settings.tokenizer == "bytes" else f"bpe:{session.model.vocab_size}"
         size = Size(preset or "model", kind, session.model, session.recipe, session.settings)
-        export(files.run, files.page, "f32", train=(size,), progress=progress)
+        export(files.run, files.page, ExportOptions("f32", train=(size,)), progress=progress)
     except GlgptError as error:
         return str(error)
     return ""

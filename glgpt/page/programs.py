@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from glgpt import ops
 from glgpt.inference.batch import ADOPTED, batch_program
@@ -11,6 +12,7 @@ from glgpt.inference.programs import record_capture, record_generation
 from glgpt.models.network import Network
 from glgpt.models.part import Part
 from glgpt.models.spec import LOGITS, PATTERN, SCORES, ModelConfig, Q, in_block
+from glgpt.page.split import SplitPage
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.layout import Layout
@@ -188,3 +190,32 @@ def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
         "product": product_program(recording.limits, recording.kernel, dtype),
         "row": row_product_program(recording.kernel.contiguous, dtype, LEAST),
     }
+
+
+def record_page(
+    config: ModelConfig, dtype: str, part: Part, split: SplitPage | None
+) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+    """Returns every program by its file name, and for each recording the names of its files."""
+    programs: dict[str, Program] = {}
+    listed = []
+    whole, tail = part == Part.whole(config), split is not None and split.head
+    taps = whole and split is not None
+    for recording in page_recordings(dtype):
+        kernel = recording.kernel.name
+        files = {
+            "generate": f"program-{recording.name}.json",
+            "capture": f"capture-{recording.name}.json",
+            "product": f"probe-{recording.name}.json",
+            "row": f"probe-{recording.rows}.json",
+        }
+        programs[files["generate"]] = generate_program(config, recording, dtype, part, taps=taps, tail=tail)
+        programs[files["capture"]] = capture_recording(config, recording, dtype, part, tail)
+        if whole:
+            files["interventions"] = f"interventions-{recording.name}.bin"
+            programs[files["interventions"]] = generate_program(config, recording, dtype, part, PageEdits(config))
+            files["several"] = f"several-{recording.name}.bin"
+            programs[files["several"]] = several_program(config, recording, dtype, programs[files["generate"]])
+        probes = probe_programs(recording, dtype)
+        programs |= {files[kind]: probe for kind, probe in probes.items()}
+        listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})
+    return programs, listed

@@ -352,8 +352,9 @@ def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Bro
 
 def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
     from glgpt.page.export import export
+    from glgpt.page.export_options import ExportOptions
 
-    export(None, tmp_path / "site" / "module", "f16", embed=True)
+    export(None, tmp_path / "site" / "module", ExportOptions("f16", embed=True))
     address = serve(tmp_path / "site", plain=True)
     page = browse(
         address + "module/", provokes="status of 404"

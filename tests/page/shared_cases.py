@@ -24,7 +24,7 @@ from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan, window_start
 from glgpt.inference.sampling import Sampler, draw_seed, hash4
 from glgpt.inference.stages.drafts import draft
 from glgpt.ops import sorted_index
-from glgpt.page.files import tokenizer_json
+from glgpt.page.output.files import tokenizer_json
 from glgpt.program.layout import Layout
 from glgpt.program.tolerance import Tolerance, kl_divergence
 from glgpt.scoring.ngrams import baselines

@@ -37,7 +37,7 @@ class SamplingKeywords(BatchSamplingKeywords, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """How the next token is chosen. Raises ArgumentError for values of the wrong type or out of range.
+    """Says how the next token is chosen. Raises ArgumentError for values of the wrong type or out of range.
 
     Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that together reach probability p
     (Holtzman et al. 2020), min-p those at least min_p times as likely as the likeliest (Nguyen et al. 2024); each
