@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from glgpt.models.gpt2.config import GPT2Config
     from glgpt.models.spec import ModelConfig
     from glgpt.text.tokenizer import StreamDecoder
+    from glgpt.training.events import TrainingCallbacks
     from glgpt.training.run import train
     from glgpt.training.trainer import StepResult, Trainer, TrainerSettings
     from glgpt.tuning.kernel_selection import DeviceSettings
@@ -43,6 +44,7 @@ __all__ = [
     "TokenStream",
     "Trainer",
     "TrainerSettings",
+    "TrainingCallbacks",
     "train",
 ]
 __version__ = "0.1.0"
@@ -71,6 +73,7 @@ _PACKAGES = {
     "TokenStream": "inference.generation",
     "Trainer": "training.trainer",
     "TrainerSettings": "training.trainer",
+    "TrainingCallbacks": "training.events",
     "train": "training.run",
 }
 

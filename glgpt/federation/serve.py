@@ -40,7 +40,7 @@ from glgpt.system.network import in_address
 from glgpt.text.dataset import Data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer_training import identity
-from glgpt.training.events import Hooks
+from glgpt.training.events import TrainingCallbacks
 from glgpt.training.program import program_digest
 from glgpt.training.run import new_run
 from glgpt.training.settings import Settings
@@ -111,7 +111,13 @@ class Operation:
 
 
 def begin(
-    files: list[str], out: str, terms: Terms, preset: str | None, init: str | None, given: dict[str, Any], hooks: Hooks
+    files: list[str],
+    out: str,
+    terms: Terms,
+    preset: str | None,
+    init: str | None,
+    given: dict[str, Any],
+    hooks: TrainingCallbacks,
 ) -> Files:
     """Creates the run folder and the session in it. Raises GlgptError for invalid terms or text."""
     record = {"files": [str(Path(file).absolute()) for file in files], "preset": preset, "init": init}
