@@ -4,11 +4,12 @@ Ops are functions such as `matmul`, `attend`, `norm`, `cross_entropy` and `adamw
 the same name in `glsl/`. Depends on `glgpt.program` (tensors and the recorder), not on models or OpenGL.
 """
 
-from glgpt.ops.adamw import LossScale, adamw, gradient_norm, normal
+from glgpt.ops.adamw import AdamW, LossScale, adamw, gradient_norm, normal
 from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import (
     KEYS,
     PATTERNS,
+    AttentionRows,
     adopt,
     attend,
     attend_row,
@@ -64,7 +65,9 @@ __all__ = [
     "SOFTWARE_SPLITS",
     "TOKEN",
     "TRAINING_SPLITS",
+    "AdamW",
     "AttendedRow",
+    "AttentionRows",
     "LossScale",
     "Normed",
     "NormedRow",

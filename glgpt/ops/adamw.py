@@ -78,6 +78,15 @@ def _add_up(rec: Recorder, sums: Sequence[Tensor], width: int, name: str) -> Ten
     return y
 
 
+@dataclass(frozen=True)
+class AdamW:
+    """The constants of an AdamW step: decay rates of the two averages, the epsilon, and the weight decay."""
+
+    betas: tuple[float, float]
+    eps: float
+    decay: float
+
+
 def adamw(
     rec: Recorder,
     x: tuple[Tensor, Tensor],
@@ -85,16 +94,16 @@ def adamw(
     exp_avg_sq: tuple[Tensor, Tensor],
     gradient: Tensor,
     norm: Tensor,
-    betas: tuple[float, float],
-    eps: float,
-    decay: float,
+    settings: AdamW,
 ) -> None:
     """Records one AdamW step of a parameter x and its running averages of gradients and of squared gradients.
 
     Each of the three is a ping-pong pair of states (old, new). The scalars `lr`, `unbias1` and `unbias2`
     (1 / (1 - beta^step)) are set by the caller of the entry.
     """
-    defines = {"BETA1": float(betas[0]), "BETA2": float(betas[1]), "EPSILON": float(eps), "DECAY": float(decay)}
+    beta1, beta2 = settings.betas
+    defines = {"BETA1": float(beta1), "BETA2": float(beta2)}
+    defines |= {"EPSILON": float(settings.eps), "DECAY": float(settings.decay)}
     inputs = {"x": x[0], "m": exp_avg[0], "s": exp_avg_sq[0], "g": gradient, "norm": norm}
     outputs = {"y": x[1], "exp_avg": exp_avg[1], "exp_avg_sq": exp_avg_sq[1]}
     rec.emit("adamw", inputs, outputs, defines, label=f"adamw {x[0].name}", columns=1)

@@ -129,13 +129,13 @@ def generate_program(
         q, k = network.cache(i, "q"), network.cache(i, "k")
         for size in sizes:
             tile_rows = network.kernel.tile_rows if size > 1 else 1
-            form = (size, tile_rows, config.n_head, network.scale(i))
+            rows = ops.AttentionRows(size, config.n_head, network.scale(i))
             with rec.entry(f"attention_{i}_{size}"):
-                scores = rec.output(ops.scores(rec, q, k, *form, in_block(i, SCORES)))
+                scores = rec.output(ops.scores(rec, q, k, rows, tile_rows, in_block(i, SCORES)))
                 pattern = ops.softmax(rec, scores, config.n_head, in_block(i, PATTERN))
                 rec.output(edits.apply(network, pattern) if edits else pattern)
             with rec.entry(f"ahead_{i}_{size}"):
-                rec.output(ops.scores(rec, k, q, *form, in_block(i, "attn.ahead")))
+                rec.output(ops.scores(rec, k, q, rows, tile_rows, in_block(i, "attn.ahead")))
     if network.part.head:
         with rec.entry("lens"):
             _lens(network)
