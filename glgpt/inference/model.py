@@ -19,7 +19,7 @@ from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.arguments.checks import flag, floats, integer, items, token_ids
-from glgpt.inference.arguments.loading import check_loading
+from glgpt.inference.arguments.loading import SplitOptions, check_loading
 from glgpt.inference.arguments.names import Names, selected, unknown_name
 from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, SamplingKeywords, SamplingOptions
 from glgpt.inference.batch import BatchDecoder
@@ -122,7 +122,8 @@ class LanguageModel:
             if options.get("rest") is not None or options.get("plan") is not None:
                 from glgpt.inference.stages.model import SplitLanguageModel
 
-                return SplitLanguageModel(checkpoint, tokenizer, dtype, **options)
+                split = SplitOptions.taken_from(options)
+                return SplitLanguageModel(checkpoint, tokenizer, dtype, split=split, **options)
             settings = DeviceSettings.taken_from(options)
             return cls(checkpoint, tokenizer, dtype, settings=settings, **options)
 
