@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 from glgpt import models
 from glgpt.bench.baselines import Baseline
-from glgpt.bench.peaks import SECONDS, Clock, Measure, device_peaks
+from glgpt.bench.peaks import TIME_LIMIT_S, Clock, Measure, device_peaks
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
@@ -76,7 +76,7 @@ def run_bench(
     *,
     dtype: str = "f32",
     quick: bool = False,
-    seconds: float = SECONDS,
+    seconds: float = TIME_LIMIT_S,
     report: Report = lambda _: None,
     context: int | None = None,
     **options: Any,

@@ -17,8 +17,8 @@ from glgpt.inference.arguments.sampling_options import SamplingOptions
 NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
 SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"
 SAMPLING = (SAMPLE, SAMPLE_NUCLEUS)  # entries
-COLDEST = 1e-30  # below this temperature, float32 sampling is greedy
-FARTHEST = 3e38  # a margin that excludes no logit
+MIN_TEMPERATURE = 1e-30  # below this temperature, float32 sampling is greedy
+MAX_MARGIN = 3e38  # a margin that excludes no logit
 REACHED = 1 - 2.0**-22  # factor for top-p and min-p: values that reach them exactly must do so in float32 too
 ON_HOST = 0xD1CE  # makes the host's random numbers differ from the device's
 
@@ -82,7 +82,7 @@ class Sampler:
     @property
     def greedy(self) -> bool:
         """True if the choice is always the largest logit."""
-        return self.temperature < COLDEST or self.top_k == 1
+        return self.temperature < MIN_TEMPERATURE or self.top_k == 1
 
     @property
     def entry(self) -> str | None:
@@ -99,7 +99,7 @@ class Sampler:
             "draw_seed": seed - (seed >> 31 << 32),  # as a signed number
             "draw_step": step,
             "inverse_temperature": 1 / temperature,
-            "margin": min(FARTHEST, temperature * -math.log(self.min_p) / REACHED) if self.min_p else FARTHEST,
+            "margin": min(MAX_MARGIN, temperature * -math.log(self.min_p) / REACHED) if self.min_p else MAX_MARGIN,
             "nucleus_width": nucleus_width(temperature, p, vocab),
             "top_k": min(k, 2**31 - 1),
             "top_p": p if p == 1 else p * REACHED,

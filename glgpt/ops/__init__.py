@@ -21,7 +21,7 @@ from glgpt.ops.attention import (
     split_qkv,
 )
 from glgpt.ops.embed import embed, index_layouts, sorted_index
-from glgpt.ops.few_rows import MOST_ROWS, few_rows
+from glgpt.ops.few_rows import MAX_ROWS, few_rows
 from glgpt.ops.loss import cross_entropy, cross_entropy_rows, prediction
 from glgpt.ops.matmul import (
     CONTIGUOUS,
@@ -58,9 +58,9 @@ __all__ = [
     "CONTIGUOUS",
     "GPU_SPLITS",
     "KEYS",
+    "MAX_ROWS",
     "MAX_STEP",
     "MAX_TEMPERATURE",
-    "MOST_ROWS",
     "PATTERNS",
     "SOFTWARE_SPLITS",
     "TOKEN",

@@ -11,7 +11,7 @@ from glgpt.program.tensor import Tensor
 
 SIDE = 32  # the first sums of squares are at most 32 x 32 texels
 ACROSS = 64  # width in texels of the row they are reduced to next
-MOST = 16  # tensors that one pass adds up: every device can sample this many
+MAX_TENSORS = 16  # tensors that one pass adds up: every device can sample this many
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,12 @@ def gradient_norm(
     clipping. With a loss scale, the gradients given are multiplied by it already, and after an overflow no norm counts
     as finite.
     """
-    sums = [_sum_squares(rec, gradients[i : i + MOST], f"{name}.{i}") for i in range(0, len(gradients), MOST)]
+    sums = [
+        _sum_squares(rec, gradients[i : i + MAX_TENSORS], f"{name}.{i}") for i in range(0, len(gradients), MAX_TENSORS)
+    ]
     while len(sums) > 1 or sums[0].cols > 4:
-        width = ACROSS if len(sums) > MOST or max(s.layout.width * s.rows for s in sums) > ACROSS else 1
-        sums = [_add_up(rec, sums[i : i + MOST], width, f"{name}.{i}") for i in range(0, len(sums), MOST)]
+        width = ACROSS if len(sums) > MAX_TENSORS or max(s.layout.width * s.rows for s in sums) > ACROSS else 1
+        sums = [_add_up(rec, sums[i : i + MAX_TENSORS], width, f"{name}.{i}") for i in range(0, len(sums), MAX_TENSORS)]
     y = rec.scratch(name, Layout(1, 4))
     defines = {"CLIP": float(clip), "MICRO_BATCHES": micro_batches, "ROWS": rows}
     inputs, outputs = {"x": sums[0], "losses": losses}, {"y": y}

@@ -10,7 +10,7 @@ from typing import Any
 from glgpt import ops
 from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.gl.player import DRAW_FLOPS
+from glgpt.gl.player import MAX_DRAW_FLOPS
 from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
 from glgpt.models.part import Part
@@ -28,7 +28,7 @@ TUNING = {  # constants that the page shares with the desktop; `ahead`: maximum 
     "per_chunk": PER_CHUNK,
     "panels_pay": PANELS_PAY,
     "steady": STEADY,
-    "draw_flops": DRAW_FLOPS,
+    "draw_flops": MAX_DRAW_FLOPS,
     "ahead": 12,
     "texts": SEVERAL,
 }

@@ -21,11 +21,11 @@ from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
 from glgpt.tuning.kernel_selection import product_program, row_product_program, variants
 
-LEAST = Limits(max_draw_buffers=4)  # WebGL2's minimum; recordings of all numbers of draw buffers share one row probe
-CAPTURE_BYTES = 128 << 20  # maximum scratch memory of a capture entry
+MIN_LIMITS = Limits(max_draw_buffers=4)  # WebGL2's; recordings of all numbers of draw buffers share one row probe
+MAX_CAPTURE_BYTES = 128 << 20  # maximum scratch memory of a capture entry
 SEVERAL = 4  # continuations of a prompt that a page generates at once
 EDIT = "edit."  # prefix of the states of `PageEdits`
-OWN_ROWS = 256  # minimum tokens of each continuation, if the context is that long
+MIN_OWN_ROWS = 256  # minimum tokens of each continuation, if the context is that long
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _lens(network: Network) -> None:
 def capture_recording(
     config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None, tail: bool = False
 ) -> Program:
-    """Records `capture_program` of every activation, in the chunk sizes whose scratch stays within CAPTURE_BYTES.
+    """Records `capture_program` of every activation, in the chunk sizes whose scratch stays within MAX_CAPTURE_BYTES.
 
     With `tail`, an additional entry `head` continues from the hidden state in `hidden.1` to the logits.
     """
@@ -169,7 +169,7 @@ def capture_recording(
         return rec.program()
 
     sizes = chunk_sizes(config, kernel.tile_rows, limits, FEW_SIZES)
-    return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= CAPTURE_BYTES))
+    return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= MAX_CAPTURE_BYTES))
 
 
 def several_program(config: ModelConfig, recording: Recording, dtype: str, main: Program) -> Program:
@@ -178,7 +178,7 @@ def several_program(config: ModelConfig, recording: Recording, dtype: str, main:
     `main` is a generation program. The caches hold the rows of the prompt, followed by rows of the texts in rotation.
     """
     view, context = main.views[LOGITS], config.n_positions
-    rows = min(context + SEVERAL * OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
+    rows = min(context + SEVERAL * MIN_OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
     height = max(rows, ADOPTED[0])
     logits = Layout(view.rows, view.cols, view.tiles, view.dtype)
     return batch_program(config, recording.limits, recording.kernel, dtype, height, logits, sizes=(SEVERAL,))
@@ -188,7 +188,7 @@ def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
     """Returns the programs with which a page measures a recording, as `glgpt.tuning` does: a product, row products."""
     return {
         "product": product_program(recording.limits, recording.kernel, dtype),
-        "row": row_product_program(recording.kernel.contiguous, dtype, LEAST),
+        "row": row_product_program(recording.kernel.contiguous, dtype, MIN_LIMITS),
     }
 
 

@@ -37,8 +37,8 @@ from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.tokenizer_training import train_bpe
 from glgpt.training.loss_scale import LossScale, OverflowedError
 from glgpt.training.settings import Settings
-from glgpt.wire.client import REPLAYS
-from glgpt.wire.messages import AGAIN, MOST_ALTERNATIVES, MOST_GUESSES
+from glgpt.wire.client import MAX_REPLAYS
+from glgpt.wire.messages import AGAIN, MAX_ALTERNATIVES, MAX_GUESSES
 
 FILE = Path(__file__).with_name("shared_cases.json")
 TEXTS = (
@@ -87,7 +87,7 @@ def drafts() -> list[dict[str, Any]]:
 
 def limits() -> dict[str, Any]:
     """Limits of a split server's messages, and the errors after which a client reconnects."""
-    return {"guesses": MOST_GUESSES, "alternatives": MOST_ALTERNATIVES, "again": AGAIN, "replays": REPLAYS}
+    return {"guesses": MAX_GUESSES, "alternatives": MAX_ALTERNATIVES, "again": AGAIN, "replays": MAX_REPLAYS}
 
 
 def layouts() -> list[dict[str, Any]]:
