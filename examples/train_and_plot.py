@@ -36,8 +36,10 @@ def main() -> None:
         out=args.out,
         steps=args.steps,
         lr=1e-3,
-        on_validation=lambda step, nats, bits: print(
-            f"step {step:5}  validation loss {nats:.3f} nats, {bits:.3f} bits per byte"
+        callbacks=glgpt.TrainingCallbacks(
+            on_validation=lambda step, nats, bits: print(
+                f"step {step:5}  validation loss {nats:.3f} nats, {bits:.3f} bits per byte"
+            )
         ),
         **small,
         **often,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glgpt.errors import ArgumentError, DeviceError, FileError, GlgptError
+    from glgpt.inference.arguments.sampling_options import SamplingOptions
     from glgpt.inference.capture import RawTexture
     from glgpt.inference.generation import Generation, GenerationStats, TokenStream
     from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from glgpt.models.gpt2.config import GPT2Config
     from glgpt.models.spec import ModelConfig
     from glgpt.text.tokenizer import StreamDecoder
+    from glgpt.training.events import TrainingCallbacks
     from glgpt.training.run import train
     from glgpt.training.trainer import StepResult, Trainer, TrainerSettings
     from glgpt.tuning.kernel_selection import DeviceSettings
@@ -35,6 +37,7 @@ __all__ = [
     "ModelConfig",
     "Patch",
     "RawTexture",
+    "SamplingOptions",
     "Scale",
     "Steer",
     "StepResult",
@@ -42,6 +45,7 @@ __all__ = [
     "TokenStream",
     "Trainer",
     "TrainerSettings",
+    "TrainingCallbacks",
     "load",
     "train",
 ]
@@ -64,12 +68,14 @@ _PACKAGES = {
     "GlgptError": "errors",
     "ModelConfig": "models.spec",
     "RawTexture": "inference.capture",
+    "SamplingOptions": "inference.arguments.sampling_options",
     "GenerationStats": "inference.generation",
     "StepResult": "training.trainer",
     "StreamDecoder": "text.tokenizer",
     "TokenStream": "inference.generation",
     "Trainer": "training.trainer",
     "TrainerSettings": "training.trainer",
+    "TrainingCallbacks": "training.events",
     "load": "inference.loading",
     "train": "training.run",
 }

@@ -31,6 +31,7 @@ from glgpt import GPT2  # noqa: E402
 from glgpt.errors import GlgptError  # noqa: E402
 from glgpt.inspection.dump import dump  # noqa: E402
 from glgpt.page.export import export  # noqa: E402
+from glgpt.page.export_options import ExportOptions  # noqa: E402
 from glgpt.system.files import written_whole  # noqa: E402
 
 LINE = "To be, or not to be: that is the question."
@@ -87,13 +88,13 @@ class Studio:
     @cached_property
     def plain(self) -> str:
         """Address of the embedded model's page."""
-        export(None, self.work / "plain", "f16")
+        export(None, self.work / "plain", ExportOptions("f16"))
         return self.stack.enter_context(served(self.work / "plain"))
 
     @cached_property
     def training(self) -> str:
         """Address of the page with a Train tab."""
-        export(None, self.work / "training", "f16", train=("nano", "tiny"))
+        export(None, self.work / "training", ExportOptions("f16", train=("nano", "tiny")))
         return self.stack.enter_context(served(self.work / "training"))
 
     @contextmanager

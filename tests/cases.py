@@ -217,7 +217,7 @@ def _cache(b: Bench, s: SimpleNamespace, name: str) -> Tensor:
 def scores(b: Bench, s: SimpleNamespace) -> list[Want]:
     q, k, tr = _cache(b, s, "q"), _cache(b, s, "k"), b.style.tiles[0]
     b.pos = s.pos
-    y = ops.scores(b, q, k, s.rows, tr, s.n_head, 0.4, "y")
+    y = ops.scores(b, q, k, ops.AttentionRows(s.rows, s.n_head, 0.4), tr, "y")
     known = np.nan_to_num(b.held["k"])  # masked values are undefined
     wanted = ref.scores(b.held["q"], known, s.n_head, 0.4, s.pos, s.rows)
     return [Want(y, _flat(wanted), lambda m: m[: s.rows * s.n_head], bare=True)]
@@ -241,7 +241,7 @@ def attend(b: Bench, s: SimpleNamespace) -> list[Want]:
     pattern = np.pad(pattern, ((0, padded - len(pattern)), (0, 0)))
     x = b.given("x", pattern, Layout(padded, v.rows, (tr, 1)))
     b.pos = s.pos
-    z = ops.attend(b, x, v, s.rows, s.n_head, "z", b.style.dtype)
+    z = ops.attend(b, x, v, ops.AttentionRows(s.rows, s.n_head), "z", b.style.dtype)
     cube = _cube(b.held["x"][: s.rows * s.n_head], s.n_head)
     return [Want(z, ref.attend(cube, np.nan_to_num(b.held["v"])))]
 
@@ -250,9 +250,9 @@ def attention(b: Bench, s: SimpleNamespace) -> list[Want]:
     """Records attention from scores to heads; nothing is written beyond the positions of a fragment's rows."""
     q, k, v = (_cache(b, s, name) for name in "qkv")
     b.pos = s.pos
-    score = ops.scores(b, q, k, s.rows, b.style.tiles[0], s.n_head, 0.4, "scores", to_position=True)
+    score = ops.scores(b, q, k, ops.AttentionRows(s.rows, s.n_head, 0.4), b.style.tiles[0], "scores", to_position=True)
     pattern = ops.softmax(b, score, s.n_head, "pattern", to_position=True)
-    z = ops.attend(b, pattern, v, s.rows, s.n_head, "z", b.style.dtype)
+    z = ops.attend(b, pattern, v, ops.AttentionRows(s.rows, s.n_head), "z", b.style.dtype)
     known, values = np.nan_to_num(b.held["k"]), np.nan_to_num(b.held["v"])
     scores = ref.scores(b.held["q"], known, s.n_head, 0.4, s.pos, s.rows)
     return [Want(z, ref.attend(ref.softmax(scores), values))]

@@ -140,13 +140,13 @@ def grouped(b: Bench, s: SimpleNamespace) -> list[Want]:
     q = b.normal("q", total, 4 * s.d4 * heads, role="state")
     k, v = (b.normal(name, total, 4 * s.d4 * s.n_head, role="state") for name in "kv")
     b.pos, a, tr = s.pos, b.held, b.style.tiles[0]
-    y = ops.scores(b, q, k, s.rows, tr, heads, 0.4, "y")
-    swapped = ops.scores(b, k, q, s.rows, tr, heads, 0.4, "swapped")
+    y = ops.scores(b, q, k, ops.AttentionRows(s.rows, heads, 0.4), tr, "y")
+    swapped = ops.scores(b, k, q, ops.AttentionRows(s.rows, heads, 0.4), tr, "swapped")
     wide = {name: shared(a[name], s.n_head, s.group) for name in "kv"}
     wanted = ref.scores(a["q"], wide["k"], heads, 0.4, s.pos, s.rows)
     back = ref.scores(wide["k"], a["q"], heads, 0.4, s.pos, s.rows)
     pattern = ops.softmax(b, y, heads, "pattern")
-    z = ops.attend(b, pattern, v, s.rows, heads, "z", b.style.dtype, group=s.group)
+    z = ops.attend(b, pattern, v, ops.AttentionRows(s.rows, heads), "z", b.style.dtype, s.group)
     used = slice(s.rows * heads)
 
     def flat(cube: Array) -> Array:
@@ -203,7 +203,7 @@ def grouped_scores_vjp(b: Bench, s: SimpleNamespace) -> Taped:
     tiles, heads = score_tiles(b, wide_heads(s)), s.n_head * s.group
     given = {"q": b.normal("q", s.rows * s.batch, 4 * s.d4 * heads)}
     given["k"] = b.normal("k", s.rows * s.batch, 4 * s.d4 * s.n_head)
-    y = ops.scores(b, *given.values(), s.rows, tiles, heads, 0.4, "y", s.batch)
+    y = ops.scores(b, *given.values(), ops.AttentionRows(s.rows, heads, 0.4, s.batch), tiles, "y")
 
     def function(q: Array, k: Array) -> tuple[Array]:
         return (more.scores(q, shared(k, s.n_head, s.group), heads, 0.4, s.batch),)
@@ -215,7 +215,7 @@ def grouped_attend_vjp(b: Bench, s: SimpleNamespace) -> Taped:
     (layout, used), heads = score_rows(b, wide_heads(s)), s.n_head * s.group
     given = {"x": b.given("x", b.rng.standard_normal((layout.rows, s.rows)) * reached(b, wide_heads(s)), layout)}
     given["v"] = b.normal("v", s.rows * s.batch, 4 * s.d4 * s.n_head)
-    z = ops.attend(b, *given.values(), s.rows, heads, "z", "f32", s.batch, 0.7, s.group)
+    z = ops.attend(b, *given.values(), ops.AttentionRows(s.rows, heads, 0.7, s.batch), "z", "f32", s.group)
 
     def function(x: Array, v: Array) -> tuple[Array]:
         return (more.attend(x[:used], shared(v, s.n_head, s.group), heads, s.batch, 0.7),)

@@ -69,7 +69,7 @@ def unfolded(b: Bench) -> None:
 
 def scores_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
     q, k = heads(b, s, "q"), heads(b, s, "k")
-    y = ops.scores(b, q, k, s.rows, score_tiles(b, s), s.n_head, 0.4, "y", s.batch)
+    y = ops.scores(b, q, k, ops.AttentionRows(s.rows, s.n_head, 0.4, s.batch), score_tiles(b, s), "y")
     wanted = more.scores(b.held["q"], b.held["k"], s.n_head, 0.4, s.batch)
     return [Want(y, wanted, lambda m: m[: len(wanted)], bare=True)]
 
@@ -101,7 +101,7 @@ def reached(b: Bench, s: SimpleNamespace) -> Array:
 def attend_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
     (layout, used), v = score_rows(b, s, b.style.dtype), heads(b, s, "v")
     x = b.given("x", b.rng.standard_normal((layout.rows, s.rows)) * reached(b, s), layout)
-    z = ops.attend(b, x, v, s.rows, s.n_head, "z", "f32", s.batch, 0.7)
+    z = ops.attend(b, x, v, ops.AttentionRows(s.rows, s.n_head, 0.7, s.batch), "z", "f32")
     return [Want(z, more.attend(b.held["x"][:used], b.held["v"], s.n_head, s.batch, 0.7))]
 
 
@@ -193,7 +193,7 @@ def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
     norm = b.given("norm", np.array([[2.0, 0.5, 1.0, 0.0]]))  # clipped by one half
     b.more = {"lr": lr, "unbias1": 1 / (1 - betas[0] ** step), "unbias2": 1 / (1 - betas[1] ** step)}
     pairs = [(t, b.fixed(f"{t.name}.next", layout, "state")) for t in (x, m, squares)]
-    ops.adamw(b, *pairs, g, norm, betas, eps, decay)
+    ops.adamw(b, *pairs, g, norm, ops.AdamW(betas, eps, decay))
     a = b.held
     after = more.adamw(a["x"], a["m"], a["s"], 0.5 * a["g"], lr, betas, eps, decay, step)
     return [Want(old, value) for (old, _), value in zip(pairs, after, strict=True)]

@@ -164,7 +164,7 @@ def split_qkv(b: Bench, s: SimpleNamespace) -> Taped:
 
 def scores(b: Bench, s: SimpleNamespace) -> Taped:
     given = {name: heads(b, s, name) for name in "qk"}
-    y = ops.scores(b, *given.values(), s.rows, score_tiles(b, s), s.n_head, 0.4, "y", s.batch)
+    y = ops.scores(b, *given.values(), ops.AttentionRows(s.rows, s.n_head, 0.4, s.batch), score_tiles(b, s), "y")
     return Taped((y,), given, lambda q, k: (more.scores(q, k, s.n_head, 0.4, s.batch),), rigid=True, dy=reached(b, s))
 
 
@@ -180,7 +180,7 @@ def attend(b: Bench, s: SimpleNamespace) -> Taped:
     layout, used = score_rows(b, s, b.style.dtype)
     given = {"x": b.given("x", b.rng.standard_normal((layout.rows, s.rows)) * reached(b, s), layout)}
     given["v"] = heads(b, s, "v")
-    z = ops.attend(b, *given.values(), s.rows, s.n_head, "z", b.style.dtype, s.batch, 0.7)
+    z = ops.attend(b, *given.values(), ops.AttentionRows(s.rows, s.n_head, 0.7, s.batch), "z", b.style.dtype)
 
     def function(x: Array, v: Array) -> tuple[Array]:
         return (more.attend(x[:used], v, s.n_head, s.batch, 0.7),)

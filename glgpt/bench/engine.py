@@ -20,11 +20,12 @@ from safetensors.numpy import save_file
 
 from glgpt import models
 from glgpt.bench.baselines import Baseline
-from glgpt.bench.peaks import SECONDS, Clock, Measure, device_peaks
+from glgpt.bench.peaks import TIME_LIMIT_S, Clock, Measure, device_peaks
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.chunks import Chunk, plan
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.programs import recorded_sizes
@@ -37,10 +38,10 @@ from glgpt.tuning.kernel_selection import FETCHES, DeviceSettings, as_dict, prod
 SHAPE = (768, 3072)  # K, N of the products: the first matrix of GPT-2 124M's MLP
 ROWS = (64, 256, 1024)
 SAMPLERS = {  # ways to choose a decoded token
-    "decode": Sampler(0),
-    "+ temp 0.8": Sampler(0.8, seed=1),
-    "+ top-k 40": Sampler(0.8, top_k=40, seed=1),
-    "+ top-p 0.9": Sampler(0.8, top_p=0.9, seed=1),
+    "decode": Sampler(SamplingOptions(temperature=0)),
+    "+ temp 0.8": Sampler(SamplingOptions(temperature=0.8, seed=1)),
+    "+ top-k 40": Sampler(SamplingOptions(temperature=0.8, top_k=40, seed=1)),
+    "+ top-p 0.9": Sampler(SamplingOptions(temperature=0.8, top_p=0.9, seed=1)),
 }
 USUAL = "+ top-p 0.9"  # the page's default
 DOWNLOAD_RATE = 50e6  # bits per second
@@ -75,7 +76,7 @@ def run_bench(
     *,
     dtype: str = "f32",
     quick: bool = False,
-    seconds: float = SECONDS,
+    seconds: float = TIME_LIMIT_S,
     report: Report = lambda _: None,
     context: int | None = None,
     **options: Any,

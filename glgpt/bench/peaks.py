@@ -15,7 +15,7 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.tuning.kernel_selection import FETCHES
 
-SECONDS = 120.0  # default maximum duration of a benchmark
+TIME_LIMIT_S = 120.0  # default maximum duration of a benchmark
 
 
 class Clock:

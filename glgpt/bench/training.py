@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from glgpt import models
-from glgpt.bench.peaks import SECONDS, Clock, Measure, device_peaks
+from glgpt.bench.peaks import TIME_LIMIT_S, Clock, Measure, device_peaks
 from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
@@ -28,7 +28,7 @@ SHAPES = {"nano": 256, "small": 1024}  # preset -> vocabulary size
 def run_bench_train(
     presets: Sequence[str],
     quick: bool = False,
-    seconds: float = SECONDS,
+    seconds: float = TIME_LIMIT_S,
     device: str | int = "auto",
     report: Callable[[str], None] = lambda _: None,
     **options: Any,

@@ -10,7 +10,7 @@ from glgpt.system.files import read_json
 from glgpt.text.tokenizer import GPT2_VOCAB_SIZE, Tokenizer
 
 FILES = ("generation_config.json", "config.json")  # the first that has the field decides, as in transformers
-MOST_ENDS = 64
+MAX_ENDS = 64
 _UNCHOSEN = GPT2_VOCAB_SIZE - 1  # transformers' default for GPT-2, written even if the vocabulary is smaller
 
 
@@ -32,8 +32,8 @@ def end_of_text(folder: Path, vocab_size: int, tokenizer: Tokenizer | None) -> t
 def _checked(value: Any, vocab_size: int, path: Path) -> tuple[int, ...]:
     ids = value if isinstance(value, list) else [value]
     name = f"{quoted(path, 300)}: eos_token_id"
-    if len(ids) > MOST_ENDS:
-        raise FileError(f"{name} has {len(ids):,} ids; at most {MOST_ENDS} are supported")
+    if len(ids) > MAX_ENDS:
+        raise FileError(f"{name} has {len(ids):,} ids; at most {MAX_ENDS} are supported")
     for i in ids:
         if type(i) is not int or not 0 <= i < vocab_size:
             raise FileError(

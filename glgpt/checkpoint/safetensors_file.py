@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from glgpt.checkpoint.files import first_line
-from glgpt.checkpoint.torch_file import MOST_DIMENSIONS, Stored
+from glgpt.checkpoint.torch_file import MAX_DIMENSIONS, Stored
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_input, parsed_json
 
 CHECKSUMS = "glgpt.sha256"  # key in the metadata of a run's files: a JSON object with each tensor's SHA-256
-MOST_HEADER = 16 << 20  # bytes; the header of a model of 1000 layers takes two million
+MAX_HEADER_BYTES = 16 << 20  # bytes; the header of a model of 1000 layers takes two million
 
 
 def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
@@ -28,7 +28,7 @@ def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
     name = quoted(path, 300)
     with open_input(path) as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > MOST_HEADER:
+        if length > MAX_HEADER_BYTES:
             raise FileError(f"{name} is not a valid safetensors file: its header takes {length:,} bytes")
         text = file.read(length)
     try:
@@ -55,7 +55,7 @@ def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise FileError(f"{name} is not a valid safetensors file ({type(error).__name__})") from None
     for tensor, place in places.items():
-        if len(place.shape) > MOST_DIMENSIONS:
+        if len(place.shape) > MAX_DIMENSIONS:
             raise FileError(f"{name}: tensor {written(tensor)} has too many dimensions, {len(place.shape)}")
     return places, metadata or {}
 

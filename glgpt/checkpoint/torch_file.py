@@ -42,12 +42,12 @@ _DICT = "collections OrderedDict"
 _TENSORS = ("torch._utils _rebuild_tensor", "torch._utils _rebuild_tensor_v2")
 _PARAMETER = "torch._utils _rebuild_parameter"
 _ALLOWED = {_DICT, *_TENSORS, _PARAMETER, *(f"torch {name}" for name in _STORAGES)}
-MOST_DIMENSIONS = 8  # of a tensor; the supported models have at most four
-MOST_OPERATIONS = 1 << 19  # in a file's pickles; a tensor takes 30, and a model of 1000 layers has 14,000 tensors
-_MOST_TEXT = 1 << 12  # characters of a string: two equal keys are compared in full at each use
-MOST_PICKLED = 16 << 20  # bytes of a file's pickles
-_MOST_LISTED = 4 << 20  # bytes of a zip file's directory
-_MOST_NUMBER = 16  # bytes of an integer
+MAX_DIMENSIONS = 8  # of a tensor; the supported models have at most four
+MAX_OPERATIONS = 1 << 19  # in a file's pickles; a tensor takes 30, and a model of 1000 layers has 14,000 tensors
+_MAX_STRING_CHARACTERS = 1 << 12  # characters of a string: two equal keys are compared in full at each use
+MAX_PICKLE_BYTES = 16 << 20  # bytes of a file's pickles
+_MAX_DIRECTORY_BYTES = 4 << 20  # bytes of a zip file's directory
+_MAX_INTEGER_BYTES = 16  # bytes of an integer
 _ENCRYPTED = 1  # in the flags of a zip file's member
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
@@ -156,7 +156,7 @@ class _Bounded:
 
 def _from_zip(path: Path, file: IO[bytes]) -> dict[str, Stored]:
     size = file.seek(0, io.SEEK_END)
-    with zipfile.ZipFile(_Bounded(file, _MOST_LISTED)) as archive:
+    with zipfile.ZipFile(_Bounded(file, _MAX_DIRECTORY_BYTES)) as archive:
         entries = {info.filename: info for info in archive.infolist()}
         if len(entries) < len(archive.infolist()):
             raise GlgptError("is damaged: two of its entries have the same name")
@@ -184,7 +184,7 @@ def _from_zip(path: Path, file: IO[bytes]) -> dict[str, Stored]:
         def content(name: str) -> IO[bytes]:
             offset, length = where(name)
             file.seek(offset)
-            return io.BytesIO(_Bounded(file, MOST_PICKLED).read(length))
+            return io.BytesIO(_Bounded(file, MAX_PICKLE_BYTES).read(length))
 
         if root + "byteorder" in entries and content("byteorder").read() != b"little":
             raise GlgptError("was written on a big-endian machine; save it again on a little-endian one")
@@ -196,7 +196,7 @@ def _from_legacy(path: Path, file: IO[bytes]) -> dict[str, Stored]:
     # Five pickles (magic, version, platform, state dict, storage keys), then each storage: its length, its elements.
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    pickles = _Pickle(_Bounded(file, MOST_PICKLED))
+    pickles = _Pickle(_Bounded(file, MAX_PICKLE_BYTES))
     magic, version, system = (pickles.value() for _ in range(3))
     if type(magic) is not int or magic != _LEGACY_MAGIC or version != _LEGACY_VERSION:
         raise GlgptError("is not a PyTorch file")
@@ -226,7 +226,7 @@ def _locate(path: Path, state: Any, where: Callable[[str], tuple[int, int]]) -> 
             wrong = f"{written(name)} is not a tensor" if isinstance(name, str) else "a key is not a string"
             raise GlgptError(f"does not hold a plain dictionary of tensors: {wrong}")
         storage = tensor.storage
-        if len(tensor.shape) > MOST_DIMENSIONS:
+        if len(tensor.shape) > MAX_DIMENSIONS:
             raise GlgptError(f"is refused: tensor {written(name)} has too many dimensions, {len(tensor.shape)}")
         numbers = (tensor.start, *tensor.shape, *tensor.strides)
         if len(tensor.shape) != len(tensor.strides) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in numbers):
@@ -252,7 +252,7 @@ class _Pickle:
     def __init__(self, file: Any) -> None:
         self.storages: dict[str, _Storage] = {}
         self._file = file
-        self._left = MOST_OPERATIONS
+        self._left = MAX_OPERATIONS
 
     def value(self) -> Any:
         """Returns the value of the next pickle. Raises GlgptError for a name or opcode that no state dict needs."""
@@ -312,9 +312,9 @@ class _Pickle:
                 case "BUILD":  # a state dict's _metadata, which is ignored
                     stack.pop()
                 case name if name.startswith(("BININT", "LONG", "BINFLOAT", "BINUNICODE", "BINSTRING", "SHORT_BIN")):
-                    if isinstance(arg, int) and arg.bit_length() > 8 * _MOST_NUMBER:
+                    if isinstance(arg, int) and arg.bit_length() > 8 * _MAX_INTEGER_BYTES:
                         raise GlgptError("is refused: its pickle holds an integer that is too large")
-                    if isinstance(arg, str) and len(arg) > _MOST_TEXT:
+                    if isinstance(arg, str) and len(arg) > _MAX_STRING_CHARACTERS:
                         raise GlgptError(
                             f"is refused: its pickle holds a string of {len(arg):,} characters, too long for a name"
                         )
@@ -326,7 +326,7 @@ class _Pickle:
     def _charge(self, operations: int) -> None:
         self._left -= operations
         if self._left < 0:
-            raise GlgptError(f"is refused: its pickle takes more than {MOST_OPERATIONS:,} operations")
+            raise GlgptError(f"is refused: its pickle takes more than {MAX_OPERATIONS:,} operations")
 
     def _call(self, function: Any, args: Any) -> Any:
         """Calls one of the functions that a state dict needs; counts each copied element as an operation."""

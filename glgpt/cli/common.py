@@ -16,6 +16,7 @@ from glgpt.cli.option_types import above_zero, bias, count, device, fraction, id
 from glgpt.cli.progress import progress
 from glgpt.cli.split_options import client_options
 from glgpt.errors import GlgptError
+from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, SamplingOptions
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.program.formats import FORMATS
@@ -127,10 +128,21 @@ def add_sampling_options(p: Parser) -> None:
     g.add_argument("--seed", type=count, metavar="S", help="random seed (default: a new one, printed at the end)")
 
 
-def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the values of `add_sampling_options`, except the seed, as keyword arguments of `generate`."""
-    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    return {name: getattr(args, name) for name in names} | {"logit_bias": dict(args.logit_bias or ())}
+def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
+    """Returns the values of `add_sampling_options`, except the seed, as keyword arguments of `generate`.
+
+    Raises ArgumentError for a value out of range, the seed included.
+    """
+    options: BatchSamplingKeywords = {
+        "temperature": args.temperature,
+        "top_k": args.top_k,
+        "top_p": args.top_p,
+        "min_p": args.min_p,
+        "repetition_penalty": args.repetition_penalty,
+        "logit_bias": dict(args.logit_bias or ()),
+    }
+    SamplingOptions(**options, seed=args.seed)
+    return options
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from glgpt.training.events import Start, Step
+from glgpt.training.events import Start, Step, TrainingCallbacks
 
 if TYPE_CHECKING:
     from glgpt.training.plan import Plan  # imports the graphics library
@@ -107,9 +107,9 @@ def planning(plan: Plan) -> str:
 class Watcher:
     """Reports a training: a method for each event that it shows."""
 
-    def hooks(self) -> dict[str, Any]:
+    def callbacks(self) -> TrainingCallbacks:
         """Returns the callbacks for `train`."""
-        return {f"on_{event}": getattr(self, event) for event in EVENTS if hasattr(self, event)}
+        return TrainingCallbacks(**{f"on_{event}": getattr(self, event) for event in EVENTS if hasattr(self, event)})
 
 
 class Log(Watcher):

@@ -20,10 +20,10 @@ from glgpt.data.limited_http import HttpOpener, PermanentError, http_address
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import cache_path, read_json, write_json, written_whole
 
-MOST = 1 << 30  # default maximum size of a text, in bytes
+MAX_TEXT_BYTES = 1 << 30  # default maximum size of a text, in bytes
 BLOCK = 1 << 16  # bytes of one read
 TRIES = 4
-WAIT = 0.5  # seconds before the second try, doubled for each further one
+RETRY_WAIT_S = 0.5  # seconds before the second try, doubled for each further one
 TIME_LIMIT_S = 3600.0  # default time limit for all tries together
 BOOK = re.compile(r"book:(\d{1,6})")
 RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15}|\*)")  # first byte, last byte, total
@@ -68,7 +68,7 @@ def fetch(
     *,
     mirror: str = MIRROR,
     encoding: str = "utf-8",
-    most: int = MOST,
+    most: int = MAX_TEXT_BYTES,
     timeout: float = TIME_LIMIT_S,
     progress: Progress | None = None,
 ) -> Fetched:
@@ -88,7 +88,7 @@ def fetch(
     problem = ""
     for attempt in range(TRIES):
         if attempt:
-            time.sleep(WAIT * 2 ** (attempt - 1))
+            time.sleep(RETRY_WAIT_S * 2 ** (attempt - 1))
         try:
             download.attempt()
             break

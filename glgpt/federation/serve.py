@@ -41,7 +41,7 @@ from glgpt.system.network import in_address
 from glgpt.text.dataset import Data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer_training import identity
-from glgpt.training.events import Hooks
+from glgpt.training.events import TrainingCallbacks
 from glgpt.training.program import program_digest
 from glgpt.training.run import new_run
 from glgpt.training.settings import Settings
@@ -112,7 +112,13 @@ class Operation:
 
 
 def begin(
-    files: list[str], out: str, terms: Terms, preset: str | None, init: str | None, given: dict[str, Any], hooks: Hooks
+    files: list[str],
+    out: str,
+    terms: Terms,
+    preset: str | None,
+    init: str | None,
+    given: dict[str, Any],
+    hooks: TrainingCallbacks,
 ) -> Files:
     """Creates the run folder and the session in it. Raises GlgptError for invalid terms or text."""
     record = {"files": [str(Path(file).absolute()) for file in files], "preset": preset, "init": init}
@@ -155,12 +161,13 @@ def begin(
 def export_page(files: Files, session: Session, preset: str | None, progress: Callable[[int, int], None] | None) -> str:
     """Exports the page that joins the session. Returns "" or the reason why it cannot be exported."""
     from glgpt.page.export import export
+    from glgpt.page.export_options import ExportOptions
     from glgpt.page.training import Size
 
     try:
         kind = "bytes" if session.settings.tokenizer == "bytes" else f"bpe:{session.model.vocab_size}"
         size = Size(preset or "model", kind, session.model, session.recipe, session.settings)
-        export(files.run, files.page, "f32", train=(size,), progress=progress)
+        export(files.run, files.page, ExportOptions("f32", train=(size,)), progress=progress)
     except GlgptError as error:
         return str(error)
     return ""

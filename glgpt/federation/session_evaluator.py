@@ -15,7 +15,7 @@ from glgpt.text.dataset import Data, load_data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.text.tokenizer_training import identity
-from glgpt.training.events import Hooks
+from glgpt.training.events import TrainingCallbacks
 from glgpt.training.loop import Loop
 from glgpt.training.run_folder import RunFolder
 
@@ -40,7 +40,7 @@ class SessionEvaluator:
         data: Data = load_data(Text.of_files(run.record.files), s.validation, tokenizer, identity(run.path))
         trainer = Trainer.load(run.path, batch=s.batch, device=self._device)
         run.rewind(trainer.steps_done)
-        return Loop(trainer, data, tokenizer, s, run, Hooks())
+        return Loop(trainer, data, tokenizer, s, run, TrainingCallbacks())
 
     def catch_up(self, done: int) -> Iterator[dict[str, Any]]:
         """Evaluates, samples and saves the latest finished round; yields the metrics of each round not yet reported.

@@ -18,7 +18,7 @@ from glgpt.program.formats import Texels
 from glgpt.program.layout import Layout
 from glgpt.program.spec import Entry, Pass, Program, check
 
-DRAW_FLOPS = 10_000_000_000  # maximum of one draw: 0.2 s at 50 GFLOPS, far below the 2 s after which drivers reset
+MAX_DRAW_FLOPS = 10_000_000_000  # maximum of one draw: 0.2 s at 50 GFLOPS, far below the 2 s after which drivers reset
 BAND_BYTES = 8 << 20  # size of an upload
 SCALAR_FORMATS = {"int": "i", "float": "f"}
 
@@ -40,7 +40,7 @@ class Player:
         program: Program,
         options: Options | None = None,
         shared: Mapping[str, moderngl.TextureArray] | None = None,
-        draw_flops: int = DRAW_FLOPS,
+        draw_flops: int = MAX_DRAW_FLOPS,
         on_progress: Callable[[str, int, int], object] | None = None,
     ) -> None:
         check(program, device.limits)

@@ -34,7 +34,7 @@ class RawTexture:
 
 
 KEPT = 2  # older programs that are retained, such as the unchanged model's while interventions are compared
-SHORTEST = 16  # minimum number of positions of the caches
+MIN_CONTEXT = 16  # minimum number of positions of the caches
 ONE_CAPTURED = 16  # cost of a chunk of one token when every name is captured: that of the smallest chunk
 
 
@@ -62,7 +62,7 @@ class Captures:
     def config_for(self, tokens: int) -> ModelConfig:
         """Returns the model's configuration with the context of the caches for this many tokens."""
         limits = self.player.device.limits
-        return self.config.with_context(grown_context(self.config, limits, max(tokens, SHORTEST)))
+        return self.config.with_context(grown_context(self.config, limits, max(tokens, MIN_CONTEXT)))
 
     def play(
         self, x: Rows, names: Sequence[str], edits: Edits | None = None

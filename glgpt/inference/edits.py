@@ -22,7 +22,7 @@ from glgpt.program.formats import Floats
 from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.tensor import Tensor
 
-SMALLEST_TABLE = 4  # minimum rows of gains and shifts for each width: the identity and a few changes
+MIN_TABLE_ROWS = 4  # minimum rows of gains and shifts for each width: the identity and a few changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ class Edits:
     @property
     def _rows(self) -> dict[int, int]:
         """Rows of each table: a power of two, so that few different sizes are recorded."""
-        return {width: max(SMALLEST_TABLE, 1 << (len(t) - 1).bit_length()) for width, t in self._tables.items()}
+        return {width: max(MIN_TABLE_ROWS, 1 << (len(t) - 1).bit_length()) for width, t in self._tables.items()}
 
     def sites(self) -> Sites:
         """Returns the sites that a program must be recorded for."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from glgpt.errors import ArgumentError, written
 from glgpt.inference.arguments.checks import items
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.chunks import window_start
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
@@ -125,16 +126,27 @@ class StopText:
 class Generation(Iterator[str]):
     """A continuation as text: iterate over it for pieces of whole characters, or take all of it with `read()`.
 
-    `ids` and `text` hold what was generated so far, `stats` the statistics; the same `seed` gives the same text.
+    `ids` and `text` hold what was generated so far, `stats` the statistics, `sampling` the options that it was sampled
+    with; the same `seed` gives the same text.
     Without a tokenizer the text is the ids, each preceded by a space.
     """
 
     def __init__(
-        self, tokens: TokenStream, tokenizer: Tokenizer | None, seed: int, stop: str | Sequence[str] | None = None
+        self,
+        tokens: TokenStream,
+        tokenizer: Tokenizer | None,
+        sampling: SamplingOptions,
+        stop: str | Sequence[str] | None = None,
     ) -> None:
-        self.ids, self.text, self.seed, self.stats = list[int](), "", seed, tokens.stats
+        self.ids, self.text, self.stats = list[int](), "", tokens.stats
+        self.sampling = sampling.seeded()
         decoder = StreamDecoder(tokenizer) if tokenizer else None
         self._pieces = _written(tokens, self.ids, decoder, StopText(stop))
+
+    @property
+    def seed(self) -> int:
+        """The seed of the sampling: the given one, or the one that was drawn."""
+        return self.sampling.seed or 0
 
     def __next__(self) -> str:
         piece = next(filter(None, self._pieces))  # a token may end inside a character, or begin a stop text

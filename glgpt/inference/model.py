@@ -6,6 +6,7 @@ import difflib
 import logging
 import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from glgpt.inference import programs
 from glgpt.inference.arguments.checks import flag, floats, integer, items, token_ids
 from glgpt.inference.arguments.loading import checked_options
 from glgpt.inference.arguments.names import Names, selected, unknown_name
+from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, SamplingKeywords, SamplingOptions
 from glgpt.inference.batching.batch import BatchDecoder
 from glgpt.inference.batching.continuations import Continuations, Row, watcher
 from glgpt.inference.capture import Captures, RawTexture
@@ -38,6 +40,8 @@ from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.kernel_selection import DeviceSettings, as_dict
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from glgpt.inference.stages.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -246,83 +250,86 @@ class LanguageModel:
         prompt: str | Sequence[int],
         tokens: int = 100,
         *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        seed: int | None = None,
         stop: str | Sequence[str] | None = None,
         eos: bool = True,
         interventions: Interventions = (),
+        **sampling: Unpack[SamplingKeywords],
     ) -> Generation:
         """Continues a prompt (text or ids) by up to `tokens` tokens; iterate over the result to stream the text.
 
         Stops at any of `eos_ids` (unless `eos` is False), or before any text of `stop`. If the text outgrows the
-        context, the model continues from its later half (`stats.slides` counts that). Temperature 0 is greedy. Top-k
-        keeps the k likeliest tokens, top-p the likeliest that together reach probability p, min-p those at least min_p
-        times as likely as the likeliest. A `repetition_penalty` above 1 penalizes tokens already in the text,
-        `logit_bias` adds to the logits of ids; both sample on the host, which is slower. Without a `seed` a new one is
-        drawn (see `Generation.seed`).
+        context, the model continues from its later half (`stats.slides` counts that). `sampling` are the fields of
+        `SamplingOptions`: `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`, `repetition_penalty`, `logit_bias`
+        and `seed`. The penalty and the bias sample on the host, which is slower. Without a `seed` a new one is drawn
+        (see `Generation.seed`).
 
         Generations of one model may be interleaved: each refills the caches as needed. `interventions` (`glgpt.Ablate`
         and others) change the model while it runs. Raises GlgptError for an unusable prompt or setting, or a part that
         the model lacks.
         """
-        seed = secrets.randbelow(2**32) if seed is None else seed
-        how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "eos": eos}
-        how |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias}
-        stream = self.generate_ids(prompt, tokens, **how, seed=seed, interventions=interventions)
-        return Generation(stream, self.tokenizer, seed, stop)
+        options = SamplingOptions.from_keywords(sampling, ("tokens", "stop", "eos", "interventions")).seeded()
+        return self._continued(prompt, tokens, options, stop, eos, interventions)
 
     def generate_ids(
         self,
         prompt: str | Sequence[int],
         tokens: int = 100,
         *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        seed: int | None = None,
         eos: bool = True,
         interventions: Interventions = (),
+        **sampling: Unpack[SamplingKeywords],
     ) -> TokenStream:
         """Like `generate`, but yields token ids, including those of incomplete characters."""
+        options = SamplingOptions.from_keywords(sampling, ("tokens", "eos", "interventions"))
+        return self._streamed(prompt, tokens, options, eos, interventions)
+
+    def _continued(
+        self,
+        prompt: str | Sequence[int],
+        tokens: int,
+        options: SamplingOptions,
+        stop: str | Sequence[str] | None,
+        eos: bool,
+        interventions: Interventions = (),
+    ) -> Generation:
+        stream = self._streamed(prompt, tokens, options, eos, interventions)
+        return Generation(stream, self.tokenizer, options, stop)
+
+    def _streamed(
+        self,
+        prompt: str | Sequence[int],
+        tokens: int,
+        options: SamplingOptions,
+        eos: bool,
+        interventions: Interventions,
+    ) -> TokenStream:
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         tokens, eos = integer("tokens", tokens), flag("eos", eos)
-        sampler = Sampler(temperature, top_k, top_p, seed, min_p, repetition_penalty, logit_bias)
-        sampler.check_vocabulary(self.config.vocab_size)
+        options.check_vocabulary(self.config.vocab_size)
         stats = GenerationStats(len(ids))
         self._reserve(len(ids), tokens)
         edits = edits_of(self.config, interventions)
-        return TokenStream(self._generated(edits, (ids, tokens, sampler, self.eos_ids if eos else (), stats)), stats)
+        how = ids, tokens, Sampler(options), self.eos_ids if eos else (), stats
+        return TokenStream(self._generated(edits, how), stats)
 
     def generate_batch(
         self,
         prompts: Sequence[str | Sequence[int]],
         tokens: int = 100,
         *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
         seeds: Sequence[int] | None = None,
         stop: str | Sequence[str] | None = None,
         eos: bool = True,
+        **sampling: Unpack[BatchSamplingKeywords],
     ) -> list[Generation]:
         """Continues several prompts of any lengths side by side; returns a `Generation` for each, as `generate` does.
 
         Up to eight run at once and share each read of the weights; others wait for a place. Reading from any of them
-        advances all. A prompt's text equals that of `generate` with its seed, whatever else is in the batch. Without
-        `seeds` new ones are drawn. Raises GlgptError for an unusable prompt or setting, or a number of seeds other than
-        that of prompts.
+        advances all. A prompt's text equals that of `generate` with its seed, whatever else is in the batch. `sampling`
+        applies to all of them and is as in `generate`, without a seed. Without `seeds` new ones are drawn. Raises
+        GlgptError for an unusable prompt or setting, or a number of seeds other than that of prompts.
         """
+        options = SamplingOptions.from_keywords(sampling, ("tokens", "seeds", "stop", "eos"))
         given = items("prompts", prompts, "a list of texts or of lists of token ids")
         texts = [self.check_ids(self.encode(p) if isinstance(p, str) else p) for p in given]
         tokens, eos = integer("tokens", tokens), flag("eos", eos)
@@ -331,18 +338,16 @@ class LanguageModel:
         seeds = [integer("a seed", seed) for seed in seeds]
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
-        sampling = (temperature, top_k, top_p, 0, min_p, repetition_penalty, logit_bias)
-        if self._batch is None or Sampler(*sampling).adjusts:  # one after another
-            settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-            settings |= {"repetition_penalty": repetition_penalty, "logit_bias": logit_bias, "stop": stop, "eos": eos}
-            return [self.generate(i, tokens, seed=s, **settings) for i, s in zip(texts, seeds, strict=True)]
-        rows = [Row(i, Sampler(temperature, top_k, top_p, s, min_p), tokens) for i, s in zip(texts, seeds, strict=True)]
+        each = [replace(options, seed=seed) for seed in seeds]
+        if self._batch is None or options.adjusts:  # one after another
+            return [self._continued(ids, tokens, own, stop, eos) for ids, own in zip(texts, each, strict=True)]
+        rows = [Row(ids, Sampler(own), tokens) for ids, own in zip(texts, each, strict=True)]
         self._reserve(max(map(len, texts), default=0), tokens)
         batch = Continuations(self._batch, rows, self.context, self.eos_ids if eos else ())
         for row in rows if StopText(stop).stops else ():
             row.watch = watcher(self.tokenizer, stop)
         streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
-        return [Generation(t, self.tokenizer, s, stop) for t, s in zip(streams, seeds, strict=True)]
+        return [Generation(t, self.tokenizer, own, stop) for t, own in zip(streams, each, strict=True)]
 
     def encode(self, text: str) -> list[int]:
         """Returns the token ids of a prompt, with the special tokens that the tokenizer adds around it.

@@ -1,4 +1,4 @@
-"""Sampling: settings and their ranges, the device's scalars, and the reference implementation on the host.
+"""Sampling: the device's scalars, and the reference implementation on the host.
 
 The device draws (`ops.sample`). If it cannot decide, `Sampler.choose` does, from the row of logits in float64.
 """
@@ -6,25 +6,20 @@ The device draws (`ops.sample`). If it cannot decide, `Sampler.choose` does, fro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt import ops
-from glgpt.errors import ArgumentError, GlgptError, written
-from glgpt.inference.arguments.checks import integer, number, real
+from glgpt.errors import GlgptError
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 
 NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
 SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"
 SAMPLING = (SAMPLE, SAMPLE_NUCLEUS)  # entries
-COLDEST = 1e-30  # below this temperature, float32 sampling is greedy
-FARTHEST = 3e38  # a margin that excludes no logit
+MIN_TEMPERATURE = 1e-30  # below this temperature, float32 sampling is greedy
+MAX_MARGIN = 3e38  # a margin that excludes no logit
 REACHED = 1 - 2.0**-22  # factor for top-p and min-p: values that reach them exactly must do so in float32 too
-MAX_SEED = 2**128 - 1
-MIN_PENALTY, MAX_PENALTY = 1e-30, 1e30  # any logit, divided or multiplied, fits a float64
-MAX_BIAS = 3e38
 ON_HOST = 0xD1CE  # makes the host's random numbers differ from the device's
 
 
@@ -52,49 +47,21 @@ def draw_seed(seed: int) -> int:
 
 
 class Sampler:
-    """Temperature, top-k, nucleus (top-p, Holtzman et al. 2020) and min-p (Nguyen et al. 2024) sampling.
+    """Chooses tokens as `SamplingOptions` say; without a seed in them it draws one."""
 
-    Each filters the tokens that the previous one leaves. The same seed gives the same choices. Temperature 0 is greedy.
-    Before these, a `repetition_penalty` (Keskar et al. 2019) divides positive logits of tokens that are in the text and
-    multiplies negative ones; then `logit_bias` adds to the logits of ids, where -inf forbids one. Raises ArgumentError
-    for values of the wrong type or out of range.
-    """
-
-    def __init__(
-        self,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-    ) -> None:
-        allowed = f"a number from 0 (greedy) to {ops.MAX_TEMPERATURE:g}"
-        self.temperature = number("temperature", temperature, lambda x: 0 <= x <= ops.MAX_TEMPERATURE, allowed)
-        self.top_k = None if top_k is None else integer("top-k", top_k, 1)
-        self.top_p = None if top_p is None else number("top-p", top_p, lambda x: 0 < x <= 1, "above 0 and at most 1")
-        self.min_p = number("min-p", 0 if min_p is None else min_p, lambda x: 0 <= x <= 1, "a number from 0 to 1")
-        drawn = int(np.random.default_rng().integers(2**32)) if seed is None else seed
-        self.seed = integer("seed", drawn, 0, MAX_SEED)
-        penalty, allowed = repetition_penalty, f"from {MIN_PENALTY:g} to {MAX_PENALTY:g} (1: none)"
-        self.repetition_penalty = number(
-            "repetition penalty", 1 if penalty is None else penalty, lambda x: MIN_PENALTY <= x <= MAX_PENALTY, allowed
-        )
-        self.logit_bias = _biases({} if logit_bias is None else logit_bias)
+    def __init__(self, options: SamplingOptions) -> None:
+        self.options = options.seeded()
+        self.temperature, self.top_k, self.top_p = options.temperature, options.top_k, options.top_p
+        self.min_p = options.min_p or 0.0
+        self.seed = self.options.seed or 0
+        self.repetition_penalty = 1.0 if options.repetition_penalty is None else options.repetition_penalty
+        self.logit_bias = options.logit_bias or {}
         self._forbidden = [i for i, bias in self.logit_bias.items() if bias == -math.inf]
 
     @property
     def adjusts(self) -> bool:
         """True if logits are changed before a token is chosen; the host then chooses."""
-        return self.repetition_penalty != 1 or bool(self.logit_bias)
-
-    def check_vocabulary(self, size: int) -> None:
-        """Raises ArgumentError if the bias names an id outside a vocabulary of `size`, or forbids all of it."""
-        if (last := max(self.logit_bias, default=0)) >= size:
-            raise ArgumentError(f"logit bias names id {last}, and the vocabulary has {size}")
-        if len(self._forbidden) == size:
-            raise ArgumentError(f"logit bias forbids all {size} tokens of the vocabulary; leave at least one")
+        return self.options.adjusts
 
     def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.floating]:
         """Returns logits `[vocab]` after the text `ids`, with penalty and bias applied.
@@ -115,7 +82,7 @@ class Sampler:
     @property
     def greedy(self) -> bool:
         """True if the choice is always the largest logit."""
-        return self.temperature < COLDEST or self.top_k == 1
+        return self.temperature < MIN_TEMPERATURE or self.top_k == 1
 
     @property
     def entry(self) -> str | None:
@@ -132,7 +99,7 @@ class Sampler:
             "draw_seed": seed - (seed >> 31 << 32),  # as a signed number
             "draw_step": step,
             "inverse_temperature": 1 / temperature,
-            "margin": min(FARTHEST, temperature * -math.log(self.min_p) / REACHED) if self.min_p else FARTHEST,
+            "margin": min(MAX_MARGIN, temperature * -math.log(self.min_p) / REACHED) if self.min_p else MAX_MARGIN,
             "nucleus_width": nucleus_width(temperature, p, vocab),
             "top_k": min(k, 2**31 - 1),
             "top_p": p if p == 1 else p * REACHED,
@@ -172,20 +139,6 @@ def check_finite(logits: NDArray[np.floating]) -> None:
     """Raises GlgptError if a logit is NaN or infinite."""
     if not np.isfinite(logits).all():
         raise GlgptError(NOT_FINITE)
-
-
-def _biases(given: Any) -> dict[int, float]:
-    """Returns biases by id. Raises ArgumentError for other types, negative ids, NaN, and beyond `MAX_BIAS`."""
-    if not isinstance(given, Mapping):
-        raise ArgumentError(f"logit bias is {written(given)}; it must map ids to numbers, such as {{198: -100}}")
-    found = {}
-    for i, bias in given.items():
-        value = real(bias)
-        if value is None or not (abs(value) <= MAX_BIAS or value == -math.inf):
-            allowed = f"a number up to {MAX_BIAS:g}, or -inf to forbid the token"
-            raise ArgumentError(f"logit bias of {written(i)} is {written(bias)}; it must be {allowed}")
-        found[integer("an id of logit bias", i)] = value
-    return found
 
 
 def nucleus_width(temperature: float, top_p: float, vocab: int) -> float:

@@ -19,10 +19,11 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 
-MOST_TEXTS = 16
-ROWS, SOFTWARE_ROWS = 2048, 512  # maximum tokens of a batch: enough to fill a GPU; on software GL
-SHORTEST = 16  # minimum tokens that a text is padded to
-LOGITS_BYTES = 1 << 28  # maximum for the logits of a batch
+MAX_TEXTS = 16
+MAX_BATCH_TOKENS = 2048  # enough to fill a GPU
+MAX_SOFTWARE_BATCH_TOKENS = 512  # on software GL
+MIN_PADDED_TOKENS = 16  # minimum tokens that a text is padded to
+MAX_LOGITS_BYTES = 1 << 28  # maximum for the logits of a batch
 
 
 def windows_program(
@@ -82,10 +83,10 @@ class Windows:
     def _player(self, texts: int, longest: int, losses: bool) -> tuple[Player, int, int]:
         """Returns (player, texts of its batch, tokens of each) for `texts` texts of at most `longest` tokens."""
         most = largest_context(self.config, self.main.device.limits)
-        tokens = min(most, max(SHORTEST, 1 << (longest - 1).bit_length()))
+        tokens = min(most, max(MIN_PADDED_TOKENS, 1 << (longest - 1).bit_length()))
         if losses:  # texts mostly have the same length: pad less
-            tokens = min(most, -(-longest // SHORTEST) * SHORTEST)
-        size = min(MOST_TEXTS, 1 << (texts - 1).bit_length(), self._room(tokens, losses))
+            tokens = min(most, -(-longest // MIN_PADDED_TOKENS) * MIN_PADDED_TOKENS)
+        size = min(MAX_TEXTS, 1 << (texts - 1).bit_length(), self._room(tokens, losses))
         while True:
             key = (size, tokens, losses)
             if key not in self._known:
@@ -107,8 +108,8 @@ class Windows:
     def _room(self, tokens: int, losses: bool) -> int:
         """Returns the maximum number of texts in a batch, a power of two."""
         device = self.main.device
-        rows = min(SOFTWARE_ROWS if device.software else ROWS, device.limits.max_texture_size)
-        rows = min(rows, LOGITS_BYTES // (4 * self.config.vocab_size))
+        rows = min(MAX_SOFTWARE_BATCH_TOKENS if device.software else MAX_BATCH_TOKENS, device.limits.max_texture_size)
+        rows = min(rows, MAX_LOGITS_BYTES // (4 * self.config.vocab_size))
         return 1 << max(0, (rows // tokens).bit_length() - 1) if rows >= tokens else 1
 
     @property

@@ -18,10 +18,10 @@ from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 WINDOW = 256  # maximum tokens of the text
-LEAST = 16  # minimum tokens of the text; if the tokenizer can encode only fewer, the model generates a text
+MIN_TOKENS = 16  # minimum tokens of the text; if the tokenizer can encode only fewer, the model generates a text
 SPARE = 1.2  # memory needed in f32 relative to the weights: caches, scratch and logits add to them
 VERSION = 1  # of the cached costs
-MOST_CACHE = 1 << 20  # maximum bytes of the cache file: thousands of models
+MAX_CACHE_BYTES = 1 << 20  # maximum bytes of the cache file: thousands of models
 
 # Plain prose with names, numbers and quotation marks, as a sample of typical prompts.
 TEXT = """\
@@ -109,7 +109,7 @@ def _key(checkpoint: Checkpoint, dtype: str) -> str:
 
 def _known() -> dict[str, Any]:
     try:
-        return read_json(cache_file(), MOST_CACHE)
+        return read_json(cache_file(), MAX_CACHE_BYTES)
     except (GlgptError, OSError):
         return {}
 
@@ -128,7 +128,7 @@ def _ids(plain: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
         known = {c for c in set(TEXT) if _encodes(tokenizer, c)}
         text = "".join(c for c in TEXT if c in known)
         ids = plain.encode(text)[:most] if text else []
-        if len(ids) >= min(LEAST, most):
+        if len(ids) >= min(MIN_TOKENS, most):
             return ids
     start = [0]
     return [*start, *plain.generate_ids(start, most - 1, temperature=1.0, seed=0, eos=False)]

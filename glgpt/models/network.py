@@ -192,7 +192,8 @@ class Network(ABC):
         """Returns the pattern of layer i for t tokens of each sequence, `[t n_head, keys]`."""
         n, n_head, scores, pattern = self.batch.size, self.config.n_head, in_block(i, SCORES), in_block(i, PATTERN)
         ends = self._ends_at_position(scores)
-        s = ops.scores(self.rec, q, k, t, tile_rows, n_head, self.scale(i), scores, n, to_position=ends)
+        rows = ops.AttentionRows(t, n_head, self.scale(i), n)
+        s = ops.scores(self.rec, q, k, rows, tile_rows, scores, to_position=ends)
         ends = self._ends_at_position(pattern)
         return self.keep(ops.softmax(self.rec, self.keep(s), n * n_head, pattern, self.heads, to_position=ends))
 
@@ -382,7 +383,7 @@ class Network(ABC):
         n_head = self.config.n_head
         if self.rows:
             return ops.scores_rows(self.rec, q, k, n_head, self.scale(i), name, self.rows)
-        return ops.scores(self.rec, q, k, 1, 1, n_head, self.scale(i), name)
+        return ops.scores(self.rec, q, k, ops.AttentionRows(1, n_head, self.scale(i)), 1, name)
 
     def adopt(self, size: int, other: Network) -> None:
         """Copies `size` rows pos.. of keys and values from another network's caches to rows row.. of these."""

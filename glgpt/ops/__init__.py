@@ -4,11 +4,12 @@ Ops are functions such as `matmul`, `attend`, `norm`, `cross_entropy` and `adamw
 the same name in `glsl/`. Depends on `glgpt.program` (tensors and the recorder), not on models or OpenGL.
 """
 
-from glgpt.ops.adamw import LossScale, adamw, gradient_norm, normal
+from glgpt.ops.adamw import AdamW, LossScale, adamw, gradient_norm, normal
 from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import (
     KEYS,
     PATTERNS,
+    AttentionRows,
     adopt,
     attend,
     attend_row,
@@ -20,7 +21,7 @@ from glgpt.ops.attention import (
     split_qkv,
 )
 from glgpt.ops.embed import embed, index_layouts, sorted_index
-from glgpt.ops.few_rows import MOST_ROWS, few_rows
+from glgpt.ops.few_rows import MAX_ROWS, few_rows
 from glgpt.ops.loss import cross_entropy, cross_entropy_rows, prediction
 from glgpt.ops.matmul import (
     CONTIGUOUS,
@@ -57,14 +58,16 @@ __all__ = [
     "CONTIGUOUS",
     "GPU_SPLITS",
     "KEYS",
+    "MAX_ROWS",
     "MAX_STEP",
     "MAX_TEMPERATURE",
-    "MOST_ROWS",
     "PATTERNS",
     "SOFTWARE_SPLITS",
     "TOKEN",
     "TRAINING_SPLITS",
+    "AdamW",
     "AttendedRow",
+    "AttentionRows",
     "LossScale",
     "Normed",
     "NormedRow",

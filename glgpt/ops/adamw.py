@@ -11,7 +11,7 @@ from glgpt.program.tensor import Tensor
 
 SIDE = 32  # the first sums of squares are at most 32 x 32 texels
 ACROSS = 64  # width in texels of the row they are reduced to next
-MOST = 16  # tensors that one pass adds up: every device can sample this many
+MAX_TENSORS = 16  # tensors that one pass adds up: every device can sample this many
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,12 @@ def gradient_norm(
     clipping. With a loss scale, the gradients given are multiplied by it already, and after an overflow no norm counts
     as finite.
     """
-    sums = [_sum_squares(rec, gradients[i : i + MOST], f"{name}.{i}") for i in range(0, len(gradients), MOST)]
+    sums = [
+        _sum_squares(rec, gradients[i : i + MAX_TENSORS], f"{name}.{i}") for i in range(0, len(gradients), MAX_TENSORS)
+    ]
     while len(sums) > 1 or sums[0].cols > 4:
-        width = ACROSS if len(sums) > MOST or max(s.layout.width * s.rows for s in sums) > ACROSS else 1
-        sums = [_add_up(rec, sums[i : i + MOST], width, f"{name}.{i}") for i in range(0, len(sums), MOST)]
+        width = ACROSS if len(sums) > MAX_TENSORS or max(s.layout.width * s.rows for s in sums) > ACROSS else 1
+        sums = [_add_up(rec, sums[i : i + MAX_TENSORS], width, f"{name}.{i}") for i in range(0, len(sums), MAX_TENSORS)]
     y = rec.scratch(name, Layout(1, 4))
     defines = {"CLIP": float(clip), "MICRO_BATCHES": micro_batches, "ROWS": rows}
     inputs, outputs = {"x": sums[0], "losses": losses}, {"y": y}
@@ -78,6 +80,15 @@ def _add_up(rec: Recorder, sums: Sequence[Tensor], width: int, name: str) -> Ten
     return y
 
 
+@dataclass(frozen=True)
+class AdamW:
+    """The constants of an AdamW step: decay rates of the two averages, the epsilon, and the weight decay."""
+
+    betas: tuple[float, float]
+    eps: float
+    decay: float
+
+
 def adamw(
     rec: Recorder,
     x: tuple[Tensor, Tensor],
@@ -85,16 +96,16 @@ def adamw(
     exp_avg_sq: tuple[Tensor, Tensor],
     gradient: Tensor,
     norm: Tensor,
-    betas: tuple[float, float],
-    eps: float,
-    decay: float,
+    settings: AdamW,
 ) -> None:
     """Records one AdamW step of a parameter x and its running averages of gradients and of squared gradients.
 
     Each of the three is a ping-pong pair of states (old, new). The scalars `lr`, `unbias1` and `unbias2`
     (1 / (1 - beta^step)) are set by the caller of the entry.
     """
-    defines = {"BETA1": float(betas[0]), "BETA2": float(betas[1]), "EPSILON": float(eps), "DECAY": float(decay)}
+    beta1, beta2 = settings.betas
+    defines = {"BETA1": float(beta1), "BETA2": float(beta2)}
+    defines |= {"EPSILON": float(settings.eps), "DECAY": float(settings.decay)}
     inputs = {"x": x[0], "m": exp_avg[0], "s": exp_avg_sq[0], "g": gradient, "norm": norm}
     outputs = {"y": x[1], "exp_avg": exp_avg[1], "exp_avg_sq": exp_avg_sq[1]}
     rec.emit("adamw", inputs, outputs, defines, label=f"adamw {x[0].name}", columns=1)

@@ -8,6 +8,7 @@ once. The runtime scalar `pos` is the position of the first row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from glgpt.ops.matmul import norm_inputs
 from glgpt.ops.partial_sums import EACH_NEW_ROW, AttendedRow, Normed, PartialSums, Row, Rows
@@ -72,53 +73,62 @@ def score_tiles(rec: Recorder, rows: int, batch: int, n_head: int, least: int) -
     return next(fitting, least)
 
 
+@dataclass(frozen=True)
+class AttentionRows:
+    """The rows of an attention op: some positions of each of `batch` sequences, with `n_head` heads each.
+
+    Row t of all sequences comes before row t + 1: queries, keys and values of sequence s are in row t * batch + s.
+    """
+
+    positions: int
+    n_head: int
+    scale: float = 1.0  # factor of the products
+    batch: int = 1
+
+
 def scores(
     rec: Recorder,
     q: Tensor,
     k: Tensor,
-    rows: int,
+    rows: AttentionRows,
     tile_rows: int,
-    n_head: int,
-    scale: float,
     name: str,
-    batch: int = 1,
     masked: float = MASKED,
     to_position: bool = False,
 ) -> Tensor:
-    """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for `rows` rows t; `masked` where s > pos + t.
+    """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for the rows t; `masked` where s > pos + t.
 
     If q or k has fewer heads than `n_head`, neighbouring heads share one (grouped-query attention, Ainslie et al.
-    2023). With a `batch`, rows of q and k are t * batch + sequence, and each of the `rows` rows t stands for all
-    sequences. The gradient assumes that `pos` is 0 and that q and k have only these rows. With `to_position`, texels
+    2023). The gradient assumes that `pos` is 0 and that q and k have only these rows. With `to_position`, texels
     beyond the position of every row of a fragment are not written, since a chunk of a prompt needs few of the keys.
     """
-    padded = -(-rows // tile_rows) * tile_rows
+    count, n_head, batch = rows.positions, rows.n_head, rows.batch
+    padded = -(-count // tile_rows) * tile_rows
     y = rec.scratch(name, Layout(padded * n_head * batch, k.rows // batch, (tile_rows, 1)))
     width = max(q.cols, k.cols)  # values of all heads
-    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "MASKED": masked}
+    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": rows.scale, "MASKED": masked}
     defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols} | _to_position(to_position)
-    rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, cost=Cost(2 * rows * k.rows * width))
+    rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, cost=Cost(2 * count * k.rows * width))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
-        dq = attend(rec, d[0], k, rows, n_head, f"d.{q.name}", "f32", batch, scale, width // k.cols)
-        dk = _attend_vjp(rec, d[0], q, n_head, f"d.{k.name}", batch, scale, width // k.cols)
+        dq = attend(rec, d[0], k, rows, f"d.{q.name}", "f32", width // k.cols)
+        dk = _attend_vjp(rec, d[0], q, rows, f"d.{k.name}", width // k.cols)
         return [plus(rec, dq, sums[0]), plus(rec, dk, sums[1])]
 
     rec.differentiable(y, (q, k), vjp)
     return y
 
 
-def _attend_vjp(
-    rec: Recorder, x: Tensor, dz: Tensor, n_head: int, name: str, batch: int, scale: float, group: int
-) -> Tensor:
+def _attend_vjp(rec: Recorder, x: Tensor, dz: Tensor, rows: AttentionRows, name: str, group: int) -> Tensor:
     """Records the gradient of keys or values: y[s] = scale * sum over t of x[t, s] dz[t], per head and sequence.
 
     `group` heads share one head of keys and values, which gets the sum of their gradients.
     """
+    n_head, batch = rows.n_head, rows.batch
     transposed = rec.scratch(f"{x.name}.transposed", x.layout)
     rec.emit("transpose_pattern", {"x": x}, {"y": transposed}, {"N_HEAD": n_head * batch, "ROWS": dz.rows // batch})
     y = rec.scratch(name, Layout(dz.rows, dz.cols // group, (x.layout.tiles[0], 1)))
-    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": dz.cols // n_head // 4, "SCALE": scale, "GROUP": group}
+    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": dz.cols // n_head // 4, "SCALE": rows.scale, "GROUP": group}
     rec.emit("attend_vjp", {"x": transposed, "dz": dz}, {"y": y}, defines, cost=Cost(2 * dz.rows * x.cols * dz.cols))
     return y
 
@@ -166,32 +176,30 @@ def attend(
     rec: Recorder,
     pattern: Tensor,
     v: Tensor,
-    rows: int,
-    n_head: int,
+    rows: AttentionRows,
     name: str,
     dtype: str,
-    batch: int = 1,
-    scale: float = 1.0,
     group: int = 1,
 ) -> Tensor:
-    """Records z[t] = scale * sum over s of pattern[t, s] v[s] for each head: `[rows, n_head * d]`, rows as in `scores`.
+    """Records z[t] = scale * sum over s of pattern[t, s] v[s] for each head: `[T, n_head * d]`, rows as in `scores`.
 
     `group` neighbouring heads share one head of v.
     """
+    count, n_head, batch = rows.positions, rows.n_head, rows.batch
     tr = pattern.layout.tiles[0]
-    if batch > 1 and rows % tr:
-        raise ValueError(f"{name}: {rows} rows of {batch} sequences cannot be split into {tr} equal tiles")
+    if batch > 1 and count % tr:
+        raise ValueError(f"{name}: {count} rows of {batch} sequences cannot be split into {tr} equal tiles")
     width = v.cols * group
-    y = rec.scratch(name, Layout(rows * batch, width, (tr, FORMATS[dtype].column_tiles_per_texel), dtype))
-    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "GROUP": group}
-    rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, cost=Cost(2 * rows * v.rows * width))
+    y = rec.scratch(name, Layout(count * batch, width, (tr, FORMATS[dtype].column_tiles_per_texel), dtype))
+    defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": rows.scale, "GROUP": group}
+    rec.emit("attend", {"x": pattern, "v": v}, {"y": y}, defines, cost=Cost(2 * count * v.rows * width))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         dz = d[0]
         if dz.layout.layers > 1:
             dz = copy(rec, dz, one_layer(y.rows, y.cols, dz.layout.dtype), dz.name)
-        dp = scores(rec, dz, v, rows, tr, n_head, scale, f"d.{pattern.name}", batch, 0.0)
-        dv = _attend_vjp(rec, pattern, dz, n_head, f"d.{v.name}", batch, scale, group)
+        dp = scores(rec, dz, v, rows, tr, f"d.{pattern.name}", 0.0)
+        dv = _attend_vjp(rec, pattern, dz, rows, f"d.{v.name}", group)
         return [plus(rec, dp, sums[0]), plus(rec, dv, sums[1])]
 
     rec.differentiable(y, (pattern, v), vjp)

@@ -9,7 +9,7 @@ from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.tensor import Tensor
 
 BY = 2  # height of a block of pixels
-MOST_ROWS = 8  # that one pass multiplies: a fragment has this many outputs
+MAX_ROWS = 8  # rows that one pass multiplies: a fragment has this many outputs
 
 
 def few_rows(rec: Recorder, x: Tensor, w: Tensor, name: str, contiguous: int = 0) -> PartialSums:
@@ -17,10 +17,10 @@ def few_rows(rec: Recorder, x: Tensor, w: Tensor, name: str, contiguous: int = 0
 
     The sums of a row are added in the same order as in `matvec`, so they do not depend on the number of rows. A
     fragment takes as many of the rows as it has outputs for, then as many columns as the remaining outputs allow, at
-    most those of `matvec`. Raises ValueError for more than `MOST_ROWS` rows.
+    most those of `matvec`. Raises ValueError for more than `MAX_ROWS` rows.
     """
-    if not 1 <= x.rows <= MOST_ROWS:
-        raise ValueError(f"{name}: a product of {x.rows} rows; few_rows takes 1 to {MOST_ROWS}")
+    if not 1 <= x.rows <= MAX_ROWS:
+        raise ValueError(f"{name}: a product of {x.rows} rows; few_rows takes 1 to {MAX_ROWS}")
     shared, k4, most = w.layout.format.column_tiles_per_texel, -(-x.cols // 4), rec.limits.max_draw_buffers
     contiguous, single, columns = columns_of(w, contiguous)
     _, slice_texels = slices(rec, k4, columns, None, w.layout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from glgpt import ops
 from glgpt.inference.batching.batch import ADOPTED, batch_program
@@ -11,6 +12,7 @@ from glgpt.inference.programs import record_capture, record_generation
 from glgpt.models.network import Network
 from glgpt.models.part import Part
 from glgpt.models.spec import LOGITS, PATTERN, SCORES, ModelConfig, Q, in_block
+from glgpt.page.split import SplitPage
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.layout import Layout
@@ -19,11 +21,11 @@ from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
 from glgpt.tuning.kernel_selection import product_program, row_product_program, variants
 
-LEAST = Limits(max_draw_buffers=4)  # WebGL2's minimum; recordings of all numbers of draw buffers share one row probe
-CAPTURE_BYTES = 128 << 20  # maximum scratch memory of a capture entry
+MIN_LIMITS = Limits(max_draw_buffers=4)  # WebGL2's; recordings of all numbers of draw buffers share one row probe
+MAX_CAPTURE_BYTES = 128 << 20  # maximum scratch memory of a capture entry
 SEVERAL = 4  # continuations of a prompt that a page generates at once
 EDIT = "edit."  # prefix of the states of `PageEdits`
-OWN_ROWS = 256  # minimum tokens of each continuation, if the context is that long
+MIN_OWN_ROWS = 256  # minimum tokens of each continuation, if the context is that long
 
 
 @dataclass(frozen=True)
@@ -127,13 +129,13 @@ def generate_program(
         q, k = network.cache(i, "q"), network.cache(i, "k")
         for size in sizes:
             tile_rows = network.kernel.tile_rows if size > 1 else 1
-            form = (size, tile_rows, config.n_head, network.scale(i))
+            rows = ops.AttentionRows(size, config.n_head, network.scale(i))
             with rec.entry(f"attention_{i}_{size}"):
-                scores = rec.output(ops.scores(rec, q, k, *form, in_block(i, SCORES)))
+                scores = rec.output(ops.scores(rec, q, k, rows, tile_rows, in_block(i, SCORES)))
                 pattern = ops.softmax(rec, scores, config.n_head, in_block(i, PATTERN))
                 rec.output(edits.apply(network, pattern) if edits else pattern)
             with rec.entry(f"ahead_{i}_{size}"):
-                rec.output(ops.scores(rec, k, q, *form, in_block(i, "attn.ahead")))
+                rec.output(ops.scores(rec, k, q, rows, tile_rows, in_block(i, "attn.ahead")))
     if network.part.head:
         with rec.entry("lens"):
             _lens(network)
@@ -150,7 +152,7 @@ def _lens(network: Network) -> None:
 def capture_recording(
     config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None, tail: bool = False
 ) -> Program:
-    """Records `capture_program` of every activation, in the chunk sizes whose scratch stays within CAPTURE_BYTES.
+    """Records `capture_program` of every activation, in the chunk sizes whose scratch stays within MAX_CAPTURE_BYTES.
 
     With `tail`, an additional entry `head` continues from the hidden state in `hidden.1` to the logits.
     """
@@ -167,7 +169,7 @@ def capture_recording(
         return rec.program()
 
     sizes = chunk_sizes(config, kernel.tile_rows, limits, FEW_SIZES)
-    return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= CAPTURE_BYTES))
+    return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= MAX_CAPTURE_BYTES))
 
 
 def several_program(config: ModelConfig, recording: Recording, dtype: str, main: Program) -> Program:
@@ -176,7 +178,7 @@ def several_program(config: ModelConfig, recording: Recording, dtype: str, main:
     `main` is a generation program. The caches hold the rows of the prompt, followed by rows of the texts in rotation.
     """
     view, context = main.views[LOGITS], config.n_positions
-    rows = min(context + SEVERAL * OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
+    rows = min(context + SEVERAL * MIN_OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
     height = max(rows, ADOPTED[0])
     logits = Layout(view.rows, view.cols, view.tiles, view.dtype)
     return batch_program(config, recording.limits, recording.kernel, dtype, height, logits, sizes=(SEVERAL,))
@@ -186,5 +188,34 @@ def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
     """Returns the programs with which a page measures a recording, as `glgpt.tuning` does: a product, row products."""
     return {
         "product": product_program(recording.limits, recording.kernel, dtype),
-        "row": row_product_program(recording.kernel.contiguous, dtype, LEAST),
+        "row": row_product_program(recording.kernel.contiguous, dtype, MIN_LIMITS),
     }
+
+
+def record_page(
+    config: ModelConfig, dtype: str, part: Part, split: SplitPage | None
+) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+    """Returns every program by its file name, and for each recording the names of its files."""
+    programs: dict[str, Program] = {}
+    listed = []
+    whole, tail = part == Part.whole(config), split is not None and split.head
+    taps = whole and split is not None
+    for recording in page_recordings(dtype):
+        kernel = recording.kernel.name
+        files = {
+            "generate": f"program-{recording.name}.json",
+            "capture": f"capture-{recording.name}.json",
+            "product": f"probe-{recording.name}.json",
+            "row": f"probe-{recording.rows}.json",
+        }
+        programs[files["generate"]] = generate_program(config, recording, dtype, part, taps=taps, tail=tail)
+        programs[files["capture"]] = capture_recording(config, recording, dtype, part, tail)
+        if whole:
+            files["interventions"] = f"interventions-{recording.name}.bin"
+            programs[files["interventions"]] = generate_program(config, recording, dtype, part, PageEdits(config))
+            files["several"] = f"several-{recording.name}.bin"
+            programs[files["several"]] = several_program(config, recording, dtype, programs[files["generate"]])
+        probes = probe_programs(recording, dtype)
+        programs |= {files[kind]: probe for kind, probe in probes.items()}
+        listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})
+    return programs, listed

@@ -24,7 +24,7 @@ QUESTIONS = (  # for an instruct model
     "Write a poem about the sea.",
     "Give me tips for sleeping well.",
 )
-TITLE = 32  # maximum characters of a button
+MAX_TITLE_CHARACTERS = 32  # maximum characters of a button
 
 
 class _Record(BaseModel):
@@ -125,4 +125,4 @@ def _model_page(folder: Path) -> ModelPage:
 
 def _title(text: str) -> str:
     line = " ".join(text.split()) or "…"
-    return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
+    return line if len(line) <= MAX_TITLE_CHARACTERS else f"{line[: MAX_TITLE_CHARACTERS - 1]}…"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from glgpt.inference.arguments.sampling_options import SamplingKeywords, SamplingOptions
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import EMBED, LOGITS, PATTERN, SCORES, in_block, part_of
@@ -18,7 +19,7 @@ from glgpt.plots.cells import REACH, folded
 from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
-SETTINGS: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "seed": 1}  # the page's defaults
+SETTINGS: SamplingKeywords = {"temperature": 0.8, "top_p": 0.9, "seed": 1}  # the page's defaults
 TOKENS = 60
 ALTERNATIVES = 8
 ATTENTION_TOKENS = 48  # tokens whose attention is stored
@@ -44,7 +45,7 @@ def recorded_json(model: LanguageModel, prompts: Prompts) -> dict[str, Any] | No
     ids = [*given, *model.generate_ids(given, min(TOKENS, room), **SETTINGS)]
     patterns = [in_block(i, PATTERN) for i in range(model.config.n_layer)]
     logits, found = model.run_with_cache(ids, patterns)
-    sampler = Sampler(**SETTINGS)
+    sampler = Sampler(SamplingOptions(**SETTINGS))
     tokens: list[dict[str, Any]] = []
     for at, (id_, text) in enumerate(zip(ids, _texts(tokenizer, ids), strict=True)):
         token: dict[str, Any] = {"id": id_, "text": text, "label": tokenizer.label(id_)}

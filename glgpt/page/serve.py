@@ -69,7 +69,7 @@ POLICY = (
 )
 FRAMES = "frame-ancestors 'none'"  # a directive that a policy in a meta element cannot hold
 META_POLICY = re.compile(rb"<meta[^>]+http-equiv=[\"']?content-security-policy", re.I)
-LARGEST_PAGE = 256 << 20  # bytes; the inline scripts of larger pages are not hashed
+MAX_HASHED_PAGE_BYTES = 256 << 20  # bytes; the inline scripts of larger pages are not hashed
 
 
 class Files(StaticFiles):
@@ -106,7 +106,7 @@ def page_policy(path: str, _changed: int, size: int) -> str:
     Style attributes, which have no hashes, are allowed if the page has some. For a page with a policy in a meta
     element, the header adds only what such an element cannot hold.
     """
-    data = Path(path).read_bytes() if size <= LARGEST_PAGE else b""
+    data = Path(path).read_bytes() if size <= MAX_HASHED_PAGE_BYTES else b""
     if META_POLICY.search(data, 0, 1 << 16):
         return FRAMES
     scripts = (

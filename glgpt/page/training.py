@@ -26,7 +26,7 @@ OFFERED = ("nano", "tiny")  # the default presets
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program for each vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
 VIEWED = ("generate", "capture", "interventions")  # keys as in a recording of the manifest
-STEPS = 1000  # maximum default, so that a run takes minutes; a visitor can set more
+MAX_DEFAULT_STEPS = 1000  # so that a run takes minutes; a visitor can set more
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,8 @@ def _settings(preset: str, tokenizer: str) -> Settings:
     """Returns the preset's settings with fewer steps, and a batch that fits the textures of every device."""
     p = PRESETS[preset]
     batch = min(p.batch, Limits().max_texture_size // p.context)
-    return settings_for(preset, None, {"tokenizer": tokenizer, "batch": batch, "steps": min(p.steps, STEPS)})
+    steps = min(p.steps, MAX_DEFAULT_STEPS)
+    return settings_for(preset, None, {"tokenizer": tokenizer, "batch": batch, "steps": steps})
 
 
 def offered_parameters(config: ModelConfig) -> list[dict[str, Any]]:

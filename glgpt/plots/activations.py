@@ -16,7 +16,7 @@ from glgpt.plots.fonts import drawable, families
 ATTENTION = mpl.colormaps["magma"].with_extremes(bad="#e9e9ec")
 SIGNED = mpl.colormaps["RdBu_r"].with_extremes(bad="#d0d0d0")
 AMOUNT = mpl.colormaps["viridis"].with_extremes(bad="#d0d0d0")
-LARGEST = 6000  # maximum pixels of a contact sheet's longer side, without its gaps
+MAX_SHEET_PIXELS = 6000  # maximum pixels of a contact sheet's longer side, without its gaps
 
 
 def attention_scale(n: int) -> PowerNorm:
@@ -66,11 +66,11 @@ class AttentionPlot:
 def contact_sheet(patterns: np.ndarray, layers: Sequence[int], heads: Sequence[int], subtitle: str, path: Path) -> None:
     """Draws all patterns [layers, heads, T, T] on one page: each row is a layer, each column a head.
 
-    A value takes a whole number of pixels. If the page would be larger than `LARGEST`, a pixel is the largest of
-    several values.
+    A value takes a whole number of pixels. If the page would be larger than `MAX_SHEET_PIXELS`, a pixel is the largest
+    of several values.
     """
     rows, cols, n = patterns.shape[:3]
-    upper = causal(pooled(patterns, -(-n * max(rows, cols) // LARGEST)))
+    upper = causal(pooled(patterns, -(-n * max(rows, cols) // MAX_SHEET_PIXELS)))
     n = upper.shape[-1]
     scale = max(1, int(float(np.clip(11.0 / cols, 0.55, 1.8)) * DPI) // n)
     side = n * scale

@@ -110,13 +110,13 @@ def _unpack_f16(texels: Texels) -> Floats:
     return np.ascontiguousarray(texels).view(np.float16).astype(np.float32)
 
 
-LARGEST = float(np.finfo(np.float32).max)
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def _quantised(bits: int, pack: Callable[[Floats], Texels], unpack: Callable[[Texels], Floats], **more: Any) -> Format:
     """Returns the format of integers of this many bits, named after the number."""
     return Format(
-        f"q{bits}", "uint", 128 // bits, 1 / (2 ** (bits - 1) - 1), LARGEST, 3.0, pack, unpack,
+        f"q{bits}", "uint", 128 // bits, 1 / (2 ** (bits - 1) - 1), MAX_FLOAT32, 3.0, pack, unpack,
         bits=bits, group=128, activations="f16", positions="q8", **more,
     )  # fmt: skip
 
@@ -124,7 +124,7 @@ def _quantised(bits: int, pack: Callable[[Floats], Texels], unpack: Callable[[Te
 FORMATS = {
     f.name: f
     for f in (
-        Format("f32", "float", 4, 2.0**-23, LARGEST, 128.0, _identity, _identity),
+        Format("f32", "float", 4, 2.0**-23, MAX_FLOAT32, 128.0, _identity, _identity),
         Format("f16", "uint", 8, 2.0**-10, 65504.0, 3.0, _pack_f16, _unpack_f16),
         _quantised(8, quantised.pack_bytes, quantised.unpack_bytes),
         _quantised(4, quantised.pack_nibbles, quantised.unpack_nibbles, outer="q8"),

@@ -19,7 +19,7 @@ from glgpt.program.spec import Limits
 SMALL = 1 << 17  # texels: larger passes have enough work already, and larger tensors are not kept alive for fusion
 # A fused entry may use this fraction more scratch memory than the unfused passes, or this many texels more.
 ROOM = 0.2
-LEAST_ROOM = 4 * SMALL
+MIN_ROOM = 4 * SMALL
 
 _DEFINE = re.compile(r"^#define (\w+)", re.MULTILINE)
 _GLOBAL = re.compile(r"^(?:const )?\w+ (\w+)(?:\[.*\])?(?: =.*)?[;(]", re.MULTILINE)  # functions and variables
@@ -51,7 +51,7 @@ def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
 
     Members of a group have the same shader, and none reads or writes what another one writes. A group takes the place
     of its last member if no pass in between needs what it writes, otherwise that of its first. Tensors that are kept
-    alive for a group have at most `SMALL` texels, or fewer if that would need more memory than `ROOM` and `LEAST_ROOM`
+    alive for a group have at most `SMALL` texels, or fewer if that would need more memory than `ROOM` and `MIN_ROOM`
     allow.
     """
     alone = [[i] for i in range(len(passes))]
@@ -63,7 +63,7 @@ def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
             before = len(groups)
             groups = _sweep(groups, limits, small)
         found = [g.members for g in groups]
-        if scratch_texels(passes, found) - taken <= max(ROOM * taken, LEAST_ROOM):
+        if scratch_texels(passes, found) - taken <= max(ROOM * taken, MIN_ROOM):
             return found
         small //= 2
     return alone

@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 Texels = NDArray[np.float32 | np.uint32]
 
 SCALES_PER_TEXEL = 8
-_SMALLEST = np.float32(2.0**-126)  # the smallest scale; devices may flush smaller numbers to zero
+_MIN_SCALE = np.float32(2.0**-126)  # the smallest scale; devices may flush smaller numbers to zero
 
 
 def quantise(values: Floats, bits: int) -> tuple[Floats, Floats]:
@@ -37,7 +37,8 @@ def _rounded_up(scales: Floats) -> Floats:
     """Rounds up to bfloat16; returns zero for numbers that a device may flush to zero, NaN for those not finite."""
     words = np.ascontiguousarray(scales, np.float32).view(np.uint32)
     above = ((words + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
-    found: Floats = np.where(np.isfinite(scales), np.where(scales < _SMALLEST, np.float32(0), above), np.float32("nan"))
+    rounded = np.where(scales < _MIN_SCALE, np.float32(0), above)
+    found: Floats = np.where(np.isfinite(scales), rounded, np.float32("nan"))
     return found
 
 

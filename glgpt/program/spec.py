@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import NoReturn
 
 from glgpt.errors import GlgptError, quoted, written
 from glgpt.program.layout import View
@@ -167,39 +168,57 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
         if t.role in ("weight", "state") or t.name in entry.inputs
         for layer in range(t.layers)
     }
-
-    def fail(what: str) -> None:
-        raise GlgptError(quoted(f"program: entry {entry.name}, {what}", 600))
-
     for name in entry.inputs:
         if name not in textures or textures[name].role not in ("input", "state"):
-            fail(f"{name} cannot be uploaded")
+            _fail(entry, f"{name} cannot be uploaded")
     for i, p in enumerate(entry.passes):
         here = f"pass {i} ({p.label})"
-        names = [t for _, t in p.inputs] + [t for t, _ in p.outputs]
-        for name in names:
-            if name not in textures:
-                fail(f"{here}: unknown texture {name}")
-        if p.shader not in program.shaders:
-            fail(f"{here}: unknown shader {p.shader}")
-        if p.row is not None and p.row not in program.scalars:
-            fail(f"{here}: unknown scalar {p.row}")
+        _check_names(program, entry, p, here)
         if len(p.inputs) > limits.max_texture_units or not 1 <= len(p.outputs) <= limits.max_draw_buffers:
-            fail(f"{here}: {len(p.inputs)} inputs and {len(p.outputs)} outputs exceed the limits")
+            _fail(entry, f"{here}: {len(p.inputs)} inputs and {len(p.outputs)} outputs exceed the limits")
         for _, name in p.inputs:
             if any(name == out for out, _ in p.outputs):
-                fail(f"{here}: {name} is sampled while attached")
+                _fail(entry, f"{here}: {name} is sampled while attached")
             if any((name, layer) not in written for layer in range(textures[name].layers)):
-                fail(f"{here}: {name} is read before it was written")
+                _fail(entry, f"{here}: {name} is read before it was written")
         for name, layer in p.outputs:
-            t = textures[name]
-            if t.role == "weight":
-                fail(f"{here}: {name} is a weight and cannot be written")
-            if not 0 <= layer < t.layers or p.viewport[0] > t.width or p.viewport[1] > t.height:
-                fail(f"{here}: {name} has no layer {layer} of {p.viewport[0]} x {p.viewport[1]}")
-            if t.role != "state" and (p.row is not None or p.viewport != (t.width, t.height)):
-                fail(f"{here}: {name} is written only in part")
+            _check_output(entry, p, textures[name], layer, here)
             written.add((name, layer))
+    _check_ping_pong(entry, textures)
+    for view in entry.outputs.values():
+        if view.texture not in textures:
+            _fail(entry, f"output {view.texture} is not a texture")
+        if any((view.texture, layer) not in written for layer in range(textures[view.texture].layers)):
+            _fail(entry, f"output {view.texture} is never written")
+
+
+def _fail(entry: Entry, what: str) -> NoReturn:
+    raise GlgptError(quoted(f"program: entry {entry.name}, {what}", 600))
+
+
+def _check_names(program: Program, entry: Entry, p: Pass, here: str) -> None:
+    """Raises GlgptError if a pass names a texture, shader or scalar that the program lacks."""
+    for name in [t for _, t in p.inputs] + [t for t, _ in p.outputs]:
+        if name not in program.textures:
+            _fail(entry, f"{here}: unknown texture {name}")
+    if p.shader not in program.shaders:
+        _fail(entry, f"{here}: unknown shader {p.shader}")
+    if p.row is not None and p.row not in program.scalars:
+        _fail(entry, f"{here}: unknown scalar {p.row}")
+
+
+def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> None:
+    """Raises GlgptError if a pass cannot write this layer of a texture, or writes only a part of it."""
+    if t.role == "weight":
+        _fail(entry, f"{here}: {t.name} is a weight and cannot be written")
+    if not 0 <= layer < t.layers or p.viewport[0] > t.width or p.viewport[1] > t.height:
+        _fail(entry, f"{here}: {t.name} has no layer {layer} of {p.viewport[0]} x {p.viewport[1]}")
+    if t.role != "state" and (p.row is not None or p.viewport != (t.width, t.height)):
+        _fail(entry, f"{here}: {t.name} is written only in part")
+
+
+def _check_ping_pong(entry: Entry, textures: Mapping[str, Texture]) -> None:
+    """Raises GlgptError if the two states of a pair differ in shape, or the new one is not written completely."""
     drawn = {target for p in entry.passes for target in p.outputs}
     whole = {
         (name, layer)
@@ -210,11 +229,6 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
     for old, new in entry.ping_pong:
         a, b = textures.get(old), textures.get(new)
         if a is None or b is None or (a.role, b.role) != ("state", "state") or replace(a, name=new) != b:
-            fail(f"{old} and {new} are not two states of one shape, as a ping-pong pair must be")
-        elif any((new, layer) not in whole or (old, layer) in drawn for layer in range(b.layers)):
-            fail(f"{new} replaces {old} but is not written completely")
-    for view in entry.outputs.values():
-        if view.texture not in textures:
-            fail(f"output {view.texture} is not a texture")
-        if any((view.texture, layer) not in written for layer in range(textures[view.texture].layers)):
-            fail(f"output {view.texture} is never written")
+            _fail(entry, f"{old} and {new} are not two states of one shape, as a ping-pong pair must be")
+        if any((new, layer) not in whole or (old, layer) in drawn for layer in range(b.layers)):
+            _fail(entry, f"{new} replaces {old} but is not written completely")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-RUN = 20  # minimum length in characters of a copied run
+MIN_COPY_CHARACTERS = 20  # minimum length in characters of a copied run
 
 
 @dataclass(frozen=True)
 class Copies:
-    """The parts of a sample that the training text contains: words, the longest run, runs of `RUN` characters.
+    """The parts of a sample that the training text contains: words, the longest run, runs of `MIN_COPY_CHARACTERS`.
 
     `known_words` and `copied_runs` are shares from 0 to 1, or None if the sample has no word or no such run.
     `longest_copy` is in characters.
@@ -34,11 +34,11 @@ def copies(sample: str, training: Iterable[str]) -> Copies:
         known.update(words(piece))
         automaton.read(piece)
     found, longest = words(sample), automaton.longest()
-    runs = longest[RUN - 1 :]  # by the last character of each run
+    runs = longest[MIN_COPY_CHARACTERS - 1 :]  # by the last character of each run
     return Copies(
         sum(word in known for word in found) / len(found) if found else None,
         max(longest, default=0),
-        sum(length >= RUN for length in runs) / len(runs) if runs else None,
+        sum(length >= MIN_COPY_CHARACTERS for length in runs) / len(runs) if runs else None,
     )
 
 

@@ -26,8 +26,8 @@ from glgpt.text.tokenizer_training import identity
 from glgpt.training.records import Record, validated
 from glgpt.training.run_folder import RECORD
 
-TOKENS = 8192  # maximum scored tokens of a text, in windows spread evenly over it
-BESIDE = 2048  # maximum tokens on which the embedded model is scored, within the first HEAD characters
+MAX_TOKENS = 8192  # maximum scored tokens of a text, in windows spread evenly over it
+EMBEDDED_TOKENS = 2048  # maximum tokens on which the embedded model is scored, within the first HEAD characters
 HEAD = 1 << 16
 WRITTEN = 512  # tokens in the model's sample
 TEMPERATURE = 0.8
@@ -77,7 +77,7 @@ def score(
     model: LanguageModel,
     texts: Texts,
     *,
-    tokens: int = TOKENS,
+    tokens: int = MAX_TOKENS,
     embedded: LanguageModel | None = None,
     progress: Progress | None = None,
 ) -> Score:
@@ -147,7 +147,7 @@ def _embedded(model: LanguageModel, text: Text, report: Progress) -> Figures | N
     if len(ids) < 2:
         return None
     context = min(model.context, len(ids) - 1)
-    first = _windows(ids, context, BESIDE)
+    first = _windows(ids, context, EMBEDDED_TOKENS)
     found = predict(model, ids, first, context, _part(report, "predicting with the embedded model"))
     return figures("embedded", found, _size(tokenizer, ids, targets_of(first, context)))
 

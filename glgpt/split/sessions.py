@@ -13,7 +13,7 @@ from glgpt.inference.chunks import Rows
 from glgpt.inference.programs import ROWS
 from glgpt.inference.stages.batched_stage import BatchedStage, SessionCache, StepInput
 from glgpt.inference.stages.stage import Answer
-from glgpt.ops import MOST_ROWS
+from glgpt.ops import MAX_ROWS
 from glgpt.wire.messages import EVICTED, ORDER, Ask
 
 
@@ -63,7 +63,7 @@ class Sessions:
     @property
     def side_by_side(self) -> int:
         """Returns the maximum number of sessions in one pass."""
-        return min(self.most, MOST_ROWS)
+        return min(self.most, MAX_ROWS)
 
     def __len__(self) -> int:
         return len(self._live)

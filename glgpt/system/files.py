@@ -20,9 +20,9 @@ from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.system.outputs import kind_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
-MOST_JSON = 32 << 20  # bytes of a JSON file: a tokenizer.json of a million tokens fits
-MOST_VALUES = 1 << 22  # values in a JSON file: empty lists take twenty times their size in memory
-MOST_DIGITS = 40  # digits of an integer in JSON: a longer one is not a size, step or id
+MAX_JSON_BYTES = 32 << 20  # bytes of a JSON file: a tokenizer.json of a million tokens fits
+MAX_JSON_VALUES = 1 << 22  # values in a JSON file: empty lists take twenty times their size in memory
+MAX_DIGITS = 40  # digits of an integer in JSON: a longer one is not a size, step or id
 _LFS = b"version https://git-lfs"
 
 
@@ -89,7 +89,7 @@ def open_input(path: Path) -> IO[bytes]:
     return file
 
 
-def read_bytes(path: Path, most: int = MOST_JSON) -> bytes:
+def read_bytes(path: Path, most: int = MAX_JSON_BYTES) -> bytes:
     """Reads a whole file. Raises FileError as `open_input` does, and if it has more than `most` bytes."""
     with open_input(path) as file:
         try:
@@ -102,7 +102,7 @@ def read_bytes(path: Path, most: int = MOST_JSON) -> bytes:
     return data
 
 
-def read_text(path: Path, most: int = MOST_JSON) -> str:
+def read_text(path: Path, most: int = MAX_JSON_BYTES) -> str:
     """Reads a whole UTF-8 file. Raises FileError as `read_bytes` does, and if it is not UTF-8."""
     try:
         return read_bytes(path, most).decode("utf-8")
@@ -110,7 +110,7 @@ def read_text(path: Path, most: int = MOST_JSON) -> str:
         raise FileError(f"{quoted(path, 300)} is not UTF-8 text (byte {error.start})") from None
 
 
-def read_json(path: Path, most: int = MOST_JSON) -> dict[str, Any]:
+def read_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Reads a JSON object. Raises FileError as `read_text` and `parsed_json` do."""
     return parsed_json(read_text(path, most), quoted(path, 300))
 
@@ -125,8 +125,8 @@ def holds_manifest(folder: Path, fields: set[str]) -> bool:
 
 def parsed_json(text: str, name: str) -> dict[str, Any]:
     """Parses the JSON object of the file `name`. Raises FileError for anything else, and for too many values."""
-    if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
-        raise FileError(f"{name} holds more than the limit of {MOST_VALUES:,} values")
+    if text.count(",") + text.count("[") + text.count("{") > MAX_JSON_VALUES:
+        raise FileError(f"{name} holds more than the limit of {MAX_JSON_VALUES:,} values")
     try:
         value = json.loads(text, parse_int=_whole)
     except RecursionError:
@@ -139,7 +139,7 @@ def parsed_json(text: str, name: str) -> dict[str, Any]:
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
+    if len(digits) > MAX_DIGITS:
         raise ValueError(f"an integer of {len(digits)} digits")
     return int(digits)
 

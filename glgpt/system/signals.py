@@ -14,8 +14,8 @@ from typing import Any
 from glgpt.system.signal_log import first
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
-AGAIN = 0.2  # seconds between checks that the exception was not swallowed
-PATIENCE = 2.0  # seconds for the clean-up, after which another signal ends the process
+CHECK_INTERVAL_S = 0.2  # seconds between checks that the exception was not swallowed
+CLEANUP_TIMEOUT_S = 2.0  # seconds for the clean-up, after which another signal ends the process
 
 
 class Terminated(KeyboardInterrupt):
@@ -28,7 +28,7 @@ class Unwinding:
     Python drops an exception that is raised in a destructor, a callback from C, or some extensions' code. A thread
     therefore signals again until the `with` block has ended; the handler raises unless the exception is being handled.
     During an import it waits: an exception there leaves extensions in a state that aborts the process. A second signal
-    from outside is ignored during the clean-up; after `PATIENCE` seconds it ends the process with `leave`.
+    from outside is ignored during the clean-up; after `CLEANUP_TIMEOUT_S` seconds it ends the process with `leave`.
     """
 
     def __init__(self, leave: Callable[[int], object] | None = None) -> None:
@@ -49,7 +49,7 @@ class Unwinding:
             return
         if begun or not self._on_its_way():
             raise self._error()
-        if not poked and self.leave and time.monotonic() - self._since > PATIENCE:
+        if not poked and self.leave and time.monotonic() - self._since > CLEANUP_TIMEOUT_S:
             self.leave(self.number)
 
     def end(self) -> None:
@@ -60,7 +60,7 @@ class Unwinding:
         return Terminated() if self.number == signal.SIGTERM else KeyboardInterrupt()
 
     def _watch(self) -> None:
-        while not self._ended.wait(AGAIN):
+        while not self._ended.wait(CHECK_INTERVAL_S):
             self._poked = True
             if hasattr(signal, "pthread_kill"):
                 signal.pthread_kill(self._main, self.number)

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from glgpt.errors import GlgptError, quoted
 
-MOST_WORD = 1024  # bytes; longer words are divided, since training time grows with the square of their length
+MAX_WORD_BYTES = 1024  # bytes; longer words are divided, since training time grows with the square of their length
 _LENGTH = struct.Struct("<q")
 _END = -1  # instead of a length: no piece follows
 _COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from glgpt.text.bpe_process import main; main()"
@@ -67,7 +67,7 @@ def main() -> None:
     texts = _received(sys.stdin.buffer)
     size, special, letters = json.loads(next(texts))
     engine = Tokenizer(models.BPE())
-    parted = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{MOST_WORD}}}"), "isolated")  # each letter is a byte here
+    parted = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{MAX_WORD_BYTES}}}"), "isolated")  # each letter is a byte here
     engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=False), parted])
     engine.train_from_iterator(
         texts,

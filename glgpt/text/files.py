@@ -14,7 +14,7 @@ from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_regular
 
 BLOCK = 1 << 20  # bytes of one read
-MOST_PIECE = 1 << 22  # maximum characters of a piece, if a text has no blanks at which to divide it
+MAX_PIECE_CHARACTERS = 1 << 22  # maximum characters of a piece, if a text has no blanks at which to divide it
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,14 @@ class Text:
         """Yields the text in pieces of about `block` bytes, each with the number of bytes read so far.
 
         The pieces, split into words separately, give the same words as the text: see `cut`, which takes `whole` and
-        `blanks`. If `cut` finds no place in `MOST_PIECE` characters, as in a long run of one character, the text is
-        divided there. Raises GlgptError, with file and offset, for bytes that are not UTF-8.
+        `blanks`. If `cut` finds no place in `MAX_PIECE_CHARACTERS` characters, as in a long run of one character, the
+        text is divided there. Raises GlgptError, with file and offset, for bytes that are not UTF-8.
         """
         whole = list(whole)
         held, read, searched = "", 0, 0
         for text, size in self._decoded(block):
             held, read = held + text, read + size
-            at = cut(held, whole, blanks, searched) or (len(held) if len(held) >= MOST_PIECE else 0)
+            at = cut(held, whole, blanks, searched) or (len(held) if len(held) >= MAX_PIECE_CHARACTERS else 0)
             searched = 0 if at else max(0, len(held) - max(map(len, whole), default=0))
             if at:
                 yield held[:at], read

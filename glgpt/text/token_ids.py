@@ -9,9 +9,9 @@ from typing import Any
 
 from glgpt.errors import FileError, quoted
 
-MOST_IDS = 1 << 24  # ids of a vocabulary
-MOST_MERGES = 1 << 20
-MOST_SPECIAL = 10_000  # tokens that are never split: each is searched for at every character of a text
+MAX_IDS = 1 << 24  # ids of a vocabulary
+MAX_MERGES = 1 << 20
+MAX_SPECIAL_TOKENS = 10_000  # tokens that are never split: each is searched for at every character of a text
 
 
 def checked_ids(vocab: Any, path: Path) -> dict[str, int]:
@@ -19,8 +19,8 @@ def checked_ids(vocab: Any, path: Path) -> dict[str, int]:
     name = quoted(path, 300)
     if not isinstance(vocab, dict) or any(type(t) is not str or type(i) is not int or i < 0 for t, i in vocab.items()):
         raise FileError(f"{name} does not map tokens to ids")
-    if max(vocab.values(), default=0) >= MOST_IDS:
-        raise FileError(f"{name} holds an id that is too large; ids must be below {MOST_IDS:,}")
+    if max(vocab.values(), default=0) >= MAX_IDS:
+        raise FileError(f"{name} holds an id that is too large; ids must be below {MAX_IDS:,}")
     if len(set(vocab.values())) != len(vocab):
         raise FileError(f"{name} gives two tokens the same id")
     return vocab

@@ -15,7 +15,7 @@ from glgpt.system.files import read_json, read_text
 from glgpt.text.merge_order import stray_merge
 from glgpt.text.runs import parts
 from glgpt.text.splits import GPT2, LLAMA3, Split, split_of
-from glgpt.text.token_ids import MOST_IDS, MOST_MERGES, MOST_SPECIAL, added_ids, checked_ids
+from glgpt.text.token_ids import MAX_IDS, MAX_MERGES, MAX_SPECIAL_TOKENS, added_ids, checked_ids
 
 if TYPE_CHECKING:
     from glgpt.text.untrusted.tokenizer_document import Document
@@ -195,8 +195,8 @@ def bounded(engine: tiktoken.Encoding) -> Callable[[str], list[int]]:
 def _read_plain(folder: Path) -> _Files:
     vocab, source = folder / "vocab.json", folder / "merges.txt"
     text = read_text(source)
-    if text.count("\n") > MOST_MERGES + 1:
-        raise FileError(f"{quoted(source, 300)} has more than {MOST_MERGES:,} lines")
+    if text.count("\n") > MAX_MERGES + 1:
+        raise FileError(f"{quoted(source, 300)} has more than {MAX_MERGES:,} lines")
     merges = []
     for number, line in enumerate(text.split("\n"), 1):  # splitlines would split at U+0085 too
         words = line.rstrip("\r").split(" ")
@@ -209,7 +209,7 @@ def _read_plain(folder: Path) -> _Files:
     decoder = config.get("added_tokens_decoder")
     for token, about in decoder.items() if isinstance(decoder, dict) else ():
         if token.isdecimal() and isinstance(about, dict) and isinstance(about.get("content"), str):
-            numbered[about["content"]] = int(token) if len(token) < 10 else MOST_IDS
+            numbered[about["content"]] = int(token) if len(token) < 10 else MAX_IDS
     prefix_space = config.get("add_prefix_space") is True
     checked_ids(numbered, folder / "tokenizer_config.json")
     ids = checked_ids(read_json(vocab), vocab)
@@ -304,8 +304,8 @@ def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
 
     named = {text: files.vocab[text] for text in {EOS, *files.named.values()} & files.vocab.keys()}
     special = {text: token for text, token in (named | files.added).items() if text}
-    if len(special) > MOST_SPECIAL:
-        raise FileError(f"{source}: there are more than {MOST_SPECIAL:,} added tokens")
+    if len(special) > MAX_SPECIAL_TOKENS:
+        raise FileError(f"{source}: there are more than {MAX_SPECIAL_TOKENS:,} added tokens")
     tokens = {token: letter_bytes(text) for text, token in files.vocab.items()}
     tokens |= {token: text.encode("utf-8", errors="replace") for text, token in special.items()}
     size = vocab_size or 1 + max(tokens, default=0)

@@ -10,7 +10,7 @@ import numpy as np
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer
 
-SMALLEST = 256  # ranks of the bytes; the ranks of merges follow
+MIN_MERGE_RANK = 256  # ranks of the bytes; the ranks of merges follow
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def cut_of(
         beginning += [tokenizer.label(int(i)) for i in ids[: 40 - len(beginning)]]
         if progress:
             progress(done, text.size)
-    made = [token for _, token in tokenizer.ranks[SMALLEST:] if token >= 0]
+    made = [token for _, token in tokenizer.ranks[MIN_MERGE_RANK:] if token >= 0]
     longest = sorted(made, key=lambda i: (-len(tokenizer.token_bytes(i)), i))[:many]
     rarest = sorted(made, key=lambda i: (int(counts[i]), -i))[:many]
 

@@ -13,7 +13,7 @@ from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import read_bytes, written_whole
 from glgpt.text import bpe_process
 from glgpt.text.files import Text
-from glgpt.text.token_ids import MOST_MERGES
+from glgpt.text.token_ids import MAX_MERGES
 from glgpt.text.tokenizer import (
     EOS,
     GPT2_VOCAB_SIZE,
@@ -25,8 +25,8 @@ from glgpt.text.tokenizer import (
 )
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
-SMALLEST = 257  # size of a BPE vocabulary without merges: the end of text and every byte
-LARGEST = MOST_MERGES
+MIN_BPE_SIZE = 257  # size of a BPE vocabulary without merges: the end of text and every byte
+MAX_BPE_SIZE = MAX_MERGES
 _PIECE = 1 << 16  # bytes sent to the trainer at a time; it buffers several hundred pieces before it counts them
 _LETTERS = sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)  # by the byte that each represents
 
@@ -67,11 +67,13 @@ def bpe_size(kind: str) -> int | None:
 
 
 def checked_size(size: int) -> int:
-    """Returns a valid size of a BPE vocabulary. Raises GlgptError below `SMALLEST` and above `LARGEST`."""
-    if size < SMALLEST:
-        raise GlgptError(f"a vocabulary of {size} is too small: 256 bytes and {EOS} make {SMALLEST} before any merge")
-    if size > LARGEST:
-        raise GlgptError(f"a vocabulary of {written(size)} is too large: at most {LARGEST} are supported")
+    """Returns a valid size of a BPE vocabulary. Raises GlgptError below `MIN_BPE_SIZE` and above `MAX_BPE_SIZE`."""
+    if size < MIN_BPE_SIZE:
+        raise GlgptError(
+            f"a vocabulary of {size} is too small: 256 bytes and {EOS} make {MIN_BPE_SIZE} before any merge"
+        )
+    if size > MAX_BPE_SIZE:
+        raise GlgptError(f"a vocabulary of {written(size)} is too large: at most {MAX_BPE_SIZE} are supported")
     return size
 
 
@@ -118,8 +120,8 @@ def train_bpe(text: Text, size: int, folder: Path, progress: Progress | None = N
 
     Id 0 is the end of text, followed by the bytes in the order of their letters, and by the merges. Pairs that occur at
     least twice are merged; of equally frequent pairs, the one with the smaller ids first. Words are divided after
-    `bpe_process.MOST_WORD` bytes. The same text gives the same files. Raises GlgptError if the size is too small, or
-    larger than the text allows.
+    `bpe_process.MAX_WORD_BYTES` bytes. The same text gives the same files. Raises GlgptError if the size is too small,
+    or larger than the text allows.
     """
     checked_size(size)
     learned = bpe_process.train(_counted(text, progress), size, [EOS], _LETTERS)

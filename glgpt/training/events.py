@@ -1,4 +1,4 @@
-"""The events that a training run reports to its hooks, and its result."""
+"""The events that a training run reports to its callbacks, and its result."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Hooks:
-    """The callbacks of a run; None if not needed."""
+class TrainingCallbacks:
+    """Functions that a training run calls at its events; None if not needed."""
 
-    on_plan: Callable[[Plan], object] | None = None
-    on_start: Callable[[Start], object] | None = None
-    on_step: Callable[[Step], object] | None = None
+    on_plan: Callable[[Plan], object] | None = None  # texture memory and time of a step, before anything is allocated
+    on_start: Callable[[Start], object] | None = None  # the run folder exists
+    on_step: Callable[[Step], object] | None = None  # after every step
     on_validation: Callable[[int, float, float], object] | None = None  # step, nats per token, bits per byte
     on_sample: Callable[[int, str], object] | None = None  # step, text
-    on_save: Callable[[int], object] | None = None  # step
-    on_progress: Callable[[str, int, int], object] | None = None  # task, done, total
+    on_save: Callable[[int], object] | None = None  # step of the checkpoint
+    on_progress: Callable[[str, int, int], object] | None = None  # long task, done, total
 
     def task(self, what: str) -> Callable[[int, int], None]:
         """Returns `on_progress` for one task."""

@@ -18,7 +18,7 @@ from glgpt.system.signal_log import first
 from glgpt.system.signals import NUMBERS, Unwinding, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
-from glgpt.training.events import DivergedError, Hooks, Step, Trained
+from glgpt.training.events import DivergedError, Step, Trained, TrainingCallbacks
 from glgpt.training.loss_scale import OverflowedError
 from glgpt.training.run_folder import RunFolder
 from glgpt.training.settings import Settings
@@ -53,10 +53,16 @@ class Loop:
     """Trains from the steps already done to `settings.steps`."""
 
     def __init__(
-        self, trainer: Trainer, data: Data, tokenizer: Tokenizer, settings: Settings, run: RunFolder, hooks: Hooks
+        self,
+        trainer: Trainer,
+        data: Data,
+        tokenizer: Tokenizer,
+        settings: Settings,
+        run: RunFolder,
+        callbacks: TrainingCallbacks,
     ) -> None:
         self.trainer, self.data, self.tokenizer = trainer, data, tokenizer
-        self.settings, self.run, self.hooks = settings, run, hooks
+        self.settings, self.run, self.callbacks = settings, run, callbacks
         self.first = self.saved = trainer.steps_done
         self.last: Step | None = None
         self.validation: tuple[float, float] | None = None  # nats per token, bits per byte
@@ -118,7 +124,7 @@ class Loop:
         inputs, targets = batch(self.data.train, s.seed, step, self._rows, s.context)
         first = step == self.first + 1
         if first:
-            self.hooks.task("taking the first step")(0, 1)
+            self.callbacks.task("taking the first step")(0, 1)
         results = self._asked(lambda: self.trainer.submit(inputs, targets, s.lr_at(step)))
         due = any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps))
         if not due and not first:  # the first step compiles shaders, so wait for it
@@ -131,7 +137,7 @@ class Loop:
         self._take(results)
         results = self._drain()
         if first:
-            self.hooks.task("taking the first step")(1, 1)
+            self.callbacks.task("taking the first step")(1, 1)
         self._take(results[:-1])
         with self._untimed():
             evaluated = self._due(s.eval_every, step) and self._evaluate(step)
@@ -201,8 +207,8 @@ class Loop:
             line = {"step": result.step, "loss": result.loss, "grad_norm": result.grad_norm, "lr": self.last.lr}
             line |= {"tokens_per_s": round(self.last.tokens_per_s, 1)} | (self._validated() if nats else {})
             self._note(line | _scaled(result))
-            if self.hooks.on_step:
-                self.hooks.on_step(self.last)
+            if self.callbacks.on_step:
+                self.callbacks.on_step(self.last)
             if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
                 raise self._diverged(result)
 
@@ -249,13 +255,13 @@ class Loop:
             inputs, targets = windows(ids, first[at : at + s.batch], s.context)
             nats += self.trainer.evaluate(inputs, targets) * targets.size
             size += int(self._lengths[targets].sum())
-            self.hooks.task("validating")(min(at + s.batch, len(first)), len(first))
+            self.callbacks.task("validating")(min(at + s.batch, len(first)), len(first))
             if self._stop:
                 return False
         mean = nats / (len(first) * s.context)
         self.validation, self.validated = (mean, nats / math.log(2) / max(1, size)), step
-        if self.hooks.on_validation:
-            self.hooks.on_validation(step, *self.validation)
+        if self.callbacks.on_validation:
+            self.callbacks.on_validation(step, *self.validation)
         return True
 
     def _sample(self, step: int) -> None:
@@ -277,8 +283,8 @@ class Loop:
             return
         text = self.tokenizer.decode(ids[prompt:])
         self.run.sample(step, text)
-        if self.hooks.on_sample:
-            self.hooks.on_sample(step, text)
+        if self.callbacks.on_sample:
+            self.callbacks.on_sample(step, text)
 
     def _prompt(self) -> list[int]:
         """Returns the ids of a line end, or the text's first token if the vocabulary has none."""
@@ -289,7 +295,7 @@ class Loop:
 
     def _save(self, step: int) -> None:
         self.run.sync()
-        self.hooks.task("saving a checkpoint")(0, 1)
+        self.callbacks.task("saving a checkpoint")(0, 1)
         try:
             self.trainer.save(self.run.path, self.tokenizer.eos)
         except GlgptError as error:  # the loss was finite, but the parameters are not
@@ -297,9 +303,9 @@ class Loop:
         self.saved = step
         self.run.keep(step, self.settings.keep)
         self._picture()
-        self.hooks.task("saving a checkpoint")(1, 1)
-        if self.hooks.on_save:
-            self.hooks.on_save(step)
+        self.callbacks.task("saving a checkpoint")(1, 1)
+        if self.callbacks.on_save:
+            self.callbacks.on_save(step)
 
     def _picture(self) -> None:
         lines = self.run.lines()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from glgpt.errors import GlgptError
 
 START = 2.0**16
-LEAST, MOST = 1.0, 2.0**24
+MIN_SCALE, MAX_SCALE = 1.0, 2.0**24
 GROW_AFTER = 2000  # steps without an overflow
 
 
@@ -35,10 +35,10 @@ class LossScale:
         """Returns the scale of the next step after one without overflow."""
         if self.steps + 1 < GROW_AFTER:
             return LossScale(self.value, self.steps + 1)
-        return LossScale(min(2 * self.value, MOST), 0)
+        return LossScale(min(2 * self.value, MAX_SCALE), 0)
 
     def after_overflow(self, step: int) -> LossScale:
         """Returns the scale for repeating the step. Raises OverflowedError if it is already the smallest."""
-        if self.value <= LEAST:
+        if self.value <= MIN_SCALE:
             raise OverflowedError(step, f"gradients overflow f16 even with a loss scale of {self.value:g}")
-        return LossScale(max(self.value / 2, LEAST), 0)
+        return LossScale(max(self.value / 2, MIN_SCALE), 0)

@@ -197,7 +197,7 @@ def _backward(network: Network, recipe: Recipe, so_far: dict[Tensor, Tensor]) ->
 def _step(network: Network, x: Tensor, gradient: Tensor, norm: Tensor, recipe: Recipe, decay: float) -> None:
     first, second = ((t, network.rec.fixed(f"{t.name}.next", t.layout, "state")) for t in _moments(network, x))
     pair = (x, network.rec.fixed(f"{x.name}.next", x.layout, "state"))
-    ops.adamw(network.rec, pair, first, second, gradient, norm, recipe.betas, recipe.eps, decay)
+    ops.adamw(network.rec, pair, first, second, gradient, norm, ops.AdamW(recipe.betas, recipe.eps, decay))
 
 
 def _moments(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:

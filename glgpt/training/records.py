@@ -10,11 +10,11 @@ from glgpt import models
 from glgpt.errors import FileError, quoted
 from glgpt.models.spec import MAX_SIZE
 from glgpt.program.kernel import KERNELS
-from glgpt.training.settings import MOST_NUMBER, Settings
+from glgpt.training.settings import MAX_COUNT, Settings
 
 Model = TypeVar("Model", bound=BaseModel)
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
-Steps = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
+Steps = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Figure = float | None  # None: the value was not finite
 

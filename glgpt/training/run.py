@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glgpt import __version__
 from glgpt.checkpoint.end_of_text import end_of_text
@@ -19,14 +19,11 @@ from glgpt.text.dataset import Data, check_length, load_data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.tokenizer_training import bpe_size, copy_model_tokenizer, identity, make_tokenizer
-from glgpt.training.events import Hooks, Start, Step, Trained
+from glgpt.training.events import Start, Trained, TrainingCallbacks
 from glgpt.training.loop import Loop
 from glgpt.training.records import Record
 from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
 from glgpt.training.settings import Settings, settings_for
-
-if TYPE_CHECKING:
-    from glgpt.training.plan import Plan  # importing it loads the graphics library
 
 # Settings that may change when a run is resumed; the others determine the model and its batches.
 CHANGEABLE = (
@@ -43,13 +40,7 @@ def train(
     preset: str | None = None,
     init: str | Path | None = None,
     resume: str | Path | None = None,
-    on_plan: Callable[[Plan], object] | None = None,
-    on_start: Callable[[Start], object] | None = None,
-    on_step: Callable[[Step], object] | None = None,
-    on_validation: Callable[[int, float, float], object] | None = None,
-    on_sample: Callable[[int, str], object] | None = None,
-    on_save: Callable[[int], object] | None = None,
-    on_progress: Callable[[str, int, int], object] | None = None,
+    callbacks: TrainingCallbacks | None = None,
     **settings: Any,
 ) -> Trained:
     """Trains a model on files of UTF-8 text (joined in the given order), or on `text`; returns when it is done.
@@ -60,14 +51,11 @@ def train(
     those of `CHANGEABLE` that are given. An interrupt (Ctrl-C, SIGTERM) ends it early with a checkpoint; a second one
     ends it immediately.
 
-    Callbacks: `on_plan` receives the texture memory and an estimate of a step's time before anything is allocated,
-    `on_start` is called when the run folder exists, `on_step` after every step, `on_validation` with a step, nats per
-    token and bits per byte, `on_sample` with a step and a text, `on_save` with the step of a checkpoint, `on_progress`
-    with the name of a long task, how much of it is done, and its total.
+    `callbacks` are notified of steps, validations, samples and checkpoints.
 
     Raises GlgptError for unusable text or settings, and its subclass DivergedError if a loss or gradient is not finite.
     """
-    hooks = Hooks(on_plan, on_start, on_step, on_validation, on_sample, on_save, on_progress)
+    callbacks = callbacks or TrainingCallbacks()
     named = [files] if isinstance(files, (str, Path)) else list(files)
     if named and text is not None:
         raise GlgptError("both files and a text were given; give one of them")
@@ -76,7 +64,7 @@ def train(
     if resume is not None:
         if out is not None or preset is not None or init is not None:
             raise GlgptError("resume cannot be combined with out, preset or init")
-        return _resumed(Path(resume), source, given, hooks)
+        return _resumed(Path(resume), source, given, callbacks)
     if source is None:
         raise GlgptError("no text was given; name at least one file")
     for name in (*named, init or "", given.get("tokenizer", "")):
@@ -87,12 +75,14 @@ def train(
         "init": init and str(init),
     }
     record["sources"] = [found for file in named if (found := source_of(Text.of_files([file]).digest()))]
-    return _new(source, record, out, given, hooks)
+    return _new(source, record, out, given, callbacks)
 
 
-def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict[str, Any], hooks: Hooks) -> Trained:
-    with new_run(text, record, out, given, hooks) as made:
-        return _go(made.trainer, made.data, made.tokenizer, made.settings, made.run, hooks)
+def _new(
+    text: Text, record: dict[str, Any], out: str | Path | None, given: dict[str, Any], callbacks: TrainingCallbacks
+) -> Trained:
+    with new_run(text, record, out, given, callbacks) as made:
+        return _go(made.trainer, made.data, made.tokenizer, made.settings, made.run, callbacks)
 
 
 @dataclass(frozen=True)
@@ -112,7 +102,7 @@ def new_run(
     record: dict[str, Any],
     out: str | Path | None,
     given: dict[str, Any],
-    hooks: Hooks,
+    callbacks: TrainingCallbacks,
     also: Callable[[Path, Any, Data, Settings], None] | None = None,
 ) -> Iterator[NewRun]:
     """Creates the folder of a new run: tokenizer, settings, and fresh weights or those of a checkpoint.
@@ -139,15 +129,17 @@ def new_run(
             model: ModelConfig | str
             if checkpoint is None:
                 learned = text.split(settings.validation)[0]
-                tokenizer = make_tokenizer(settings.tokenizer, learned, folder, hooks.task("training the tokenizer"))
+                tokenizer = make_tokenizer(
+                    settings.tokenizer, learned, folder, callbacks.task("training the tokenizer")
+                )
                 model = settings.model_config(tokenizer.vocab_size)
             else:
                 tokenizer = copy_model_tokenizer(checkpoint.path, checkpoint.config.vocab_size, folder)
                 model = init
-            data = _load(text, settings, tokenizer, folder, hooks)
+            data = _load(text, settings, tokenizer, folder, callbacks)
             trainer_class = _trainer()
             trainer = stack.enter_context(
-                trainer_class(model, context=settings.context, seed=settings.seed, **_options(settings, hooks))
+                trainer_class(model, context=settings.context, seed=settings.seed, **_options(settings, callbacks))
             )
             ends = end_of_text(checkpoint.path if checkpoint else folder, tokenizer.vocab_size, tokenizer)
             eos = list(ends) if len(ends) > 1 else next(iter(ends), None)
@@ -161,7 +153,7 @@ def new_run(
                 **record,
             )
             write_json(folder / RECORD, whole.model_dump())
-            saving = hooks.task("saving a checkpoint")
+            saving = callbacks.task("saving a checkpoint")
             saving(0, 1)
             trainer.save(folder, tokenizer.eos)  # so that a run has a checkpoint from the start
             saving(1, 1)
@@ -171,7 +163,7 @@ def new_run(
         yield NewRun(trainer, data, tokenizer, settings, run)
 
 
-def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks) -> Trained:
+def _resumed(path: Path, text: Text | None, given: dict[str, Any], callbacks: TrainingCallbacks) -> Trained:
     fixed = sorted(given.keys() - set(CHANGEABLE))
     if fixed:
         raise GlgptError(f"{fixed[0]} cannot change in a run; these can: {', '.join(CHANGEABLE)}")
@@ -190,16 +182,16 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
             raise GlgptError(f"{folder} has no tokenizer files; restore them")
         if run.record.tokenizer != identity(path):
             raise GlgptError(f"{folder}: its tokenizer files are not the ones it was trained with; restore them")
-        data = _load(text, settings, tokenizer, path, hooks)
+        data = _load(text, settings, tokenizer, path, callbacks)
         if data.key != run.record.data:
             shown = quoted(text.name, 300)
             raise GlgptError(f"{shown} is not the text that {folder} was trained on: give the same files again")
-        trainer = stack.enter_context(_trainer().load(path, **_options(settings, hooks)))
+        trainer = stack.enter_context(_trainer().load(path, **_options(settings, callbacks)))
         if settings.steps <= trainer.steps_done:
             raise GlgptError(f"{folder} has done its {trainer.steps_done} steps; to continue, give more with --steps")
         run.rewind(trainer.steps_done)
         write_json(path / RECORD, run.record.model_copy(update={"settings": settings}).model_dump())
-        return _go(trainer, data, tokenizer, settings, run, hooks)
+        return _go(trainer, data, tokenizer, settings, run, callbacks)
 
 
 def _trainer() -> Any:
@@ -208,28 +200,30 @@ def _trainer() -> Any:
     return Trainer
 
 
-def _options(s: Settings, hooks: Hooks) -> dict[str, Any]:
+def _options(s: Settings, callbacks: TrainingCallbacks) -> dict[str, Any]:
     """Returns the options of a trainer."""
     device = int(s.device) if str(s.device).isdecimal() else s.device
     names = ("batch", "accumulate", "lr", "weight_decay", "dropout", "recompute", "precision", "max_texture_memory")
     return {name: getattr(s, name) for name in names} | {
         "betas": (s.beta1, s.beta2), "clip": s.clip or None, "device": device,
-        "on_plan": hooks.on_plan, "on_progress": hooks.on_progress,
+        "on_plan": callbacks.on_plan, "on_progress": callbacks.on_progress,
     }  # fmt: skip
 
 
-def _load(text: Text, s: Settings, tokenizer: Tokenizer, folder: Path, hooks: Hooks) -> Data:
-    data = load_data(text, s.validation, tokenizer, identity(folder), hooks.task("tokenising"))
+def _load(text: Text, s: Settings, tokenizer: Tokenizer, folder: Path, callbacks: TrainingCallbacks) -> Data:
+    data = load_data(text, s.validation, tokenizer, identity(folder), callbacks.task("tokenising"))
     check_length(data.train, s.context, "training")
     if s.validation:
         check_length(data.validation, s.context, "validation")
     return data
 
 
-def _go(trainer: Any, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, hooks: Hooks) -> Trained:
-    if hooks.on_start:
+def _go(
+    trainer: Any, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, callbacks: TrainingCallbacks
+) -> Trained:
+    if callbacks.on_start:
         config: ModelConfig = trainer.config
         tokens = len(data.train), len(data.validation)
         memory, done = dict(trainer.memory), trainer.steps_done
-        hooks.on_start(Start(run.path, config, s, config.parameter_count, *tokens, memory, done))
-    return Loop(trainer, data, tokenizer, s, run, hooks).go()
+        callbacks.on_start(Start(run.path, config, s, config.parameter_count, *tokens, memory, done))
+    return Loop(trainer, data, tokenizer, s, run, callbacks).go()

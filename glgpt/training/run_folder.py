@@ -17,7 +17,7 @@ from glgpt.system.locks import lock_folder
 from glgpt.system.outputs import output_folder
 from glgpt.training.records import Line, Record, validated
 
-MOST_METRICS = 1 << 30  # bytes: about five million steps
+MAX_METRICS_BYTES = 1 << 30  # bytes: about five million steps
 RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "state.safetensors"
 
 
@@ -128,7 +128,7 @@ class RunFolder:
         Raises FileError, naming line and field, for an invalid line.
         """
         path, found = self.path / METRICS, []
-        lines = read_bytes(path, MOST_METRICS).split(b"\n")
+        lines = read_bytes(path, MAX_METRICS_BYTES).split(b"\n")
         for number, line in enumerate(lines, 1):
             try:
                 if line:

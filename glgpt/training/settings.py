@@ -13,7 +13,7 @@ from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import MAX_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
-MOST_NUMBER = 1 << 53  # maximum of steps and other counts: exact in a double
+MAX_COUNT = 1 << 53  # maximum of steps and other counts: exact in a double
 MAX_RATE = 3.4e38  # the largest learning rate: shaders take it as a 32-bit float
 PRECISIONS = ("f32", "f16")  # of the inputs of products
 SHAPE = ("n_layer", "n_head", "n_embd", "context")
@@ -119,7 +119,7 @@ class Settings:
         if self.seed >= 1 << 32:
             raise GlgptError(f"seed is {self.seed}; it must be below 2^32")
 
-    def _whole(self, name: str, least: int, most: int = MOST_NUMBER) -> None:
+    def _whole(self, name: str, least: int, most: int = MAX_COUNT) -> None:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise GlgptError(f"{name} is {written(value)}; it must be an integer of at least {least}")

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference.arguments.checks import integer, token_ids
+from glgpt.inference.arguments.sampling_options import SamplingKeywords, SamplingOptions
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import GenerationStats
 from glgpt.inference.model import LanguageModel
@@ -34,6 +35,9 @@ from glgpt.training.plan import Plan, planned
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
 from glgpt.training.textures import STATES, TrainingTextures, check_finite, checked_ids, micro_batches
 from glgpt.tuning.kernel_selection import DeviceSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 3  # steps with unread losses before the trainer waits for the oldest
@@ -339,19 +343,19 @@ class Trainer:
         self,
         ids: Sequence[int],
         tokens: int,
-        *,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
+        **sampling: Unpack[SamplingKeywords],
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids` with the current parameters; slides past a context as a model does."""
+        """Yields up to `tokens` ids after `ids` with the current parameters; slides past a context as a model does.
+
+        `sampling` are fields of `SamplingOptions`, by default a `temperature` of 0.8 and the `seed` 0.
+        """
         ids, tokens, c = token_ids(ids), integer("tokens", tokens), self.config
         if not 0 < len(ids) <= c.context or min(ids) < 0 or max(ids) >= c.vocab_size:
             raise GlgptError(f"a prompt is 1 to {c.context} ids below {c.vocab_size}, not {ids}")
-        sampler = Sampler(temperature, top_k, top_p, seed)
+        options = SamplingOptions.from_keywords({"temperature": 0.8, "seed": 0} | sampling, ("tokens",))
+        options.check_vocabulary(c.vocab_size)
         self._settle()
-        yield from self._decoder.generate(ids, tokens, sampler, (), GenerationStats())
+        yield from self._decoder.generate(ids, tokens, Sampler(options), (), GenerationStats())
 
     def _prepare(self) -> None:
         if not self._prepared:

@@ -29,10 +29,10 @@ PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on
 COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # how a one-row product takes its columns (`Kernel.contiguous`)
 PANELS_PAY = 0.8  # panels are used if a one-row product takes less than this fraction of its time with strided columns
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and the number of weights, enough to exceed caches
-LONG = 0.003  # minimum seconds of a long run of the probe
+MIN_PROBE_S = 0.003  # minimum seconds of a long run of the probe
 STEADY = 1.3  # maximum ratio of the two best runs of a product; above it, the machine was busy
 VERSION = 11  # of the cached probe results
-MOST_CACHE = 1 << 20  # maximum bytes of the cache file: thousands of drivers
+MAX_CACHE_BYTES = 1 << 20  # maximum bytes of the cache file: thousands of drivers
 _unsteady: dict[str, dict[str, float]] = {}  # results of a busy machine, used in this process only
 
 
@@ -155,7 +155,7 @@ def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> 
 def remembered_probes() -> dict[str, dict[str, float]]:
     """Returns the results of earlier probes by driver and version; skips damaged entries of the file."""
     try:
-        known = read_json(cache_file(), MOST_CACHE)
+        known = read_json(cache_file(), MAX_CACHE_BYTES)
     except (GlgptError, OSError):
         return {}
     return {key: found for key, found in known.items() if isinstance(found, dict) and _are_times(found.values())}
@@ -191,7 +191,7 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[
                 weights.setdefault(contiguous, player.shared("state"))
         for name, player in players.items():
             _seconds(player, 1)  # the first play compiles
-            runs[name] = max(2, min(64, int(LONG / _seconds(player, 1)))), [], []
+            runs[name] = max(2, min(64, int(MIN_PROBE_S / _seconds(player, 1)))), [], []
         for _ in range(5):
             for name, player in players.items():
                 more, short, long = runs[name]

@@ -13,11 +13,11 @@ from glgpt.errors import GlgptError, quoted, written
 from glgpt.wire import messages
 from glgpt.wire.messages import AGAIN, PROTOCOL, Ask, Failed, Look, Looked, Open, Opened, Step, Stepped
 
-PATIENCE = 30.0  # seconds within which a lost connection must be restored
-ANSWER = 120.0  # seconds without an answer after which a server counts as lost
-RESENDS = 20  # maximum times that one message is resent
-REPLAYS = 20  # maximum times that a text is replayed for one token
-BACKOFF = (0.05, 2.0)  # seconds between attempts to connect: first, maximum
+RECONNECT_TIMEOUT_S = 30.0  # seconds within which a lost connection must be restored
+ANSWER_TIMEOUT_S = 120.0  # seconds without an answer after which a server counts as lost
+MAX_RESENDS = 20  # maximum times that one message is resent
+MAX_REPLAYS = 20  # maximum times that a text is replayed for one token
+BACKOFF_S = (0.05, 2.0)  # seconds between attempts to connect: first, maximum
 
 
 class ForgottenError(Exception):
@@ -67,7 +67,7 @@ class Connection:
         wire: str = "f32",
         model: str | None = None,
         part: str | None = None,
-        patience: float = PATIENCE,
+        patience: float = RECONNECT_TIMEOUT_S,
     ) -> None:
         self.url, self.patience = checked_url(url), patience
         self._token, self._wire, self.model, self._part = token, wire, model, part
@@ -125,14 +125,14 @@ class Connection:
             try:
                 if self._socket is None:
                     raise LostError("the connection was lost")
-                data = self._inbox.popleft() if self._inbox else self._receive(ANSWER)
+                data = self._inbox.popleft() if self._inbox else self._receive(ANSWER_TIMEOUT_S)
                 header, payload = messages.decode_answer(data)
                 if isinstance(header, Opened):
                     raise LostError("the server opened the session a second time")
             except (LostError, TimeoutError, GlgptError) as error:
-                if resends == RESENDS:
+                if resends == MAX_RESENDS:
                     self.abandon()
-                    raise GlgptError(f"{self.url}: no answer after {RESENDS} reconnections: {error}") from None
+                    raise GlgptError(f"{self.url}: no answer after {MAX_RESENDS} reconnections: {error}") from None
                 resends += 1
                 self._resume()
                 continue
@@ -184,7 +184,7 @@ class Connection:
         """Reconnects and resends unanswered steps. Raises ForgottenError if the server lost the session's rows."""
         self._disconnect()
         self.traffic.reconnects += 1
-        end, wait, session = time.monotonic() + self.patience, BACKOFF[0], self._session
+        end, wait, session = time.monotonic() + self.patience, BACKOFF_S[0], self._session
         while True:
             try:
                 self.opened = self._open()
@@ -194,7 +194,7 @@ class Connection:
                     why = f"lost the server: {error}; tried again for {self.patience:.0f} s"
                     raise GlgptError(f"{self.url}: {why}") from None
                 time.sleep(wait)
-                wait = min(2 * wait, BACKOFF[1])
+                wait = min(2 * wait, BACKOFF_S[1])
         done = self.opened.seq
         if session is not None and self._session == session and all(s >= done for s, *_ in self._unanswered):
             for _, message, *_ in self._unanswered:
@@ -230,7 +230,7 @@ class Connection:
         )
         try:
             self._transmit(messages.encode(hello))
-            header, _ = messages.decode_answer(self._receive(ANSWER))
+            header, _ = messages.decode_answer(self._receive(ANSWER_TIMEOUT_S))
         except (TimeoutError, GlgptError) as error:
             self._disconnect()
             raise LostError(str(error) or "no answer") from None

@@ -12,7 +12,7 @@ from glgpt.errors import GlgptError
 Format = Literal["f32", "f16", "int8"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 Floats = NDArray[np.float32]
-_LARGEST_HALF = 65504.0
+_MAX_FLOAT16 = 65504.0
 
 
 def nbytes(rows: int, width: int, kind: str) -> int:
@@ -31,9 +31,9 @@ def pack(states: Floats, kind: str) -> bytes:
     if kind == "f32":
         return bytes(np.ascontiguousarray(states, "<f4").tobytes())
     if kind == "f16":
-        if peak.max(initial=0.0) > _LARGEST_HALF:
+        if peak.max(initial=0.0) > _MAX_FLOAT16:
             raise GlgptError(
-                f"hidden states reach {peak.max():.3g}, above f16's maximum {_LARGEST_HALF:.0f}; send them as f32"
+                f"hidden states reach {peak.max():.3g}, above f16's maximum {_MAX_FLOAT16:.0f}; send them as f32"
             )
         return bytes(states.astype("<f2").tobytes())
     scale = np.where(peak > 0, peak / 127, 1).astype("<f4")

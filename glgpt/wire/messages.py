@@ -26,8 +26,8 @@ from glgpt.wire.hidden import Format
 
 T = TypeVar("T")
 PROTOCOL = 1
-MOST_HEADER = 16384  # maximum bytes of a message's JSON
-MOST_GUESSES, MOST_ALTERNATIVES = 7, 32
+MAX_HEADER_BYTES = 16384  # maximum bytes of a message's JSON
+MAX_GUESSES, MAX_ALTERNATIVES = 7, 32
 _LENGTH = struct.Struct("<I")
 
 # Codes of errors. After the first four the client reconnects and replays its ids. The others are final.
@@ -58,9 +58,9 @@ class Ask(_Message):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
-    draw: Annotated[int, Field(ge=0, le=ops.MAX_STEP - MOST_GUESSES)] = 0
-    guesses: Annotated[tuple[Count, ...], Field(max_length=MOST_GUESSES, strict=False)] = ()
-    alternatives: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] = 0
+    draw: Annotated[int, Field(ge=0, le=ops.MAX_STEP - MAX_GUESSES)] = 0
+    guesses: Annotated[tuple[Count, ...], Field(max_length=MAX_GUESSES, strict=False)] = ()
+    alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
     logits: bool = False
 
 
@@ -139,8 +139,8 @@ class Stepped(_FromServer):
     n: Rows
     ms: Milliseconds = 0.0
     queue_ms: Milliseconds = 0.0
-    tokens: Annotated[list[Count], Field(max_length=MOST_GUESSES + 1)] = []
-    top: Annotated[list[list[Candidate]], Field(max_length=MOST_GUESSES + 1)] = []
+    tokens: Annotated[list[Count], Field(max_length=MAX_GUESSES + 1)] = []
+    top: Annotated[list[list[Candidate]], Field(max_length=MAX_GUESSES + 1)] = []
 
 
 class Looked(_FromServer):
@@ -186,7 +186,7 @@ def _read(kind: TypeAdapter[T], data: bytes) -> tuple[T, memoryview]:
     """Returns a message and its payload."""
     size = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
     start = _LENGTH.size
-    if not 2 <= size <= min(len(data) - start, MOST_HEADER):
+    if not 2 <= size <= min(len(data) - start, MAX_HEADER_BYTES):
         raise GlgptError(f"a message of {len(data)} bytes has no complete JSON header")
     try:
         return kind.validate_json(data[start : start + size]), memoryview(data)[start + size :]

@@ -43,6 +43,7 @@ def chromium() -> str:
 def exported(once: Callable[..., Path]) -> Path:
     """The embedded model's page, f32, in shards of 8 MiB."""
     from glgpt.page.export import export
+    from glgpt.page.export_options import ExportOptions
 
     try:
         if not (data_path("viewer/dist") / "index.html").is_file():
@@ -50,7 +51,8 @@ def exported(once: Callable[..., Path]) -> Path:
     except GlgptError:
         pytest.fail("the page is not built: make viewer")
     return (
-        once("exported", lambda folder: export(None, folder / "sub" / "page", "f32", shard_size=8 << 20)) / "sub/page"
+        once("exported", lambda folder: export(None, folder / "sub" / "page", ExportOptions("f32", shard_size=8 << 20)))
+        / "sub/page"
     )
 
 
@@ -58,9 +60,10 @@ def exported(once: Callable[..., Path]) -> Path:
 def site(once: Callable[..., Path]) -> Iterator[Path]:
     """A page that trains `mini`, which is small enough for tests."""
     from glgpt.page.export import export
+    from glgpt.page.export_options import ExportOptions
 
     with presets_for_tests():
-        yield once("site", lambda folder: export(None, folder / "page", "f16", train=("mini",))) / "page"
+        yield once("site", lambda folder: export(None, folder / "page", ExportOptions("f16", train=("mini",)))) / "page"
 
 
 @pytest.fixture(scope="session")
@@ -86,8 +89,12 @@ def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
 def single_file(once: Callable[..., Path]) -> Path:
     """The embedded model's page as a single file, f32."""
     from glgpt.page.export import export
+    from glgpt.page.export_options import ExportOptions
 
-    return once("single", lambda folder: export(None, folder / "page.html", "f32", single_file=True)) / "page.html"
+    return (
+        once("single", lambda folder: export(None, folder / "page.html", ExportOptions("f32", single_file=True)))
+        / "page.html"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from browser import FLAGS, find_chromium, served, wait_without_eval
 from playwright.sync_api import sync_playwright
 
 from glgpt.page.export import export
+from glgpt.page.export_options import ExportOptions
 
 VIEWS = {"closed": "Device", "open": "Text", "attention": "Attention"}
 NOTE = """() => {
@@ -106,7 +107,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
-        export(None, Path(folder) / "page", args.dtype)
+        export(None, Path(folder) / "page", ExportOptions(args.dtype))
         with served(Path(folder) / "page") as address:
             flags = args.flags.split() if args.flags else FLAGS
             browser = p.chromium.launch(executable_path=find_chromium(), args=flags)

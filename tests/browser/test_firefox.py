@@ -18,6 +18,7 @@ from websockets.sync.client import connect
 
 from glgpt import LanguageModel
 from glgpt.page.export import export
+from glgpt.page.export_options import ExportOptions
 
 PROMPT = "First Citizen:\nBefore we proceed"
 # Firefox offers no WebGL without a display, not even when headless, and has to be forced to use the driver under Xvfb.
@@ -132,7 +133,7 @@ def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
 
     def fill(folder: Path) -> None:
         with presets_for_tests():
-            export(None, folder / "page.html", "f16", single_file=True, train=("mini",))
+            export(None, folder / "page.html", ExportOptions("f16", single_file=True, train=("mini",)))
 
     evaluate = browse(
         (once("single-training", fill) / "page.html").as_uri() + "#tokens=1&view=train&step=train&steps=12&evalEvery=6"

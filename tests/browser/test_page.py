@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from browser import FLAGS
 
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
 
 pytestmark = pytest.mark.slow
@@ -303,8 +304,8 @@ def test_alternatives_are_those_of_the_logits(exported: Path, serve: Serve, brow
         seen = page.evaluate(script, options | {"alternatives": count})
         rows = desktop.logits([*ids, *(t["id"] for t in seen)])[len(ids) - 1 : -1]
         for token, row in zip(seen, rows, strict=True):
-            p = Sampler(1.0).probabilities(row)
-            sampled = Sampler(temperature, None, top_p).probabilities(row)
+            p = Sampler(SamplingOptions(temperature=1.0)).probabilities(row)
+            sampled = Sampler(SamplingOptions(temperature=temperature, top_k=None, top_p=top_p)).probabilities(row)
             top = [c["id"] for c in token["top"]]
             assert top == np.argsort(-row, kind="stable")[:count].tolist()
             for c in (*token["top"], token):
@@ -351,8 +352,9 @@ def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Bro
 
 def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
     from glgpt.page.export import export
+    from glgpt.page.export_options import ExportOptions
 
-    export(None, tmp_path / "site" / "module", "f16", embed=True)
+    export(None, tmp_path / "site" / "module", ExportOptions("f16", embed=True))
     address = serve(tmp_path / "site", plain=True)
     page = browse(
         address + "module/", provokes="status of 404"

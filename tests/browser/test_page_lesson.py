@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from glgpt import Ablate, Attend, LanguageModel, Patch, Scale, Steer
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
 
 pytestmark = pytest.mark.slow
@@ -71,12 +72,12 @@ def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
     page.get_by_label("Temperature").fill("1.5")
     page.get_by_label("Top-k").fill("6")
     page.get_by_label("Top-p").fill("0.8")
-    drawn = Sampler(temperature=1.5, top_k=6, top_p=0.8).probabilities(logits)[best]
+    drawn = Sampler(SamplingOptions(temperature=1.5, top_k=6, top_p=0.8)).probabilities(logits)[best]
     shown = page.locator(".chances li > span:last-child").all_inner_texts()[:10]
     np.testing.assert_allclose([0 if s == "–" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)
     assert page.locator(".chances .cut").count() >= 4
     page.get_by_label("Repetition").fill("1.5")
-    settings = Sampler(temperature=1.5, top_k=6, top_p=0.8, repetition_penalty=1.5)
+    settings = Sampler(SamplingOptions(temperature=1.5, top_k=6, top_p=0.8, repetition_penalty=1.5))
     drawn = settings.probabilities(settings.adjusted(logits, text[:-1]))[best]
     shown = page.locator(".chances li > span:last-child").all_inner_texts()[:10]
     np.testing.assert_allclose([0 if s == "–" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)

@@ -14,6 +14,7 @@ from browser import preferring
 
 from glgpt.inference.model import LanguageModel
 from glgpt.page.export import export
+from glgpt.page.export_options import ExportOptions
 
 
 @pytest.mark.parametrize(("golden", "dtype"), [("llama-grouped", "f32"), ("llama3-untied", "f16")])
@@ -21,7 +22,7 @@ def test_a_llama_passes_parity(
     goldens: Path, tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], golden: str, dtype: str
 ) -> None:
     """Catches: the page treats shared key heads, rotary positions or another family's names differently."""
-    export(goldens / golden, tmp_path / "page", dtype, device="software")
+    export(goldens / golden, tmp_path / "page", ExportOptions(dtype), device="software")
     rows = "strided" if dtype == "f16" else "contiguous"
     page = browse(serve(tmp_path / "page") + "#tokens=1", preferring(rows), measures=True)
     page.evaluate("glgpt.ready")

@@ -28,9 +28,13 @@ TRAIN = """async (options) => {
 def site(once: Callable[..., Path]) -> Iterator[Path]:
     """A page that trains `mini` in f16."""
     from glgpt.page.export import export
+    from glgpt.page.export_options import ExportOptions
 
     with presets_for_tests():
-        made = once("halves", lambda folder: export(None, folder / "page", "f16", train=("mini",), precision="f16"))
+        made = once(
+            "halves",
+            lambda folder: export(None, folder / "page", ExportOptions("f16", train=("mini",), precision="f16")),
+        )
         yield made / "page"
 
 

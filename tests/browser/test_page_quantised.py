@@ -16,6 +16,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.inference.model import LanguageModel
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page.export import export
+from glgpt.page.export_options import ExportOptions
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_the_page_has_the_desktops_numbers(
     """Catches: scales of the wrong group, panels that split a group, or a picture of integers instead of weights."""
     config = GPT2Config(vocab_size=300, n_positions=300, n_embd=192, n_layer=1, n_head=3)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
-    export(folder, tmp_path / "page", dtype, device="software")
+    export(folder, tmp_path / "page", ExportOptions(dtype), device="software")
     name = "h.0.mlp.c_proj.weight"  # six groups of rows
     address = serve(tmp_path / "page") + f"#view=textures&texture={name}&tokens=1"
     page = browse(address, preferring(rows), measures=True)
@@ -60,7 +61,7 @@ def test_products_of_integers_are_measured(
     """Catches: the probe reads empty rows of a product and takes them for a product of zeros."""
     config = GPT2Config(vocab_size=300, n_positions=30, n_embd=192, n_layer=1, n_head=3)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
-    export(folder, tmp_path / "page", dtype, device="software")
+    export(folder, tmp_path / "page", ExportOptions(dtype), device="software")
     page = browse(serve(tmp_path / "page") + "#tokens=1", measures=True)
     page.evaluate("glgpt.warmUp()")
     measured = page.evaluate("glgpt.model.probe")

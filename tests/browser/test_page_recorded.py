@@ -14,6 +14,7 @@ from browser import FLAGS
 from test_page_says import SLOW_SHADERS
 
 from glgpt import LanguageModel
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
 from glgpt.models.views import stages
 from glgpt.page.prompts import Prompts
@@ -58,7 +59,7 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
     rows = page.get_by_role("group", name="Alternatives to").locator("button.cut, button:not(.cut)")
     best = np.argsort(-logits[at - 1], kind="stable")[:8]
     assert rows.locator("code").all_inner_texts() == [label(int(i)) for i in best]
-    drawn = Sampler(**SETTINGS).probabilities(logits[at - 1])[best]
+    drawn = Sampler(SamplingOptions(**SETTINGS)).probabilities(logits[at - 1])[best]
     texts = page.locator(".alternatives button .sampled").all_inner_texts()
     np.testing.assert_allclose([0 if t == "–" else float(t.rstrip("%")) for t in texts], 100 * drawn, atol=0.51)
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from glgpt import LanguageModel
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
 
 pytestmark = pytest.mark.slow
@@ -91,7 +92,7 @@ def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any)
         logits = desktop.logits(ids[:at])[-1]
     plain = np.exp(logits.astype(np.float64) - logits.max())
     plain /= plain.sum()
-    drawn = Sampler(temperature=0.7, top_k=5, top_p=0.9).probabilities(logits)
+    drawn = Sampler(SamplingOptions(temperature=0.7, top_k=5, top_p=0.9)).probabilities(logits)
     best = np.argsort(-plain, kind="stable")[:8]
     assert 1 < np.count_nonzero(drawn) < 8  # some are excluded and some are not
 

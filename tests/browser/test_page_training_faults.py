@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from training_page import PLAY, QUIET, SEED, STATE, TRAIN, TWELVE, Browse, Serve, whole_run
 
 from glgpt.page.export import export
+from glgpt.page.export_options import ExportOptions
 
 pytestmark = pytest.mark.slow
 FINITE = "glgpt.training.session.points.every((p) => !p.step || Number.isFinite(p.loss))"
@@ -250,7 +251,7 @@ def test_a_newcomer_sees_it_learn_within_two_minutes(
     tmp_path: Path, serve: Serve, browse: Browse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the defaults on a software driver, measured from Start until a loss is 1.5 nats below its first value."""
-    export(None, tmp_path / "page", "f32", train=("nano",))
+    export(None, tmp_path / "page", ExportOptions("f32", train=("nano",)))
     page = browse(serve(tmp_path / "page") + "#tokens=1&view=train")
     page.evaluate("glgpt.ready")
     start = page.get_by_role("button", name="Start")

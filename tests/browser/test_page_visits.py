@@ -89,10 +89,11 @@ def test_a_full_storage_is_said_and_training_goes_on(site: Path, serve: Serve, b
 def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Exports of two models."""
     from glgpt.page.export import export
+    from glgpt.page.export_options import ExportOptions
 
     top = tmp_path_factory.mktemp("versions")
     for name, golden in (("one", "one-f16"), ("two", "vocab3-untied")):
-        export(GOLDENS / golden, top / name, name=name, device="software")
+        export(GOLDENS / golden, top / name, ExportOptions(name=name), device="software")
     return top / "one", top / "two"
 
 

@@ -174,7 +174,17 @@ def test_the_panel_shows_all_figures() -> None:
 def test_a_log_has_a_line_now_and_then() -> None:
     out = io.StringIO()
     with Log(out) as log:
-        train("play.txt", out="run", steps=100, n_layer=1, n_embd=8, n_head=1, context=16, eval_every=50, **log.hooks())
+        train(
+            "play.txt",
+            out="run",
+            steps=100,
+            n_layer=1,
+            n_embd=8,
+            n_head=1,
+            context=16,
+            eval_every=50,
+            callbacks=log.callbacks(),
+        )
     lines = out.getvalue().splitlines()
     steps = [int(found[1]) for line in lines if (found := re.match(r"step (\d+)/100  loss", line))]
     assert (steps[0], steps[-1]) == (1, 100) and len(steps) < 20

@@ -29,7 +29,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def stranger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(fetching, "WAIT", 0.01)
+    monkeypatch.setattr(fetching, "RETRY_WAIT_S", 0.01)
     Stranger.asked.clear()
     Stranger.ranges.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Stranger)

@@ -28,7 +28,7 @@ from glgpt.federation.flower.error_codes import OFFLINE
 from glgpt.federation.rules import NormLimits
 from glgpt.federation.serve import Terms, begin
 from glgpt.federation.server_app import Nodes, strategy_of
-from glgpt.training.events import Hooks
+from glgpt.training.events import TrainingCallbacks
 
 GATEWAY, NODE = 1, 99
 PARAMETERS = np.zeros(4, np.float32)
@@ -175,5 +175,5 @@ def test_an_unlisted_strategy_trains_nothing(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="unknown strategy 'fedprox'; expected diloco, "):
         strategy_of(make_session().model_copy(update={"strategy": "fedprox"}))
     with pytest.raises(ArgumentError, match="unknown strategy 'fedprox'; expected diloco, "):
-        begin([], str(tmp_path / "run"), Terms(strategy="fedprox"), "nano", None, {}, Hooks())
+        begin([], str(tmp_path / "run"), Terms(strategy="fedprox"), "nano", None, {}, TrainingCallbacks())
     assert not (tmp_path / "run").exists()

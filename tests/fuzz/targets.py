@@ -28,8 +28,8 @@ from glgpt.errors import GlgptError
 from glgpt.inspection.dump import checked_out as dump_out
 from glgpt.inspection.reference import load_reference
 from glgpt.models.gpt2.config import GPT2Config
-from glgpt.page.export import checked_out as export_out
-from glgpt.page.export import validate
+from glgpt.page.output.destination import checked_out as export_out
+from glgpt.page.output.schemas import validate
 from glgpt.page.serve import application
 from glgpt.program.spec import Program, check
 from glgpt.system.files import read_json

@@ -17,10 +17,10 @@ from tokenizer_layouts import LAYOUTS, layout
 
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
-from glgpt.text.bpe_process import MOST_WORD
+from glgpt.text.bpe_process import MAX_WORD_BYTES
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import EOS, StreamDecoder, Tokenizer, load_tokenizer
-from glgpt.text.tokenizer_training import SMALLEST, spell, train_bpe
+from glgpt.text.tokenizer_training import MIN_BPE_SIZE, spell, train_bpe
 
 TEXTS = (
     "To be, or not to be",
@@ -195,7 +195,7 @@ def _train(folder: Path) -> None:
     try:
         train_bpe(whole, size, folder / "bpe")
     except GlgptError:
-        if expected and len(expected) >= size - SMALLEST >= 0:
+        if expected and len(expected) >= size - MIN_BPE_SIZE >= 0:
             raise Difference(f"{len(expected)} merges can be learned") from None
         raise
     try:
@@ -220,7 +220,7 @@ def merges_by_recounting(text: str, size: int) -> list[tuple[str, str]]:
     split, words = ByteLevel(add_prefix_space=False), Counter[tuple[str, ...]]()
     for part in text.split(EOS):
         for word, _ in split.pre_tokenize_str(part):
-            words.update(tuple(word[at : at + MOST_WORD]) for at in range(0, len(word), MOST_WORD))
+            words.update(tuple(word[at : at + MAX_WORD_BYTES]) for at in range(0, len(word), MAX_WORD_BYTES))
     letters = sorted(spell(bytes([byte])) for byte in range(256))
     ids = {token: i for i, token in enumerate([EOS, *letters])}
     merges: list[tuple[str, str]] = []

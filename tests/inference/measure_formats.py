@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.bench.engine import RandomCheckpoint
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.models.gpt2.config import SIZES
@@ -34,7 +35,7 @@ def works(model: LanguageModel) -> dict[str, Callable[[], None]]:
             if sampler and sampler.entry:
                 player.play(sampler.entry, **sampler.scalars(pos + step, vocab))
 
-    usual = Sampler(temperature=0.8, top_k=40, top_p=0.9, seed=1)
+    usual = Sampler(SamplingOptions(temperature=0.8, top_k=40, top_p=0.9, seed=1))
     found: dict[str, Callable[[], None]] = {
         "decode, context 64": lambda: decode(64, None),
         "decode, context 900": lambda: decode(900, None),

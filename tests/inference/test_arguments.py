@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import numpy as np
 import pytest
 
 from glgpt.errors import GlgptError
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
 from glgpt.inference.model import LanguageModel
 
@@ -84,6 +86,36 @@ def test_options_of_another_type_are_refused(model: LanguageModel) -> None:
         refused(bad, lambda bad=bad: model.generate_batch([IDS], 3, seeds=bad))
     for bad in (None, 5, "text", {1: 2}):
         refused(bad, lambda bad=bad: model.generate_batch(bad, 3))
+
+
+def test_an_unknown_option_is_named_with_the_closest_one(model: LanguageModel) -> None:
+    asked: dict[str, Callable[[], object]] = {
+        "'temprature' is not an option of generating text; did you mean temperature?": lambda: model.generate(
+            IDS, temprature=1
+        ),
+        "'stopp' is not an option of generating text; did you mean stop?": lambda: model.generate(IDS, stopp="a"),
+        "'intervention' is not an option of generating text; did you mean interventions?": lambda: model.generate_ids(
+            IDS, intervention=()
+        ),
+        "'seed' is not an option of generating text; did you mean seeds?": lambda: model.generate_batch([IDS], seed=1),
+        "'beams' is not an option of generating text; the options are temperature, top_k, top_p, min_p, "
+        "repetition_penalty, logit_bias, seed, tokens, eos, interventions": lambda: model.generate_ids(IDS, beams=2),
+    }
+    for said, ask in asked.items():
+        assert refused(said, ask) == said
+
+
+def test_a_generation_has_the_options_that_it_was_sampled_with(model: LanguageModel) -> None:
+    """Fails if the seed that was drawn is not the one of the text, or a caller can change the options."""
+    run = model.generate(IDS, 4, temperature=0.9, top_k=np.int64(40), logit_bias={199: -100})
+    assert run.sampling == SamplingOptions(temperature=0.9, top_k=40, logit_bias={199: -100.0}, seed=run.seed)
+    assert model.generate(IDS, 4, temperature=0.9, top_k=40, logit_bias={199: -100}, seed=run.seed).read() == run.read()
+    with pytest.raises(FrozenInstanceError):
+        run.sampling.temperature = 0.0  # type: ignore[misc]
+    bias = {199: -100.0}
+    options = SamplingOptions(logit_bias=bias)
+    bias[199] = 100.0
+    assert options.logit_bias == {199: -100.0}
 
 
 def test_hot_temperatures_leave_the_model_usable(model: LanguageModel) -> None:

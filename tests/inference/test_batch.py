@@ -12,6 +12,7 @@ from reference import within
 from test_model import ATOL, GOLDENS, RTOL, load, reference_of
 
 from glgpt.errors import GlgptError
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.batching.batch import BatchDecoder, Heap, Text
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
@@ -84,7 +85,9 @@ def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: 
         decoder, rows = batch_of(model), list[Array]()
         decoder.reserve(400)
         for count in (8, 3, 1):
-            texts = [decoder.begin(ids, [Sampler(0)], [0])[0][0] for ids in prompts[:count]]
+            texts = [
+                decoder.begin(ids, [Sampler(SamplingOptions(temperature=0))], [0])[0][0] for ids in prompts[:count]
+            ]
             for token in (1, 2, 0):
                 decoder.append(texts, [token] * count)
             rows.append(decoder.logits())
@@ -101,7 +104,7 @@ def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
         decoder, most = batch_of(model), model.config.n_positions
         prompts = [ids[: most // 2] for ids in prompts_for(model, 4)]
         decoder.reserve(1)
-        texts = [decoder.begin(ids, [Sampler(0)], [0])[0][0] for ids in prompts]
+        texts = [decoder.begin(ids, [Sampler(SamplingOptions(temperature=0))], [0])[0][0] for ids in prompts]
         for i in range(12):
             chosen = [text for n, text in enumerate(texts) if (i + n) % (n + 2) and len(text.ids) < most][::-1]
             if i == 6:
@@ -118,7 +121,7 @@ def test_idle_texts_make_room(goldens: Path) -> None:
         decoder = batch_of(model)
         decoder.reserve(1)
         height, ids = len(decoder._heap.uses), prompts_for(model, 2)[0][:40]
-        texts = [decoder.begin(ids, [Sampler(0)], [0])[0][0] for _ in range(height // 16)]
+        texts = [decoder.begin(ids, [Sampler(SamplingOptions(temperature=0))], [0])[0][0] for _ in range(height // 16)]
         assert any(not text.rows for text in texts) and texts[-1].rows
         decoder.append(texts[:1], [0])  # read in again
         within(decoder.logits()[0], model.logits([*ids, 0])[-1], ATOL, RTOL)

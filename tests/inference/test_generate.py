@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.generation import Generation, GenerationStats, StopText, TokenStream
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
@@ -49,7 +50,7 @@ def test_without_a_stop_text_all_is_shown(stop: str | None) -> None:
 
 def written(ids: list[int], tokenizer: Tokenizer | None) -> Generation:
     """Returns the generation of these ids."""
-    return Generation(TokenStream(iter(ids), GenerationStats()), tokenizer, 0)
+    return Generation(TokenStream(iter(ids), GenerationStats()), tokenizer, SamplingOptions(seed=0))
 
 
 def test_a_character_that_spans_tokens_appears_whole() -> None:
@@ -124,7 +125,7 @@ SETTINGS = ({"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.6}, {"top_k": 9, "to
 def test_a_token_is_drawn_from_the_logits_behind_the_text(settings: dict[str, Any]) -> None:
     """Fails if a token computed ahead replaces one that the device could not decide (top-k 900), or differs."""
     with LanguageModel.from_pretrained() as model:
-        ids, sampler = [199] * 5, Sampler(**{"temperature": 1.0} | settings, seed=8)
+        ids, sampler = [199] * 5, Sampler(SamplingOptions(**{"temperature": 1.0} | settings, seed=8))
         drawn = list(model.generate_ids(ids, 12, seed=8, **settings))
         rows = model.logits([*ids, *drawn])[len(ids) - 1 : -1]
         for step, (token, row) in enumerate(zip(drawn, rows, strict=True)):

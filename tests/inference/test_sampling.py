@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
 
 LOGITS = st.lists(st.integers(-400, 400).map(lambda n: n / 10), min_size=1, max_size=40)
@@ -41,7 +42,7 @@ def test_the_distribution_is_that_of_the_definition(
     logits: list[float], temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
     """Fails if temperature, top-k or top-p keeps other tokens, or weighs them differently."""
-    sampler = Sampler(temperature, top_k, top_p, 0)
+    sampler = Sampler(SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, seed=0))
     row = np.array(logits)
     p = sampler.probabilities(row)
     wanted = expected(logits, temperature, top_k, top_p)
@@ -55,30 +56,34 @@ def test_a_token_beyond_top_k_is_never_chosen(logits: list[float], seed: int) ->
     """Fails if rounding of the running sum reaches an excluded token."""
     row = np.array(logits, np.float32)
     best = np.sort(row)[::-1][:2]
-    sampler = Sampler(1.5, 2, None, seed)
+    sampler = Sampler(SamplingOptions(temperature=1.5, top_k=2, top_p=None, seed=seed))
     assert all(row[sampler.choose(row, step)] >= best[-1] for step in range(5))
 
 
 def test_tokens_come_as_often_as_they_should() -> None:
     """Fails if the drawn token is off by one, or the draw is not uniform."""
     p = np.array([0.5, 0.25, 0.125, 0.125])
-    sampler = Sampler(seed=5)
+    sampler = Sampler(SamplingOptions(seed=5))
     counts = np.bincount([sampler.choose(np.log(p), step) for step in range(8000)], minlength=4) / 8000
     np.testing.assert_allclose(counts, p, atol=4 * np.sqrt(0.25 / 8000))  # four standard deviations
 
 
 def test_the_same_seed_makes_the_same_choices() -> None:
     rows = np.random.default_rng(0).standard_normal((50, 30))
-    first, second, third = ([Sampler(seed=s)] for s in (7, 7, 8))
+    first, second, third = ([Sampler(SamplingOptions(seed=s))] for s in (7, 7, 8))
     chosen = [[s.choose(row, i) for i, row in enumerate(rows)] for (s,) in (first, second, third)]
     assert chosen[0] == chosen[1] != chosen[2]
-    unseeded = [[s.choose(row, i) for i, row in enumerate(rows)] for s in (Sampler(), Sampler())]
+    unseeded = [
+        [s.choose(row, i) for i, row in enumerate(rows)] for s in [Sampler(SamplingOptions()) for _ in range(2)]
+    ]
     assert unseeded[0] != unseeded[1]
 
 
-@pytest.mark.parametrize("settings", [(0.0, None, None), (2.0, 1, None), (0.0, 5, 0.5)])
-def test_greedy_takes_the_first_of_the_best(settings: tuple[float, int | None, float | None]) -> None:
-    sampler = Sampler(*settings)
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0.0}, {"temperature": 2.0, "top_k": 1}, {"temperature": 0.0, "top_k": 5, "top_p": 0.5}]
+)
+def test_greedy_takes_the_first_of_the_best(settings: dict[str, Any]) -> None:
+    sampler = Sampler(SamplingOptions(**settings))
     assert sampler.greedy and sampler.choose(np.array([1.0, 3.0, 3.0])) == 1
     assert sampler.probabilities(np.array([1.0, 3.0, 3.0])).tolist() == [0, 1, 0]
 
@@ -88,7 +93,7 @@ def test_logits_that_are_not_finite_are_refused(value: float) -> None:
     """Fails if a model that overflowed continues with nonsense."""
     for temperature in (0.0, 1.0):
         with pytest.raises(GlgptError, match="not finite"):
-            Sampler(temperature).choose(np.array([0.0, value]))
+            Sampler(SamplingOptions(temperature=temperature)).choose(np.array([0.0, value]))
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-308, 5e-324])
@@ -96,8 +101,8 @@ def test_the_smallest_temperatures_leave_the_best(temperature: float) -> None:
     logits = np.float32([-9, 7, 6.5, 30, -4])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert Sampler(temperature, seed=1).choose(logits) == 3
-        assert Sampler(temperature).probabilities(logits).tolist() == [0, 0, 0, 1, 0]
+        assert Sampler(SamplingOptions(temperature=temperature, seed=1)).choose(logits) == 3
+        assert Sampler(SamplingOptions(temperature=temperature)).probabilities(logits).tolist() == [0, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +145,7 @@ def test_the_smallest_temperatures_leave_the_best(temperature: float) -> None:
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(GlgptError, match=message):
-        Sampler(**settings)
+        SamplingOptions(**settings)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +160,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
 )
 def test_settings_at_the_ends_of_their_ranges_fit_the_device(settings: dict[str, Any]) -> None:
     """Fails if a scalar overflows its 32 bits when it is packed."""
-    sampler = Sampler(**{"seed": 1} | settings)
+    sampler = Sampler(SamplingOptions(**{"seed": 1} | settings))
     for name, value in sampler.scalars(2**31 - 1, 200_000).items():
         struct.pack("<i" if name in ("draw_seed", "draw_step", "top_k") else "<f", value)
     logits = np.float32([3.4e38, -3.4e38, 1.0, 2.0])
@@ -166,24 +171,27 @@ def test_settings_at_the_ends_of_their_ranges_fit_the_device(settings: dict[str,
 
 def test_a_bias_of_minus_infinity_forbids_a_token() -> None:
     logits = np.float32([5, 9, 1, 1])
-    for sampler in (Sampler(0.0, logit_bias={1: -np.inf}), Sampler(5.0, logit_bias={1: -math.inf, 2: 1.0})):
+    for sampler in (
+        Sampler(SamplingOptions(temperature=0.0, logit_bias={1: -np.inf})),
+        Sampler(SamplingOptions(temperature=5.0, logit_bias={1: -math.inf, 2: 1.0})),
+    ):
         found = sampler.adjusted(logits, [])
         assert 1 not in [sampler.choose(found, step) for step in range(50)]
         with pytest.raises(GlgptError, match="not finite"):  # the model's logits, not the bias
             sampler.adjusted(np.float32([5, -np.inf, 1, 1]), [])
     with pytest.raises(GlgptError, match="forbids all 2 tokens"):
-        Sampler(logit_bias={0: -math.inf, 1: -math.inf}).check_vocabulary(2)
+        SamplingOptions(logit_bias={0: -math.inf, 1: -math.inf}).check_vocabulary(2)
 
 
 def test_penalty_and_bias_change_the_logits_as_defined() -> None:
     """Fails if a token that occurs twice is penalized twice, or the bias is added before the penalty."""
-    sampler = Sampler(repetition_penalty=2.0, logit_bias={1: -3.0, 3: 5.0})
+    sampler = Sampler(SamplingOptions(repetition_penalty=2.0, logit_bias={1: -3.0, 3: 5.0}))
     found = sampler.adjusted(np.float32([4, 4, -4, -4, 1]), [0, 1, 1, 2])
     assert found.tolist() == [2, -1, -8, 1, 1]
-    assert sampler.adjusts and not Sampler(repetition_penalty=1.0, logit_bias={}).adjusts
+    assert sampler.adjusts and not Sampler(SamplingOptions(repetition_penalty=1.0, logit_bias={})).adjusts
     with pytest.raises(GlgptError, match="names id 3, and the vocabulary has 3"):
-        sampler.check_vocabulary(3)
-    sampler.check_vocabulary(4)
+        sampler.options.check_vocabulary(3)
+    sampler.options.check_vocabulary(4)
 
 
 def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
@@ -198,7 +206,7 @@ def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
             ((text * 60)[:250], {"temperature": 0, "repetition_penalty": 1.2}),
         ):
             found = list(model.generate_ids(given, 20, seed=3, **how))
-            sampler, ids = Sampler(seed=3, **how), list(given)
+            sampler, ids = Sampler(SamplingOptions(seed=3, **how)), list(given)
             for step, token in enumerate(found):
                 if len(ids) > model.config.n_positions:
                     break  # from here on the model reads only the later half

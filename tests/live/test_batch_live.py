@@ -11,6 +11,7 @@ import torch
 import transformers
 from reference import within
 
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 
@@ -60,7 +61,7 @@ def test_a_batch_gives_the_logits_of_a_padded_batch(tmp_path: Path, family: str)
         decoder = model._batch
         assert decoder
         decoder.reserve(300)
-        ours = [decoder.begin(text, [Sampler(0)], [0])[0][0] for text in texts]
+        ours = [decoder.begin(text, [Sampler(SamplingOptions(temperature=0))], [0])[0][0] for text in texts]
         for step in range(fed.shape[1]):
             decoder.step(ours, fed[:, step].tolist())
             within(decoder.logits(), wanted[:, step - fed.shape[1]], ATOL, RTOL, f"step {step}")

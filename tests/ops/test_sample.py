@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from glgpt import ops
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import SAMPLE_NUCLEUS, SAMPLING, Sampler
 from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder
@@ -101,7 +102,7 @@ def test_a_hundred_thousand_tokens_come_as_often_as_they_should(
 
 def agrees_with_the_definition(device: Device, logits: Array, settings: dict[str, Any], draws: int) -> None:
     """Compares the counts of this many draws with the probabilities of the definition (chi-square)."""
-    sampler = Sampler(**settings, seed=3)
+    sampler = Sampler(SamplingOptions(**settings, seed=3))
     p = sampler.probabilities(np.float32(logits))
     with drawing(device, logits, rows=ROWS) as player:
         texels = [draw(player, sampler, step) for step in range(0, draws, ROWS)]
@@ -129,7 +130,7 @@ def test_exactly_these_tokens_are_kept(device: Device, options: Options) -> None
             *({"min_p": p, "top_p": 0.7} for p in (0.05, 0.5)),
         ):
             for temperature in (0.5, 1.0, 1.7):
-                sampler = Sampler(temperature, seed=1, **settings)
+                sampler = Sampler(SamplingOptions(temperature=temperature, seed=1, **settings))
                 p = sampler.probabilities(logits)
                 _, weight, greatest, _ = draw(player, sampler)[0, -1]
                 assert weight == pytest.approx(np.exp((logits[p > 0] - greatest) / temperature).sum(), rel=1e-5), (
@@ -142,7 +143,7 @@ def test_the_likeliest_come_with_a_draw(device: Device) -> None:
     logits = 3 * np.random.default_rng(6).standard_normal(5000)
     with drawing(device, logits) as player:
         for settings in ({"top_k": 3}, {"top_p": 0.8}, {"top_p": 0.1, "temperature": 3.0}):
-            sampler = Sampler(**settings, seed=4)
+            sampler = Sampler(SamplingOptions(**settings, seed=4))
             texels, p = draw(player, sampler)[0], sampler.probabilities(np.float32(logits))
             order = np.argsort(-logits, kind="stable")[:8]
             assert texels[1:9, 0].tolist() == order.tolist()
@@ -168,7 +169,7 @@ def test_what_the_candidates_do_not_reach_is_not_decided(
 ) -> None:
     """Fails if a set of tokens that extends beyond the candidates is truncated to them."""
     with drawing(device, logits) as player:
-        assert draw(player, Sampler(**settings, seed=4))[0, 0, 2:].tolist() == [0, 1]
+        assert draw(player, Sampler(SamplingOptions(**settings, seed=4)))[0, 0, 2:].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("top_p", [0.5, 0.9, 0.97])
@@ -176,7 +177,7 @@ def test_what_the_candidates_do_not_reach_is_not_decided(
 def test_a_nucleus_of_few_among_many_tokens_is_decided(device: Device, top_p: float, temperature: float) -> None:
     """Fails if the search for the end of the nucleus stops at a wrong edge, so that the host has to sample."""
     logits = np.float32(4 * np.random.default_rng(7).standard_normal(50257))
-    sampler = Sampler(temperature, top_p=top_p, seed=2)
+    sampler = Sampler(SamplingOptions(temperature=temperature, top_p=top_p, seed=2))
     p = sampler.probabilities(logits)
     with drawing(device, logits) as player:
         texels = draw(player, sampler)[0]
@@ -189,11 +190,13 @@ def test_a_row_that_is_not_finite_is_told(device: Device) -> None:
         logits = np.ones(70)
         logits[61] = value
         with drawing(device, logits) as player:
-            assert draw(player, Sampler(seed=1, top_p=0.5))[0, 0, 2] == 1
+            assert draw(player, Sampler(SamplingOptions(seed=1, top_p=0.5)))[0, 0, 2] == 1
 
 
 @pytest.mark.parametrize("temperature", [1e-29, 1e-20, 1e-4])
 def test_the_smallest_temperatures_leave_the_best(device: Device, temperature: float) -> None:
     with drawing(device, np.array([-9, 7, 6.5, 30, -4, 29.9]), rows=50) as player:
         for settings in ({}, {"top_k": 2}, {"top_p": 0.99}):
-            assert (draw(player, Sampler(temperature, seed=2, **settings))[:, 0, 0] == 3).all()
+            assert (
+                draw(player, Sampler(SamplingOptions(temperature=temperature, seed=2, **settings)))[:, 0, 0] == 3
+            ).all()

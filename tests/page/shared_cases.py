@@ -19,11 +19,12 @@ from tokenizer_layouts import layout as tokenizer_layout
 
 from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.inspecting import inspect
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan, window_start
 from glgpt.inference.sampling import Sampler, draw_seed, hash4
 from glgpt.inference.stages.drafts import draft
 from glgpt.ops import sorted_index
-from glgpt.page.files import tokenizer_json
+from glgpt.page.output.files import tokenizer_json
 from glgpt.program.layout import Layout
 from glgpt.program.tolerance import Tolerance, kl_divergence
 from glgpt.scoring.ngrams import baselines
@@ -36,8 +37,8 @@ from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.tokenizer_training import train_bpe
 from glgpt.training.loss_scale import LossScale, OverflowedError
 from glgpt.training.settings import Settings
-from glgpt.wire.client import REPLAYS
-from glgpt.wire.messages import AGAIN, MOST_ALTERNATIVES, MOST_GUESSES
+from glgpt.wire.client import MAX_REPLAYS
+from glgpt.wire.messages import AGAIN, MAX_ALTERNATIVES, MAX_GUESSES
 
 FILE = Path(__file__).with_name("shared_cases.json")
 TEXTS = (
@@ -86,7 +87,7 @@ def drafts() -> list[dict[str, Any]]:
 
 def limits() -> dict[str, Any]:
     """Limits of a split server's messages, and the errors after which a client reconnects."""
-    return {"guesses": MOST_GUESSES, "alternatives": MOST_ALTERNATIVES, "again": AGAIN, "replays": REPLAYS}
+    return {"guesses": MAX_GUESSES, "alternatives": MAX_ALTERNATIVES, "again": AGAIN, "replays": MAX_REPLAYS}
 
 
 def layouts() -> list[dict[str, Any]]:
@@ -151,7 +152,7 @@ def samplers() -> list[dict[str, Any]]:
         {"temperature": 1.2, "min_p": 0.05, "top_p": 0.95},
         {"temperature": 1e-40},
     ):
-        sampler = Sampler(**settings, seed=11)
+        sampler = Sampler(SamplingOptions(**settings, seed=11))
         found.append(
             {
                 "logits": logits.tolist(),

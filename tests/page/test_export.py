@@ -22,8 +22,10 @@ from glgpt.errors import GlgptError
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.page import export as module
-from glgpt.page.export import export, validate
-from glgpt.page.files import Shards
+from glgpt.page.export import export
+from glgpt.page.export_options import ExportOptions
+from glgpt.page.output.files import Shards
+from glgpt.page.output.schemas import validate
 from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
 from glgpt.program.spec import Limits, Program, check
 from glgpt.text.files import Text
@@ -66,7 +68,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 )
 def test_a_folder_is_complete(goldens: Path, tmp_path: Path, name: str, dtype: str) -> None:
     out = tmp_path / "out"
-    manifest = export(goldens / name, out, dtype, shard_size=1 << 16)
+    manifest = export(goldens / name, out, ExportOptions(dtype, shard_size=1 << 16))
     assert json.loads((out / "manifest.json").read_text()) == manifest
     listed = manifest["files"] | {shard["file"]: shard for shard in manifest["shards"]}
     for file, about in listed.items():
@@ -150,8 +152,8 @@ def test_the_embedded_model_is_exported_as_halves(
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def noted(*_: Any, **options: Any) -> dict[str, Any]:
-        asked.update(options)
+    def noted(_: Any, out: Any, options: ExportOptions, **__: Any) -> dict[str, Any]:
+        asked["dtype"] = options.dtype
         return {"shards": [], "model": "", "dtype": ""}
 
     monkeypatch.setattr(module, "export", noted)
@@ -164,7 +166,7 @@ def test_a_published_page_has_a_picture_for_its_links(goldens: Path, tmp_path: P
     """Also for a model without a tokenizer; the address is absolute, and replacing the page replaces the picture."""
     (viewer / "index.html").write_text("<title>glgpt</title>")
     for _ in range(2):
-        export(goldens / name, tmp_path / "out", site="https://example.org/a&b/index.html")
+        export(goldens / name, tmp_path / "out", ExportOptions(site="https://example.org/a&b/index.html"))
     page = (tmp_path / "out/index.html").read_text()
     with Image.open(tmp_path / "out/preview.png") as picture:
         assert picture.size == (1200, 630)
@@ -185,11 +187,11 @@ def test_a_published_page_has_a_picture_for_its_links(goldens: Path, tmp_path: P
 )
 def test_a_site_that_is_no_address_is_refused(goldens: Path, tmp_path: Path, site: str) -> None:
     with pytest.raises(GlgptError, match="is not a folder's address"):
-        export(goldens / "one-f16", tmp_path / "out", site=site)
+        export(goldens / "one-f16", tmp_path / "out", ExportOptions(site=site))
 
 
 def test_the_page_has_the_name_that_it_is_given(goldens: Path, tmp_path: Path) -> None:
-    assert export(goldens / "one-f16", tmp_path / "out", name="My model")["model"] == "My model"
+    assert export(goldens / "one-f16", tmp_path / "out", ExportOptions(name="My model"))["model"] == "My model"
     command = ["export", "--model", str(goldens / "one-f16"), "--name", "Ours", "--out", str(tmp_path / "out")]
     assert main(command) == 0
     assert json.loads((tmp_path / "out/manifest.json").read_text())["model"] == "Ours"
@@ -197,9 +199,9 @@ def test_the_page_has_the_name_that_it_is_given(goldens: Path, tmp_path: Path) -
 
 def test_a_page_names_its_source(goldens: Path, tmp_path: Path) -> None:
     source = "https://example.org/glgpt?tab=readme"
-    assert export(goldens / "one-f16", tmp_path / "out", source=source)["source"] == source
+    assert export(goldens / "one-f16", tmp_path / "out", ExportOptions(source=source))["source"] == source
     with pytest.raises(GlgptError, match="--source javascript:alert\\(1\\) is not a web address"):
-        export(goldens / "one-f16", tmp_path / "out", source="javascript:alert(1)")
+        export(goldens / "one-f16", tmp_path / "out", ExportOptions(source="javascript:alert(1)"))
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path: Path) -> None:
@@ -237,7 +239,7 @@ def test_a_failed_export_changes_nothing(goldens: Path, tmp_path: Path, monkeypa
 
 def test_a_single_file_holds_everything(goldens: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    manifest = export(goldens / "one-f16", out, single_file=True)
+    manifest = export(goldens / "one-f16", out, ExportOptions(single_file=True))
     text = out.read_text()
     assert not re.search(r'(?:src|href)="(?!data:)', text)
     assert "'<\\/script>'" in text and "margin: 0" in text
@@ -251,7 +253,7 @@ def test_a_single_file_holds_everything(goldens: Path, tmp_path: Path) -> None:
 
 
 def test_a_single_file_allows_its_own_scripts_and_styles_alone(goldens: Path, tmp_path: Path, viewer: Path) -> None:
-    export(goldens / "one-f16", tmp_path / "page.html", single_file=True)
+    export(goldens / "one-f16", tmp_path / "page.html", ExportOptions(single_file=True))
     text = (tmp_path / "page.html").read_text()
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
     assert policy
@@ -267,12 +269,12 @@ def test_a_single_file_allows_its_own_scripts_and_styles_alone(goldens: Path, tm
     index = viewer / "index.html"
     index.write_text(index.read_text().replace("Content-Security-Policy", "X-Policy"))
     with pytest.raises(GlgptError, match="Content-Security-Policy"):
-        export(goldens / "one-f16", tmp_path / "other.html", single_file=True)
+        export(goldens / "one-f16", tmp_path / "other.html", ExportOptions(single_file=True))
 
 
 def test_a_module_comes_without_a_page_and_missing_folders_are_made(goldens: Path, tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
-    manifest = export(goldens / "one-f16", out, embed=True)
+    manifest = export(goldens / "one-f16", out, ExportOptions(embed=True))
     files = {*manifest["files"], *(shard["file"] for shard in manifest["shards"])}
     assert set(tree(out)) == files | {"manifest.json", "glgpt.js", "glgpt.d.ts", "index.html"}
     export(goldens / "one-f16", out)  # it counts as an earlier export
@@ -283,7 +285,7 @@ def test_a_shorter_context_has_smaller_caches(goldens: Path, tmp_path: Path) -> 
     """Checks that the page's caches, limits and reference run use the shorter context, not the model's."""
     found = {}
     for context in (None, 12):
-        manifest = export(goldens / "dhead3-relu", tmp_path / "out", context=context)
+        manifest = export(goldens / "dhead3-relu", tmp_path / "out", ExportOptions(context=context))
         program = Program.from_json((tmp_path / "out" / manifest["recordings"][0]["generate"]).read_text())
         cache = program.views["h.0.attn.k"]
         found[manifest["config"]["n_positions"]] = cache.rows, manifest["shards"][0]["bytes"]
@@ -295,20 +297,20 @@ def test_a_shorter_context_has_smaller_caches(goldens: Path, tmp_path: Path) -> 
     )  # unused positions are not exported
     for context, what in ((0, "context is 0"), (whole + 1, f"beyond the {whole} positions of the model")):
         with pytest.raises(GlgptError, match=what):
-            export(goldens / "dhead3-relu", tmp_path / "out", context=context)
+            export(goldens / "dhead3-relu", tmp_path / "out", ExportOptions(context=context))
 
 
 def test_bad_input_is_refused(goldens: Path, tmp_path: Path) -> None:
     with pytest.raises(GlgptError, match=r"\.html"):
-        export(goldens / "one-f16", tmp_path / "out", single_file=True)
+        export(goldens / "one-f16", tmp_path / "out", ExportOptions(single_file=True))
     with pytest.raises(GlgptError, match="is a file"):
         export(goldens / "one-f16", tmp_path / "dist" / "index.html" / "b")
     with pytest.raises(GlgptError, match="cannot be combined"):
-        export(goldens / "one-f16", tmp_path / "a.html", single_file=True, embed=True)
+        export(goldens / "one-f16", tmp_path / "a.html", ExportOptions(single_file=True, embed=True))
     with pytest.raises(GlgptError, match="shard size"):
-        export(goldens / "one-f16", tmp_path / "out", shard_size=10)
+        export(goldens / "one-f16", tmp_path / "out", ExportOptions(shard_size=10))
     with pytest.raises(GlgptError, match="dtype"):
-        export(goldens / "one-f16", tmp_path / "out", "f8")
+        export(goldens / "one-f16", tmp_path / "out", ExportOptions("f8"))
     for schema in ("program", "manifest", "tokenizer", "reference"):
         with pytest.raises(GlgptError, match=rf"{schema}\.json.*required"):
             validate(schema, {"schema": 1}, f"{schema}.json")
@@ -332,7 +334,7 @@ def test_a_context_beyond_a_browser_is_refused_before_any_work(
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     monkeypatch.setattr(module, "LanguageModel", Mock(side_effect=AssertionError("the model was loaded")))
     with pytest.raises(GlgptError, match=r"a context of 5000 is beyond the 4096 positions that a texture .* --context"):
-        export(folder, tmp_path / "out", context=5000)
+        export(folder, tmp_path / "out", ExportOptions(context=5000))
     monkeypatch.undo()
     monkeypatch.setattr(module, "built_page", lambda: tmp_path / "dist")
     assert main(["export", "--model", str(folder), "--out", str(tmp_path / "out"), "--device", "software"]) == 0
@@ -351,10 +353,10 @@ def test_an_export_deletes_nothing_that_none_wrote(goldens: Path, tmp_path: Path
     assert (tmp_path / "page/CNAME").read_text() == "example.org"
     (tmp_path / "note.html").write_text("mine")
     with pytest.raises(GlgptError, match="is not an earlier export"):
-        export(goldens / "one-f16", tmp_path / "note.html", single_file=True)
+        export(goldens / "one-f16", tmp_path / "note.html", ExportOptions(single_file=True))
     assert (tmp_path / "note.html").read_text() == "mine"
     for _ in range(2):
-        export(goldens / "one-f16", tmp_path / "one.html", single_file=True)
+        export(goldens / "one-f16", tmp_path / "one.html", ExportOptions(single_file=True))
 
 
 def test_the_reference_run_has_caches_of_its_length(goldens: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -372,5 +374,5 @@ def test_the_reference_run_has_caches_of_its_length(goldens: Path, tmp_path: Pat
     model = save_checkpoint(tmp_path / "model", config, random_weights(config))
     make_tokenizer("bytes", Text.of_string("a"), model)
     for prompt, positions in (("a", 8), ("a" * 5, 10), ("a" * 30, 32)):
-        manifest = export(model, tmp_path / "out", prompts=[prompt])
+        manifest = export(model, tmp_path / "out", ExportOptions(prompts=[prompt]))
         assert seen.pop() == positions and manifest["config"]["n_positions"] == 32

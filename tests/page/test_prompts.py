@@ -11,7 +11,7 @@ from reference import random_weights, save_checkpoint
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.models.gpt2.config import GPT2Config
-from glgpt.page.preview import count_in_words
+from glgpt.page.output.preview import count_in_words
 from glgpt.page.prompts import NEUTRAL, QUESTIONS, Prompts
 from glgpt.text.files import Text
 from glgpt.text.tokenizer_training import make_tokenizer

@@ -10,8 +10,8 @@ from reference import random_weights, save_checkpoint
 
 from glgpt.inference.model import LanguageModel
 from glgpt.models.gpt2.config import GPT2Config
-from glgpt.page.export import validate
-from glgpt.page.files import reference_json
+from glgpt.page.output.files import reference_json
+from glgpt.page.output.schemas import validate
 
 
 def test_blocks_are_captured_together(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from glgpt.scoring import ngrams
 from glgpt.scoring.ngrams import baselines
 from glgpt.scoring.predictions import Predictions, chance, figures, predict_logits, targets_of
-from glgpt.scoring.samples import RUN, copies
+from glgpt.scoring.samples import MIN_COPY_CHARACTERS, copies
 from glgpt.scoring.task import answers, is_task, questions
 
 SMALL = st.text("ab ", max_size=60)
@@ -77,8 +77,8 @@ def test_copies_are_those_that_a_search_finds(sample: str, text: str) -> None:
     found = copies(sample, [text])
     runs = [sample[i:j] for i in range(len(sample)) for j in range(i + 1, len(sample) + 1)]
     assert found.longest_copy == max((len(run) for run in runs if run in text), default=0)
-    long = [run for run in runs if len(run) == RUN]
-    shares = [sample[i : i + RUN] in text for i in range(len(sample) - RUN + 1)]
+    long = [run for run in runs if len(run) == MIN_COPY_CHARACTERS]
+    shares = [sample[i : i + MIN_COPY_CHARACTERS] in text for i in range(len(sample) - MIN_COPY_CHARACTERS + 1)]
     assert found.copied_runs == (sum(shares) / len(long) if long else None)
     known, words = set(text.split()), sample.split()
     assert found.known_words == (sum(w in known for w in words) / len(words) if words else None)

@@ -572,7 +572,7 @@ def test_an_honest_server_of_that_kind_is_believed(folder: Path, hostile: Any) -
 def test_a_server_that_lies_is_told_by_a_sentence(
     folder: Path, hostile: Any, monkeypatch: pytest.MonkeyPatch, opened: dict[str, Any], answer: Any, payload: bytes
 ) -> None:
-    monkeypatch.setattr("glgpt.wire.client.RESENDS", 1)
+    monkeypatch.setattr("glgpt.wire.client.MAX_RESENDS", 1)
     with Checkpoint.open(folder) as checkpoint:
         about = {"shape": checkpoint.config.shape()} | opened
 

@@ -16,11 +16,13 @@ from tokenizer_layouts import LAYOUTS, layout
 
 from glgpt.cli import main
 from glgpt.errors import GlgptError
-from glgpt.text.runs import MOST_RUN, parts
+from glgpt.text.runs import MAX_RUN_CHARACTERS, parts
 from glgpt.text.splits import DIGITS, GPT2, LLAMA3
-from glgpt.text.token_ids import MOST_SPECIAL
+from glgpt.text.token_ids import MAX_SPECIAL_TOKENS
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.untrusted.patterns import checked_pattern
+
+TOO_MANY = range(MAX_SPECIAL_TOKENS + 1)
 
 
 def load(folder: Path, document: dict[str, Any]) -> Tokenizer:
@@ -62,7 +64,7 @@ def sequence(*steps: dict[str, Any]) -> dict[str, Any]:
         (layout("tinyllama", normalizer={"type": "Prepend", "prepend": "x" * 10**6}), "at most 64 characters"),
         (layout("qwen2", pre_tokenizer=regex("(a+)*b")), "repeats a group of varying length, at character 4"),
         (layout("qwen2", pre_tokenizer=regex("(?<x>a)")), "is not supported from character 0"),
-        (layout("gemma", added_tokens=[{"content": f"<{i}>"} for i in range(MOST_SPECIAL + 1)]), "at most 10000 items"),
+        (layout("gemma", added_tokens=[{"content": f"<{i}>"} for i in TOO_MANY]), "at most 10000 items"),
         (layout("gemma", added_tokens=[{"content": "x" * 257}]), "at most 256 characters"),
         # Other kinds are refused by name, and the supported ones are listed.
         (layout("tinyllama", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
@@ -184,7 +186,7 @@ def test_a_million_blanks_are_no_panic(tmp_path: Path, name: str) -> None:
     ours = load(tmp_path, layout(name))
     for text in (" " * 1_200_000, "x" + "\n" * 1_200_000 + "y", "\u3000\t" * 600_000 + "1"):
         assert ours.decode(ours.encode(text)) == text
-    text = "a" + " " * (MOST_RUN - 1) + "b"  # up to this length, the run is not divided
+    text = "a" + " " * (MAX_RUN_CHARACTERS - 1) + "b"  # up to this length, the run is not divided
     assert (
         ours.encode(text)
         == tokenizers.Tokenizer.from_str(json.dumps(layout(name))).encode(text, add_special_tokens=False).ids

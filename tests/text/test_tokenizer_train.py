@@ -20,7 +20,7 @@ from glgpt.checkpoint.opening import embedded_weights
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.text import bpe_process
-from glgpt.text.bpe_process import MOST_WORD
+from glgpt.text.bpe_process import MAX_WORD_BYTES
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.tokenizer_training import (
@@ -228,7 +228,9 @@ def test_a_long_run_of_one_character_is_learnt_from_in_parts(tmp_path: Path) -> 
     lines = (tmp_path / "long/merges.txt").read_text().splitlines()
     assert lines[1:6] == [f"{'Ġ' * n} {'Ġ' * n}" for n in (1, 2, 4, 8, 16)]
     train_bpe(
-        Text.of_string("to be " * 40 + " " * (1_000_000 % MOST_WORD + 1000 * MOST_WORD) + "x"), 266, tmp_path / "as"
+        Text.of_string("to be " * 40 + " " * (1_000_000 % MAX_WORD_BYTES + 1000 * MAX_WORD_BYTES) + "x"),
+        266,
+        tmp_path / "as",
     )
     assert identity(tmp_path / "as") == identity(tmp_path / "long")  # the same number of parts of the same length
 

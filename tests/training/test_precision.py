@@ -83,7 +83,7 @@ def test_an_overflow_takes_the_step_again_and_loses_none() -> None:
 
 def test_a_step_that_overflows_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if no scale fits and the results of earlier steps are lost, or the error does not say what to do."""
-    monkeypatch.setattr(loss_scale, "LEAST", ABSURD.value)
+    monkeypatch.setattr(loss_scale, "MIN_SCALE", ABSURD.value)
     batch = examples(config=TINY, context=4)
     with trainer(TINY, context=4, precision="f16") as t:
         t.step(*batch)
@@ -105,7 +105,7 @@ def test_the_scale_grows_after_good_steps_and_shrinks_after_an_overflow(monkeypa
         values.append(scale.value)
         scale = scale.after_step()
     assert values == [2.0**16] * 3 + [2.0**17] * 3 + [2.0**18]
-    assert LossScale(loss_scale.MOST, 2).after_step().value == loss_scale.MOST
+    assert LossScale(loss_scale.MAX_SCALE, 2).after_step().value == loss_scale.MAX_SCALE
 
 
 def test_resuming_is_bit_identical_in_halves(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_steps_count_after_a_loss_that_is_not_finite(behind: int) -> None:
 
 
 def test_results_of_good_steps_are_told_where_a_later_one_fits_no_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_scale, "LEAST", ABSURD.value)
+    monkeypatch.setattr(loss_scale, "MIN_SCALE", ABSURD.value)
     with trainer(TINY, context=4, precision="f16") as t:
         for i in range(3):
             t.loss_scale = ABSURD if i == 2 else LossScale()

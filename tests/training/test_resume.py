@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 import glgpt
 from glgpt.errors import GlgptError
-from glgpt.training.events import DivergedError, Step
+from glgpt.training.events import DivergedError, Step, TrainingCallbacks
 from glgpt.training.loss_scale import OverflowedError
 from glgpt.training.run_folder import RunFolder
 
@@ -42,7 +42,7 @@ def test_a_resumed_run_is_as_if_never_stopped(step: int) -> None:
         if at.step == step:
             signal.raise_signal(signal.SIGINT)
 
-    before = glgpt.train("play.txt", out="parts", on_step=stop, **SMALL, **OFTEN)
+    before = glgpt.train("play.txt", out="parts", callbacks=TrainingCallbacks(on_step=stop), **SMALL, **OFTEN)
     assert before.interrupted and step <= before.step <= step + 1 + fake_trainer.LATE
     after = glgpt.train(resume="parts")
     assert (after.step, after.interrupted) == (40, False)
@@ -174,7 +174,12 @@ def test_the_speed_is_right_from_the_second_step_on(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(fake_trainer, "SECONDS", 0.02)
     monkeypatch.setattr(fake_trainer, "BEGUN", begun := [])
     seen: list[Step] = []
-    glgpt.train("play.txt", out="run", on_step=seen.append, **(SMALL | {"steps": steps, "save_every": 0}))
+    glgpt.train(
+        "play.txt",
+        out="run",
+        callbacks=TrainingCallbacks(on_step=seen.append),
+        **(SMALL | {"steps": steps, "save_every": 0}),
+    )
     taken = (begun[-1] - begun[0]) / (steps - 1)  # at least 0.02 s; more on a busy machine
     assert seen[-1].tokens_per_s > 4 * 16 / taken / 2
     assert all(step.tokens_per_s < 1.1 * 4 * 16 / 0.02 for step in seen)

@@ -16,7 +16,7 @@ import glgpt
 from glgpt.cli import main
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection.evaluate import evaluate
-from glgpt.training.events import DivergedError, Step
+from glgpt.training.events import DivergedError, Step, TrainingCallbacks
 
 PLAY = (Path(__file__).parents[1] / "data/shakespeare-validation.txt").read_text()
 SMALL: dict[str, Any] = {
@@ -38,7 +38,7 @@ def test_a_run_is_resumed_to_the_same_bits_and_loads_as_a_model(
             signal.raise_signal(signal.SIGINT)
 
     whole = glgpt.train("play.txt", out="whole", **SMALL)
-    parts = glgpt.train("play.txt", out="parts", on_step=stop, **SMALL)
+    parts = glgpt.train("play.txt", out="parts", callbacks=TrainingCallbacks(on_step=stop), **SMALL)
     assert parts.interrupted and 3 <= parts.step < 12
     parts = glgpt.train(resume="parts")
     assert (whole.step, whole.loss, whole.validation_loss) == (parts.step, parts.loss, parts.validation_loss)

@@ -18,7 +18,7 @@ import glgpt
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.text.tokenizer import load_tokenizer
-from glgpt.training.events import Start, Step
+from glgpt.training.events import Start, Step, TrainingCallbacks
 
 
 def refused(why: str, *files: str, **options: Any) -> None:
@@ -68,7 +68,9 @@ def test_every_step_has_its_own_learning_rate(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_validation_loss_is_that_of_the_fixed_windows() -> None:
     seen: list[Step] = []
-    glgpt.train("play.txt", out="run", on_step=seen.append, **SMALL, **(OFTEN | {"eval_tokens": 0}))
+    glgpt.train(
+        "play.txt", out="run", callbacks=TrainingCallbacks(on_step=seen.append), **SMALL, **(OFTEN | {"eval_tokens": 0})
+    )
     trainer = fake_trainer.Trainer.load("run", batch=4)
     validation = np.frombuffer(PLAY[int(len(PLAY) * 0.9) :].encode(), np.uint8)
     whole = (len(validation) - 1) // 16 * 16
@@ -90,16 +92,18 @@ def test_bits_a_byte_count_the_bytes_of_tokens() -> None:
     assert done.bits_per_byte == pytest.approx(done.validation_loss * whole / size / math.log(2), rel=1e-9)
 
 
-def test_hooks_tell_what_happens() -> None:
+def test_callbacks_are_called_at_every_event() -> None:
     told: list[tuple[str, Any]] = []
     glgpt.train(
         text=PLAY[::-1],
         out="run",
-        on_start=lambda start: told.append(("start", start)),
-        on_step=lambda step: told.append(("step", step.step)),
-        on_sample=lambda step, text: told.append(("sample", (step, text))),
-        on_save=lambda step: told.append(("save", step)),
-        on_progress=lambda what, done, total: told.append((what, done / total)),
+        callbacks=TrainingCallbacks(
+            on_start=lambda start: told.append(("start", start)),
+            on_step=lambda step: told.append(("step", step.step)),
+            on_sample=lambda step, text: told.append(("sample", (step, text))),
+            on_save=lambda step: told.append(("save", step)),
+            on_progress=lambda what, done, total: told.append((what, done / total)),
+        ),
         **SMALL,
         **OFTEN,
     )

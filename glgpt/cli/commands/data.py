@@ -13,7 +13,7 @@ from glgpt.cli.progress import progress
 from glgpt.data.books import BOOKS
 from glgpt.data.bundled import SETS, bundled
 from glgpt.data.cleaning import STEPS, clean
-from glgpt.data.fetching import MIRROR, MOST, TIME_LIMIT_S, fetch
+from glgpt.data.fetching import MAX_TEXT_BYTES, MIRROR, TIME_LIMIT_S, fetch
 from glgpt.data.inspecting import inspect
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import written_whole
@@ -45,7 +45,9 @@ glgpt data fetch https://example.org/play.txt --out play.txt --encoding latin-1"
     c.add_argument("--out", required=True, metavar="FILE", help="file to write, as UTF-8")
     c.add_argument("--encoding", default="utf-8", metavar="NAME", help="encoding of the source (default utf-8)")
     c.add_argument("--mirror", default=MIRROR, metavar="URL", help=f"server to fetch books from (default {MIRROR})")
-    c.add_argument("--most", type=size, default=MOST, metavar="SIZE", help="maximum size of the text (default 1GiB)")
+    c.add_argument(
+        "--most", type=size, default=MAX_TEXT_BYTES, metavar="SIZE", help="maximum size of the text (default 1GiB)"
+    )
     text = "maximum time for all tries together (default: one hour)"
     c.add_argument("--timeout", type=above_zero, default=TIME_LIMIT_S, metavar="SECONDS", help=text)
     c = add(

@@ -88,6 +88,7 @@ def add_parser(sub: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """`glgpt export`."""
     from glgpt.page.export import export
+    from glgpt.page.export_options import ExportOptions
     from glgpt.page.reading import Reading
     from glgpt.page.training import OFFERED
 
@@ -98,21 +99,30 @@ def run(args: argparse.Namespace) -> int:
     if (args.books or args.fetch_from) and not args.train:
         raise GlgptError("--books and --fetch-from need --train: they are for the page's Train tab")
     out = quoted(args.out)
-    wanted = {"shard_size": args.shard_size, "single_file": args.single_file, "embed": args.embed}
-    wanted |= {"name": args.name, "prompts": args.prompt or ()}
-    wanted |= {"trained_on": args.trained_on, "site": args.site, "source": args.source}
-    wanted["train"] = (args.preset or OFFERED) if args.train else ()
-    wanted["precision"] = args.precision or "f32"
-    wanted["reading"] = Reading(args.books, args.fetch_from or ())
-    wanted["split"] = _split_page(args)
-    options = wanted | device_options(args)  # the page's context among them
-    options["dtype"] = args.dtype or ("f32" if args.model or wanted["split"] else "f16")  # servers store f32
+    device, split = device_options(args), _split_page(args)
+    dtype = device.pop("dtype") or ("f32" if args.model or split else "f16")  # servers store f32
+    options = ExportOptions(
+        dtype,
+        shard_size=args.shard_size,
+        single_file=args.single_file,
+        embed=args.embed,
+        name=args.name,
+        prompts=args.prompt or (),
+        train=(args.preset or OFFERED) if args.train else (),
+        precision=args.precision or "f32",
+        trained_on=args.trained_on,
+        reading=Reading(args.books, args.fetch_from or ()),
+        split=split,
+        site=args.site,
+        source=args.source,
+        context=device.pop("context"),
+    )
     with Phases("B") as phases:
         phases.begin("exporting")
-        manifest = export(args.model, args.out, progress=phases.show, phase=phases.begin, **options)
+        manifest = export(args.model, args.out, options, progress=phases.show, phase=phases.begin, **device)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
     results = {key: manifest[key] for key in ("model", "dtype")}
-    cost = check_format(args, options["dtype"])
+    cost = check_format(args, dtype)
     results |= {"kl": cost.kl} if cost else {}
     hint = f"open {out}" if args.single_file else f"view it with: glgpt serve {out}"
     report(

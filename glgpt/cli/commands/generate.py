@@ -27,8 +27,8 @@ from glgpt.cli.format_check import add_check_option, check_format
 from glgpt.cli.option_types import count, positive
 from glgpt.cli.progress import progress
 from glgpt.cli.split_options import add_client_options, render_split, split_traffic
+from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords
 from glgpt.inference.model import LanguageModel
-from glgpt.inference.sampling import Sampler
 from glgpt.system.files import named_errors
 
 START = "\n\n"  # the prompt if none is given; it is not printed
@@ -67,15 +67,13 @@ def add_parser(sub: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """`glgpt generate`."""
     text = prompt_text(args, default=START)
-    sampling = sampling_options(args)
-    Sampler(**sampling, seed=args.seed)  # raises for values out of range before the model loads
-    options = {"stop": args.stop, "eos": args.eos, **sampling}
+    sampling = sampling_options(args)  # raises for values out of range before the model loads
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text
         if args.samples > 1:
-            return _samples(args, model, ids, start, options)
-        generation = model.generate(ids, args.tokens, seed=args.seed, **options)
+            return _samples(args, model, ids, start, sampling)
+        generation = model.generate(ids, args.tokens, stop=args.stop, eos=args.eos, seed=args.seed, **sampling)
         check_format(args, args.dtype, model)
 
         def show(piece: str) -> None:
@@ -104,12 +102,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _samples(
-    args: argparse.Namespace, model: LanguageModel, ids: list[int], start: str, options: dict[str, Any]
+    args: argparse.Namespace, model: LanguageModel, ids: list[int], start: str, sampling: BatchSamplingKeywords
 ) -> int:
     """Generates several continuations of one prompt together; prints them in order, each when it is complete."""
     first = secrets.randbelow(2**32) if args.seed is None else args.seed
     seeds = range(first, first + args.samples)
-    runs = model.generate_batch([ids] * args.samples, args.tokens, seeds=seeds, **options)
+    ends = {"stop": args.stop, "eos": args.eos}
+    runs = model.generate_batch([ids] * args.samples, args.tokens, seeds=seeds, **ends, **sampling)
     check_format(args, args.dtype, model)
     begun = time.perf_counter()
     shown = "" if args.prompt is None and args.ids is None else start

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         check_new(args.out)
     try:
         with watcher() as watched:
-            done = train(args.files, **where, **watched.hooks(), **given)
+            done = train(args.files, **where, callbacks=watched.callbacks(), **given)
     except DivergedError as error:
         print(f"glgpt: error: {error}", file=sys.stderr)
         return DIVERGED

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
 from glgpt.errors import ArgumentError, written
 from glgpt.inference.arguments.checks import flag, integer, items
 from glgpt.program.formats import FORMATS
+from glgpt.tuning.kernel_selection import DeviceSettings
 from glgpt.wire import hidden
 
-DEVICE = ("device", "kernel", "fetch", "storage")
-SPLIT = ("blocks", "wire", "token", "speculate")  # options of a split model
-OPTIONS = (*DEVICE, "context", "max_texture_memory", "progress", "rest", "plan", *SPLIT)
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """Says where the blocks of a split model run, and how it talks to servers: see `LanguageModel.from_pretrained`."""
+
+    rest: str | None = None
+    plan: str | None = None
+    blocks: tuple[int, int] | None = None
+    wire: str = "f32"
+    token: str | None = None
+    speculate: bool = False
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> SplitOptions:
+        """Removes these options from keyword arguments and returns them."""
+        return cls(**{f.name: options.pop(f.name) for f in fields(cls) if f.name in options})
+
+
+DEVICE = tuple(f.name for f in fields(DeviceSettings))
+PLACES = ("rest", "plan")
+SPLIT = tuple(f.name for f in fields(SplitOptions) if f.name not in PLACES)  # these require one of PLACES
+OPTIONS = (*DEVICE, "context", "max_texture_memory", "progress", *PLACES, *SPLIT)
 
 
 def checked_options(name: Any, dtype: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +66,7 @@ def checked_options(name: Any, dtype: Any, options: Mapping[str, Any]) -> dict[s
 
 
 def _check_split(given: Mapping[str, Any]) -> None:
-    if not {"rest", "plan"} & set(given):
+    if not set(PLACES) & set(given):
         if unused := [option for option in SPLIT if option in given]:
             raise ArgumentError(f"{unused[0]} requires rest or plan, which say what runs on servers")
         return

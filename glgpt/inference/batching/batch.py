@@ -30,7 +30,7 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 
-SIZES = (1, 2, 4, ops.MOST_ROWS)  # numbers of texts that a step can be recorded for
+SIZES = (1, 2, 4, ops.MAX_ROWS)  # numbers of texts that a step can be recorded for
 ADOPTED = (128, 16)  # rows that one `adopt_N` pass copies from a prompt's caches
 SPARE = 256  # rows beyond what the texts need, since rows of ended texts fragment the caches
 
@@ -136,7 +136,7 @@ class SharedCaches(ABC, Generic[M]):
         self._texts: dict[M, None] = {}  # texts with rows, least recently used first
         self._sent: tuple[tuple[M, ...], Floats] = ((), np.zeros((0, 0), np.float32))  # texts and table last uploaded
         self._last = self._count = 0  # size of the last step's entry, and how many texts it ran
-        self._drawn = Readback(main, ("token",), ops.MOST_ROWS) if self.part.head else None
+        self._drawn = Readback(main, ("token",), ops.MAX_ROWS) if self.part.head else None
 
     # -- for subclasses -----------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class SharedCaches(ABC, Generic[M]):
     @property
     def room(self) -> int:
         """Rows of the shared caches that texts can still take, whatever the number of texts in a step."""
-        return self._heap.room() - ops.MOST_ROWS - ADOPTED[0]
+        return self._heap.room() - ops.MAX_ROWS - ADOPTED[0]
 
     @property
     def nbytes(self) -> int:

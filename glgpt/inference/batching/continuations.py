@@ -10,7 +10,7 @@ from glgpt.errors import GlgptError
 from glgpt.inference.batching.batch import SPARE, BatchDecoder, Text
 from glgpt.inference.generation import GenerationStats, StopText
 from glgpt.inference.sampling import NOT_FINITE, Sampler
-from glgpt.ops import MOST_ROWS
+from glgpt.ops import MAX_ROWS
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 
@@ -38,7 +38,7 @@ class Continuations:
         self.decoder, self.context, self.ends = decoder, context, ends
         self._waiting = deque(row for row in rows if not row.ended)
         self._live: list[Row] = []
-        needed = sorted(len(row.ids) + self._left(row) for row in self._waiting)[-MOST_ROWS:]
+        needed = sorted(len(row.ids) + self._left(row) for row in self._waiting)[-MAX_ROWS:]
         self._reserved = sum(needed) + SPARE
 
     def stream(self, row: Row, check: Callable[[], None]) -> Iterator[int]:
@@ -76,9 +76,9 @@ class Continuations:
     def _admit(self) -> bool:
         """Starts waiting prompts while places are free, equal prompts together; returns True if any were started."""
         admitted = False
-        while self._waiting and len(self._live) < MOST_ROWS:
+        while self._waiting and len(self._live) < MAX_ROWS:
             first = self._waiting[0]
-            same = [row for row in self._waiting if row.ids == first.ids][: MOST_ROWS - len(self._live)]
+            same = [row for row in self._waiting if row.ids == first.ids][: MAX_ROWS - len(self._live)]
             while same and not self._fits(same):
                 same.pop()
             if not same and self._live:

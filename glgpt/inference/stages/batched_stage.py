@@ -14,7 +14,7 @@ from glgpt.inference.batching.batch import SPARE, Member, SharedCaches
 from glgpt.inference.chunks import Rows
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 from glgpt.inference.stages.stage import Answer, Stage, sampler_of, weighed
-from glgpt.ops import MOST_ROWS
+from glgpt.ops import MAX_ROWS
 from glgpt.wire.messages import Ask
 
 
@@ -72,7 +72,7 @@ class BatchedStage(SharedCaches[SessionCache]):
     @property
     def rows(self) -> int:
         """Number of rows of the shared caches once they are allocated."""
-        return min(self.most_rows, min(self.texts, MOST_ROWS) * self.config.context + SPARE)
+        return min(self.most_rows, min(self.texts, MAX_ROWS) * self.config.context + SPARE)
 
     @property
     def shared_bytes(self) -> int:

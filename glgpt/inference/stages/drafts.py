@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-LONGEST, SHORTEST = 6, 2  # tokens of the text's end to search for earlier in it
+MAX_SUFFIX, MIN_SUFFIX = 6, 2  # tokens of the text's end to search for earlier in it
 
 
 def draft(ids: Sequence[int], most: int) -> list[int]:
@@ -13,7 +13,7 @@ def draft(ids: Sequence[int], most: int) -> list[int]:
     Longer endings are tried first, since what followed them is likelier to follow again.
     """
     text = list(ids)
-    for n in range(min(LONGEST, len(text) - 1), SHORTEST - 1, -1):
+    for n in range(min(MAX_SUFFIX, len(text) - 1), MIN_SUFFIX - 1, -1):
         ending = text[-n:]
         for at in range(len(text) - n - 1, -1, -1):
             if text[at : at + n] == ending:

@@ -15,7 +15,7 @@ from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
-from glgpt.inference.arguments.loading import checked_options
+from glgpt.inference.arguments.loading import SplitOptions, checked_options
 from glgpt.inference.arguments.names import Names
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.edits import Edits
@@ -58,12 +58,7 @@ class SplitLanguageModel(LanguageModel):
         tokenizer: Tokenizer | None = None,
         dtype: str = "f32",
         *,
-        blocks: tuple[int, int] | None = None,
-        rest: str | None = None,
-        plan: str | None = None,
-        wire: str = "f32",
-        token: str | None = None,
-        speculate: bool = False,
+        split: SplitOptions,
         context: int | None = None,
         **options: Any,
     ) -> None:
@@ -78,23 +73,26 @@ class SplitLanguageModel(LanguageModel):
 
         def remote(url: str, part: Part | None = None) -> RemoteStage:
             wanted = str(part) if part else None
-            self._connections.append(Connection(url, token=token, wire=wire, model=digest, part=wanted))
-            return RemoteStage(self._connections[-1], self.config, wire)
+            self._connections.append(Connection(url, token=split.token, wire=split.wire, model=digest, part=wanted))
+            return RemoteStage(self._connections[-1], self.config, split.wire)
 
         try:
             places: list[tuple[Part, RemoteStage | None]]
-            if plan is not None:
-                parsed = [(Part.parse(part, self.config), place) for part, place in parse_plan(plan)]
+            if split.plan is not None:
+                parsed = [(Part.parse(part, self.config), place) for part, place in parse_plan(split.plan)]
                 checked_chain([part for part, _ in parsed], self.config)
                 places = [(part, None if place == HERE else remote(place, part)) for part, place in parsed]
             else:
-                places = _around(remote(str(rest), _rest_of(blocks, self.config)), blocks, self.config)
+                server = remote(str(split.rest), _rest_of(split.blocks, self.config))
+                places = _around(server, split.blocks, self.config)
             context = _shared_context([stage for _, stage in places if stage], context)
             for part, stage in places:
                 self._stages.append(stage or Local(Stage.load(checkpoint, part, dtype, context=context, **options)))
             self.max_context = min(context or self.config.n_positions, *(s.context for s in self._stages))
             self.config = self.config.with_context(self.max_context)
-            self.decoder = Pipeline(self._stages, self.context, self._sizes(), self._check_open, speculate=speculate)
+            self.decoder = Pipeline(
+                self._stages, self.context, self._sizes(), self._check_open, speculate=split.speculate
+            )
         except BaseException:
             self.close()
             raise
@@ -110,7 +108,8 @@ class SplitLanguageModel(LanguageModel):
             raise ArgumentError("a split model needs rest or plan, which say what runs on servers")
         with Checkpoint.open(name_or_path) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
-            return cls(checkpoint, tokenizer, dtype, **options)
+            split = SplitOptions.taken_from(options)
+            return cls(checkpoint, tokenizer, dtype, split=split, **options)
 
     def _sizes(self) -> tuple[int, ...]:
         """Returns the chunk sizes to send: those of the local stages, or else of the first server."""

@@ -16,10 +16,10 @@ from glgpt.inference.sampling import Sampler, draw_seed
 from glgpt.inference.stages.drafts import draft
 from glgpt.inference.stages.remote import RemoteStage
 from glgpt.inference.stages.stage import Answer, Stage
-from glgpt.wire.client import REPLAYS, ForgottenError
-from glgpt.wire.messages import MAX_COUNT, MOST_GUESSES, Ask
+from glgpt.wire.client import MAX_REPLAYS, ForgottenError
+from glgpt.wire.messages import MAX_COUNT, MAX_GUESSES, Ask
 
-UNDER_WAY = 4  # maximum unanswered chunks of a server
+MAX_PENDING = 4  # maximum unanswered chunks of a server
 
 
 @dataclass
@@ -115,9 +115,9 @@ class Pipeline:
     def _next(self, ids: list[int], wanted: int, sampler: Sampler, draw: int) -> list[int]:
         """Returns the token after `ids`, and the following ones whose guesses were right."""
         pos = len(ids) - 1
-        room = min(MOST_GUESSES, wanted - 1, self.context - len(ids))
+        room = min(MAX_GUESSES, wanted - 1, self.context - len(ids))
         guesses: list[int] = []
-        if self.speculate and room > 0 and pos + MOST_GUESSES < self.context and self.held == pos:
+        if self.speculate and room > 0 and pos + MAX_GUESSES < self.context and self.held == pos:
             guesses = draft(ids, room)
         if sampler.adjusts:
             raise GlgptError("a split model does not support repetition penalty or logit bias; load it unsplit")
@@ -144,14 +144,14 @@ class Pipeline:
             if stage.pending:  # an interrupt or an error left untaken answers
                 stage.abandon()
                 self.held = 0
-        for _ in range(REPLAYS):
+        for _ in range(MAX_REPLAYS):
             try:
                 return self._run(ids, ask)
             except ForgottenError as lost:
                 self.held = min(self.held, lost.held, len(ids) - 1)
                 self._drain()
         raise GlgptError(
-            f"a server lost the text {REPLAYS} times while reading it; check the network and the server's log"
+            f"a server lost the text {MAX_REPLAYS} times while reading it; check the network and the server's log"
         )
 
     def _drain(self) -> None:
@@ -175,7 +175,7 @@ class Pipeline:
         def feed(at: int, pos: int, x: Rows, request: Ask | None) -> None:
             if at == len(self.stages):
                 return
-            while self.stages[at].pending >= UNDER_WAY:
+            while self.stages[at].pending >= MAX_PENDING:
                 collect(at)
             self.stages[at].submit(pos, x, request)
             under[at].append((pos, request))

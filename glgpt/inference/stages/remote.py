@@ -14,7 +14,7 @@ from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.wire import hidden
-from glgpt.wire.client import REPLAYS, Connection, ForgottenError
+from glgpt.wire.client import MAX_REPLAYS, Connection, ForgottenError
 from glgpt.wire.messages import Ask, Looked, Stepped
 
 
@@ -86,13 +86,13 @@ class RemoteStage:
         """Returns hidden states (with the head: logits) of all rows, and these activations in natural shapes."""
         if self.pending:  # left by an interrupted text
             self.abandon()
-        for _ in range(REPLAYS):
+        for _ in range(MAX_REPLAYS):
             self.connection.look(len(x), names, self._bytes(x))
             with contextlib.suppress(ForgottenError):  # a `look` does not depend on the session
                 said, payload = self.connection.take()
                 break
         else:
-            raise GlgptError(f"{self.connection.url} lost the session {REPLAYS} times")
+            raise GlgptError(f"{self.connection.url} lost the session {MAX_REPLAYS} times")
         if not isinstance(said, Looked) or len(payload) % 4:
             raise GlgptError(f"{self.connection.url} answered `look` with `{said.op}` of {len(payload)} bytes")
         arrays: dict[str, Floats] = {}

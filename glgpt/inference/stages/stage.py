@@ -11,6 +11,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference import programs
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.capture import Captures
 from glgpt.inference.chunks import Rows, plan, upload_hidden, upload_ids, upload_token
 from glgpt.inference.sampling import NOT_FINITE, Sampler
@@ -213,7 +214,8 @@ class Stage:
 
 def sampler_of(ask: Ask) -> Sampler:
     """Returns a sampler with the requested settings."""
-    return Sampler(ask.temperature, ask.top_k, ask.top_p, ask.seed, ask.min_p)
+    settings = {name: getattr(ask, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
+    return Sampler(SamplingOptions(**settings))
 
 
 def weighed(logits: Floats, sampler: Sampler, token: int, count: int) -> list[tuple[int, float, float]]:

@@ -48,7 +48,7 @@ class GPT2Network(Network):
         for heads in (q, key, v):
             self.keep(heads)
         p = self.drop(self.pattern(q, key, i, t, normed.tiles[0]), 3 * i + 1)  # (t n_head, keys)
-        z = self.keep(ops.attend(rec, p, v, t, n_head, h + "attn.z", self.dtype, n))  # (t, C)
+        z = self.keep(ops.attend(rec, p, v, ops.AttentionRows(t, n_head, batch=n), h + "attn.z", self.dtype))  # (t, C)
         x = self.add_linear(x, z, h + "attn.c_proj", h + "attn.out", h + "resid_mid", 3 * i + 2)
         m = self.keep(self.norm(x, h + "ln_2", normed))
         m = self.hidden(m, h)  # (t, d_inner)

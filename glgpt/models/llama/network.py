@@ -52,7 +52,9 @@ class LlamaNetwork(Network):
             ops.rotary(rec, y, heads, c.d_head, frequencies, f"{h}attn.{name}", n)
             self.keep(heads)
         p = self.drop(self.pattern(q, k, i, t, normed.tiles[0]), 3 * i + 1)
-        z = self.keep(ops.attend(rec, p, v, t, c.n_head, h + "attn.z", self.dtype, n, group=self.group))
+        z = self.keep(
+            ops.attend(rec, p, v, ops.AttentionRows(t, c.n_head, batch=n), h + "attn.z", self.dtype, self.group)
+        )
         x = self.add_linear(x, z, layer + "self_attn.o_proj", h + "attn.out", h + "resid_mid", 3 * i + 2)
         m = self.gated(self.keep(self.norm(x, h + "ln_2", normed)), h, layer)  # (t, n_inner)
         return self.add_linear(x, m, layer + "mlp.down_proj", h + "mlp.out", h + "resid_post", 3 * i + 3)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-MOST_CHARACTERS = 10_000
-MOST_REPEATS = 3  # unbounded repeats in an alternative; each multiplies a failed match's steps by the text's length
-MOST_WAYS = 1000  # in which an alternative can match, apart from those repeats
+MAX_CHARACTERS = 10_000
+MAX_REPEATS = 3  # unbounded repeats in an alternative; each multiplies a failed match's steps by the text's length
+MAX_WAYS = 1000  # ways in which an alternative can match, apart from those repeats
 _CLASS = r"\[(?:[^\[\]\\]|\\.|\[(?:[^\[\]\\]|\\.)*\])+\]"
 _TOKEN = re.compile(
     r"(?P<atom>\\[pP]\{\^?\w{1,40}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\[dDwWsSrntbBAzZhH]|\\[^\w\s]|\\ "
@@ -26,8 +26,8 @@ def checked_pattern(pattern: str) -> str:
     A group may be repeated only if it contains no other group and always matches the same length: `(?:\\d{3})*`, but
     not `(a+)*` or `(a|ab)*`. Back-references, calls, conditions and named groups are not supported.
     """
-    if len(pattern) > MOST_CHARACTERS:
-        raise ValueError(f"the regular expression has {len(pattern):,} characters; the limit is {MOST_CHARACTERS:,}")
+    if len(pattern) > MAX_CHARACTERS:
+        raise ValueError(f"the regular expression has {len(pattern):,} characters; the limit is {MAX_CHARACTERS:,}")
     at, seen = 0, _Seen()
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
@@ -98,6 +98,6 @@ class _Seen:
             self.groups[-1].plain = False
 
     def _excess(self) -> str:
-        if self.repeats > MOST_REPEATS:
-            return f"has more than {MOST_REPEATS} unbounded repeats in one alternative"
-        return f"can match in more than {MOST_WAYS:,} ways" if self.ways > MOST_WAYS else ""
+        if self.repeats > MAX_REPEATS:
+            return f"has more than {MAX_REPEATS} unbounded repeats in one alternative"
+        return f"can match in more than {MAX_WAYS:,} ways" if self.ways > MAX_WAYS else ""

@@ -17,12 +17,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from glgpt.errors import FileError, quoted
 from glgpt.system.files import read_json
-from glgpt.text.token_ids import MOST_IDS, MOST_MERGES, MOST_SPECIAL, added_ids, checked_ids
+from glgpt.text.token_ids import MAX_IDS, MAX_MERGES, MAX_SPECIAL_TOKENS, added_ids, checked_ids
 from glgpt.text.untrusted.patterns import checked_pattern
 
-MOST_STEPS = 16  # steps of a sequence
-MOST_GROWTH = 8  # characters to which a normalizer's replacements may expand one character
-_Id = Annotated[int, Field(ge=0, lt=MOST_IDS)]
+MAX_STEPS = 16  # steps of a sequence
+MAX_GROWTH = 8  # characters to which a normalizer's replacements may expand one character
+_Id = Annotated[int, Field(ge=0, lt=MAX_IDS)]
 _Token = Annotated[str, Field(max_length=256)]
 _Short = Annotated[str, Field(max_length=64)]
 _Flag = Annotated[bool, BeforeValidator(lambda value: value or False)]  # null means false
@@ -94,7 +94,7 @@ _Normalizer = Annotated[_Unicode | _Strip | _Prepend | _Replace | ByteLevel, Fie
 
 class _Normalizers(_Part):
     type: Literal["Sequence"]
-    steps: Annotated[list[_Normalizer], Field(max_length=MOST_STEPS, alias="normalizers")]
+    steps: Annotated[list[_Normalizer], Field(max_length=MAX_STEPS, alias="normalizers")]
 
 
 # Pre-tokenizers
@@ -130,7 +130,7 @@ _PreTokenizer = Annotated[
 
 class _PreTokenizers(_Part):
     type: Literal["Sequence"]
-    steps: Annotated[list[_PreTokenizer], Field(max_length=MOST_STEPS, alias="pretokenizers")]
+    steps: Annotated[list[_PreTokenizer], Field(max_length=MAX_STEPS, alias="pretokenizers")]
 
 
 # Post-processors
@@ -197,7 +197,7 @@ _PostProcessor = Annotated[ByteLevel | _Template | _Pair, Field(discriminator="t
 
 class _PostProcessors(_Part):
     type: Literal["Sequence"]
-    steps: Annotated[list[_PostProcessor], Field(max_length=MOST_STEPS, alias="processors")]
+    steps: Annotated[list[_PostProcessor], Field(max_length=MAX_STEPS, alias="processors")]
 
 
 # Decoders
@@ -218,7 +218,7 @@ _Decoder = Annotated[ByteLevel | Metaspace | _Bytes | _Back, Field(discriminator
 
 class _Decoders(_Part):
     type: Literal["Sequence"]
-    steps: Annotated[list[_Decoder], Field(max_length=MOST_STEPS, alias="decoders")]
+    steps: Annotated[list[_Decoder], Field(max_length=MAX_STEPS, alias="decoders")]
 
 
 # The whole
@@ -238,7 +238,7 @@ class Added(_Part):
 class _Bpe(_Part):
     type: Literal["BPE"] = "BPE"
     vocab: dict[str, Any]
-    merges: Annotated[list[Any], Field(max_length=MOST_MERGES)]
+    merges: Annotated[list[Any], Field(max_length=MAX_MERGES)]
     unk_token: str | None = None
     continuing_subword_prefix: Literal["", None] = None
     end_of_word_suffix: Literal["", None] = None
@@ -250,7 +250,7 @@ class _Bpe(_Part):
 class _Whole(_Part):
     model: _Bpe
     added_tokens: Annotated[
-        list[Added], Field(max_length=MOST_SPECIAL), BeforeValidator(lambda value: value or [])
+        list[Added], Field(max_length=MAX_SPECIAL_TOKENS), BeforeValidator(lambda value: value or [])
     ] = []
     normalizer: Annotated[_Normalizers | _Normalizer, Field(discriminator="type")] | None = None
     pre_tokenizer: Annotated[_PreTokenizers | _PreTokenizer, Field(discriminator="type")] | None = None
@@ -261,8 +261,8 @@ class _Whole(_Part):
     @classmethod
     def _bounded(cls, normalizer: _Part | None) -> _Part | None:
         growth = math.prod(max(1.0, step.growth()) for step in steps(normalizer) if isinstance(step, _Replace))
-        if growth > MOST_GROWTH:
-            raise ValueError(f"the replacements expand one character to more than {MOST_GROWTH}")
+        if growth > MAX_GROWTH:
+            raise ValueError(f"the replacements expand one character to more than {MAX_GROWTH}")
         return normalizer
 
     @field_validator("post_processor")

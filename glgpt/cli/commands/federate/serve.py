@@ -128,7 +128,7 @@ def _session(args: argparse.Namespace) -> Any:
     """Returns the session in `--out`, or begins a new one."""
     from glgpt.federation.serve import Terms, begin
     from glgpt.federation.session import Files
-    from glgpt.training.events import Hooks
+    from glgpt.training.events import TrainingCallbacks
     from glgpt.training.run_folder import RECORD
 
     files = Files(Path(args.out))
@@ -148,7 +148,7 @@ def _session(args: argparse.Namespace) -> Any:
     given["eval_tokens"] = EVAL_TOKENS if args.eval_tokens is None else args.eval_tokens
     given = {name: value for name, value in given.items() if value is not None}
     with progress("preparing the run", "B") as show:
-        hooks = Hooks(on_progress=(lambda _, done, total: show(done, total)) if show else None)
+        hooks = TrainingCallbacks(on_progress=(lambda _, done, total: show(done, total)) if show else None)
         preset = None if args.init else args.preset or "nano"
         return begin(args.files, args.out, terms, preset, args.init, given, hooks)
 

@@ -19,7 +19,7 @@ from glgpt.plots.strip import HEIGHT, WIDTH, Word, strip_picture
 from glgpt.system.network import is_web_address
 
 PICTURE = "preview.png"
-MOST_BLOCKS = 24  # that fit into the width of the picture
+MAX_BLOCKS = 24  # blocks that fit into the width of the picture
 OTHERS = 5  # most likely tokens that it shows
 
 
@@ -87,7 +87,7 @@ def _picture(model: LanguageModel, path: Path, about: str, prompts: Prompts) -> 
     ids = prompts.ids(shown) if shown else list(range(min(8, config.vocab_size)))
     ids = ids[-config.n_positions :]
     text = f"“{shown.strip().split(chr(10))[-1]}” …" if shown else ""
-    blocks = sorted({round(i) for i in np.linspace(0, config.n_layer - 1, min(config.n_layer, MOST_BLOCKS))})
+    blocks = sorted({round(i) for i in np.linspace(0, config.n_layer - 1, min(config.n_layer, MAX_BLOCKS))})
     cells = [stages(config, i) for i in blocks]
     logits, found = model.run_with_cache(ids, [EMBED, *(n for block in cells for stage in block for n in stage.names)])
     last = len(ids) - 1

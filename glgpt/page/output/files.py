@@ -21,8 +21,8 @@ from glgpt.text.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
 REFERENCE_TOKENS = 48
-REFERENCE_PROMPT = 64  # maximum tokens: all activations of all of them are in memory at once
-LOGIT_VALUES = 1 << 18  # maximum logits that a reference stores; if there are more, only the last token's
+MAX_REFERENCE_PROMPT = 64  # maximum tokens: all activations of all of them are in memory at once
+MAX_LOGIT_VALUES = 1 << 18  # maximum logits that a reference stores; if there are more, only the last token's
 
 
 class Shards:
@@ -107,14 +107,14 @@ def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[s
     """
     config = model.config
     if prompt:
-        ids = prompt[: max(1, min(REFERENCE_PROMPT, config.n_positions // 2))]
+        ids = prompt[: max(1, min(MAX_REFERENCE_PROMPT, config.n_positions // 2))]
     else:
         ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
     greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
     # Captured all at once, as in a page: activations that are not captured are fused, which changes f16 rounding.
     logits, found = model.run_with_cache(ids, names)
     model.release_captures()
-    first = 0 if logits.size <= LOGIT_VALUES else len(ids) - 1
+    first = 0 if logits.size <= MAX_LOGIT_VALUES else len(ids) - 1
     return {
         "schema": 2,
         "prompt": model.tokenizer.decode(ids) if model.tokenizer else None,

@@ -1,0 +1,74 @@
+"""The options of an export, checked before any work begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from glgpt.errors import GlgptError
+from glgpt.page.output.preview import checked_site, checked_source
+from glgpt.page.reading import Reading
+from glgpt.page.split import SplitPage
+from glgpt.page.training import Size, check_sizes
+from glgpt.program.formats import FORMATS
+
+SHARD_SIZE = 24 << 20  # bytes
+MIN_SHARD_SIZE, MAX_SHARD_SIZE = 1 << 16, 100_000_000  # bytes; plain static hosts accept no larger files
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Says what an exported page contains.
+
+    Raises GlgptError for values out of range and options that exclude each other.
+
+    With `single_file` the page is one HTML file that opens from disk; with `embed`, a module `glgpt.js` for other
+    pages, and an example of its use, instead of a page.
+
+    `name` is the model's name in the page (default: `Checkpoint.name`). The page opens with the first of `prompts` and
+    offers all of them (default: those of the model's `page.json`, else neutral ones); an instruct model gets them in
+    its chat format. `trained_on` describes the training text in a few words (default: that of `page.json`).
+
+    `train` lists the presets, or other sizes, that the page can train in `precision`. `reading` are the sources of
+    texts for training (default: the books of `data.books`).
+
+    With `split`, a server runs some of the blocks; the page holds the others, or all.
+
+    `site` is the address at which the page will be published, for the preview picture of links. `source` is the
+    address of its source code, to which the page links.
+
+    `context` is the page's context length in tokens (default: the model's, at most 2,048). The caches hold keys,
+    values and queries of each position, so a shorter context takes less memory.
+    """
+
+    dtype: str = "f32"
+    shard_size: int = SHARD_SIZE  # maximum bytes of a file of weights
+    single_file: bool = False
+    embed: bool = False
+    name: str | None = None
+    prompts: Sequence[str] = ()
+    train: Sequence[str | Size] = ()
+    precision: str = "f32"
+    trained_on: str | None = None
+    reading: Reading | None = None
+    split: SplitPage | None = None
+    site: str | None = None
+    source: str | None = None
+    context: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the options and normalizes addresses."""
+        if self.single_file and self.embed:
+            raise GlgptError("--single-file and --embed cannot be combined: a module is a folder")
+        if self.split and (self.single_file or self.embed or self.train):
+            what = "--split" if self.split.blocks else "--server"
+            raise GlgptError(f"{what} cannot be combined with --single-file, --embed or --train")
+        if self.site is not None:
+            object.__setattr__(self, "site", checked_site(self.site, self.single_file or self.embed))
+        if self.source is not None:
+            object.__setattr__(self, "source", checked_source(self.source))
+        if self.dtype not in FORMATS:
+            raise GlgptError(f"dtype {self.dtype!r} is not one of {', '.join(FORMATS)}")
+        if not MIN_SHARD_SIZE <= self.shard_size <= MAX_SHARD_SIZE:
+            raise GlgptError(f"shard size is {self.shard_size}; it must be between 64 KiB and 100 MB")
+        check_sizes(self.train)

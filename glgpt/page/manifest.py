@@ -1,0 +1,100 @@
+"""Builds manifest.json, which lists the files of an exported page and describes its model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from glgpt import ops
+from glgpt.checkpoint.end_of_text import end_of_text
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.gl.player import MAX_DRAW_FLOPS
+from glgpt.inference.capture import ONE_CAPTURED
+from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
+from glgpt.models.part import Part
+from glgpt.models.views import described, family_json
+from glgpt.page.export_options import ExportOptions
+from glgpt.page.output.schemas import validate
+from glgpt.page.programs import EDIT, SEVERAL
+from glgpt.page.prompts import Prompts
+from glgpt.tuning.kernel_selection import PANELS_PAY, STEADY
+
+SCHEMA = 3  # of manifest.json
+TUNING = {  # constants that the page shares with the desktop; `ahead`: maximum number of tokens in flight
+    "one_token": ONE_TOKEN,
+    "one_captured": ONE_CAPTURED,
+    "per_chunk": PER_CHUNK,
+    "panels_pay": PANELS_PAY,
+    "steady": STEADY,
+    "draw_flops": MAX_DRAW_FLOPS,
+    "ahead": 12,
+    "texts": SEVERAL,
+}
+
+
+def manifest_json(
+    checkpoint: Checkpoint,
+    options: ExportOptions,
+    prompts: Prompts,
+    recordings: list[dict[str, Any]],
+    files: dict[str, dict[str, Any]],
+    shards: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Returns the content of manifest.json. Raises GlgptError if it does not match its schema.
+
+    `recordings` names the files of each recording, `files` gives the size and digest of every file but the `shards`.
+    """
+    config, split, tokenizer = checkpoint.config, options.split, prompts.tokenizer
+    part = split.part(config) if split else Part.whole(config)
+    manifest = {
+        "schema": SCHEMA,
+        "glgpt": _version(),
+        "model": options.name,
+        "dtype": options.dtype,
+        "parameters": checkpoint.whole.parameter_count,
+        "trained_on": options.trained_on,
+        "source": options.source,
+        "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # blocks in the page
+        "recordings": recordings,
+        "tokenizer": "tokenizer.json" if tokenizer else None,
+        "eos": list(end_of_text(checkpoint.path, config.vocab_size, tokenizer)),
+        "reference": "reference.json",
+        "recorded": "recorded.json" if "recorded.json" in files else None,
+        "tuning": TUNING,
+        "activations": split.activations(config) if split else described(config, part),
+        "family": family_json(config, [EDIT]),
+        **prompts.manifest(),
+        "patterns": list(ops.PATTERNS),
+        "split": split.manifest(checkpoint) if split else None,
+        "training": "training.json" if "training.json" in files else None,
+        "files": dict(sorted(files.items())),
+        "shards": shards,
+    }
+    validate("manifest", manifest, "manifest.json")
+    return manifest
+
+
+def identify(folder: Path, manifest: dict[str, Any]) -> None:
+    """Writes one id into index.html and the manifest, by which a page notices that another export has replaced it."""
+    page = folder / "index.html"
+    text = page.read_text(encoding="utf-8")
+    manifest["export_id"] = hashlib.sha256((text + compact(manifest)).encode()).hexdigest()[:32]
+    meta = f'<meta name="glgpt-export" content="{manifest["export_id"]}" />'
+    page.write_text(text.replace("</title>", f"</title>\n    {meta}", 1), encoding="utf-8")
+    (folder / "manifest.json").write_text(compact(manifest), encoding="utf-8")
+
+
+def compact(value: Any) -> str:
+    """Returns JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("glgpt")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,70 @@
+"""Makes one HTML file of an exported page, which opens from disk."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from glgpt.errors import GlgptError
+
+MAX_WEIGHT_BYTES = 64 << 20  # maximum bytes of weights; with more, a browser is slow to open the page
+
+
+def check_size(manifest: dict[str, Any]) -> None:
+    """Raises GlgptError if the weights are too large for a single file."""
+    total = sum(shard["bytes"] for shard in manifest["shards"])
+    if total > MAX_WEIGHT_BYTES:
+        raise GlgptError(
+            f"the weights are {total / 2**20:.0f} MiB and a single file holds up to {MAX_WEIGHT_BYTES >> 20} MiB; "
+            "export a folder, or use f16, q8 or q4"
+        )
+
+
+def single_page(folder: Path, manifest: dict[str, Any]) -> str:
+    """Returns the folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements.
+
+    Its Content-Security-Policy allows only those scripts and styles, by their SHA-256, and no connections.
+    """
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    inline: dict[str, list[str]] = {"script": [], "style": []}
+
+    def style(match: re.Match[str]) -> str:
+        inline["style"].append((folder / match[1]).read_text(encoding="utf-8"))
+        return f"<style>{inline['style'][-1]}</style>"
+
+    def script(match: re.Match[str]) -> str:
+        inline["script"].append((folder / match[1]).read_text(encoding="utf-8").replace("</script", "<\\/script"))
+        return f'<script type="module">{inline["script"][-1]}</script>'
+
+    page = re.sub(r'<link rel="stylesheet"[^>]*href="\./([^"]+)"[^>]*>', style, page)
+    page = re.sub(r'<script type="module"[^>]*src="\./([^"]+)"[^>]*></script>', script, page)
+    page = re.sub(r'<link rel="(?:modulepreload|manifest)"[^>]*>', "", page)
+    if 'src="./' in page:
+        raise GlgptError("the built page loads a file that a single file cannot hold")
+    page, policies = re.subn(
+        r'(http-equiv="Content-Security-Policy"\s+content=")([^"]*)"', lambda m: f'{m[1]}{_policy(m[2], inline)}"', page
+    )
+    if policies != 1:
+        raise GlgptError("the built page has no Content-Security-Policy; rebuild it with: make viewer")
+    names = ["manifest.json", *manifest["files"], *(shard["file"] for shard in manifest["shards"])]
+    blocks = []
+    for name in names:
+        data = base64.b64encode(gzip.compress((folder / name).read_bytes(), 6, mtime=0)).decode()
+        blocks.append(f'<script type="application/octet-stream" data-file="{name}">{data}</script>')
+    return page.replace("</body>", "\n".join(blocks) + "\n</body>")
+
+
+def _policy(folders: str, inline: dict[str, list[str]]) -> str:
+    """Returns a single file's policy, made from a folder's: inline scripts and styles by hash, nothing external."""
+    directives = []
+    for directive in folders.split(";"):
+        name, *sources = directive.split()
+        hashes = [hashlib.sha256(text.encode()).digest() for text in inline.get(name.removesuffix("-src"), [])]
+        allowed = [source for source in sources if source != "'self'"]
+        allowed += [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashes]
+        directives.append(" ".join([name, *(allowed or ["'none'"])]))
+    return "; ".join(directives)
