@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import reference as ref
+from helpers import reference as ref
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 

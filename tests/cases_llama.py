@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import reference as ref
-import reference_training as more
 from cases import ATTENTION, COLS, MATRIX, RANGES, Array, Case, Want, shapes
 from cases_training import HEADS, reached, score_rows, score_tiles
 from cases_vjp import DY, EPS, WIDE, Taped, VjpCase
+from helpers import reference as ref
+from helpers import reference_training as more
 from hypothesis import strategies as st
 
 from glgpt import ops

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import reference as ref
 from cases import ACTS, COLS, FLAG, VOCAB, Array, Case, Want, shapes
 from cases_llama import ROTATIONS, frequencies, padded_heads, rms, rotated_heads, shared, tall
+from helpers import reference as ref
 from hypothesis import strategies as st
 
 from glgpt import ops

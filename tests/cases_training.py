@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import reference_training as more
 from cases import COLS, FLAG, MATRIX, ROWS, VOCAB, Array, Case, Want, shapes
+from helpers import reference_training as more
 from hypothesis import strategies as st
 
 from glgpt import ops

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import reference as ref
-import reference_training as more
 from cases import ACTS, COLS, FLAG, MATRIX, ROWS, VOCAB, Array, Into, shapes
 from cases_training import BATCH, HEADS, PART, RATES, SPARE, heads, logits, reached, score_rows, score_tiles, targets
+from helpers import reference as ref
+from helpers import reference_training as more
 from hypothesis import strategies as st
 
 from glgpt import ops

@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="make test-federate has what this needs")
 
-from command_line import Capture, refused
-from fake_session import Clock, Host, make_files
+from helpers.command_line import Capture, refused
+from helpers.fake_session import Clock, Host, make_files
 
 from glgpt.errors import GlgptError
 from glgpt.federation.operation.rollback import roll_back

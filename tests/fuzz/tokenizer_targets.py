@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import Difference, Parser
+from helpers.tokenizer_layouts import LAYOUTS, layout
 from mutations import Files
-from tokenizer_layouts import LAYOUTS, layout
 
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.reference import gpt2, random_weights, save_checkpoint, within
 from numpy.typing import NDArray
-from reference import gpt2, random_weights, save_checkpoint, within
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError

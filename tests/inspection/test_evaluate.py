@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reference import gpt2, nats_of
+from helpers.reference import gpt2, nats_of
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from reference import within
+from helpers.reference import within
 
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler

@@ -13,9 +13,9 @@ import pytest
 import torch
 import transformers
 from cases_llama import llama
+from helpers.reference import random_weights, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import random_weights, within
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from glgpt.checkpoint.opening import Checkpoint

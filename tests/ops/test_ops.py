@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference as ref
 from cases import CASES, Want
 from cases_llama import LLAMA, LLAMA_VJPS
 from cases_llama import SHAPE as LLAMA_SHAPE
@@ -20,6 +19,7 @@ from cases_rows import ROWS
 from cases_rows import SHAPE as ROWS_SHAPE
 from cases_training import TRAINING
 from cases_vjp import VJPS, backward
+from helpers import reference as ref
 from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

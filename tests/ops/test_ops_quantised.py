@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference as ref
 from cases import Into, Want
+from helpers import reference as ref
 from test_ops import EPS, STYLES, Bench, Style, play
 
 from glgpt import ops

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import reference as ref
 from cases import Want
+from helpers import reference as ref
 from test_ops import EPS, EVERY, SHAPE, STYLES, Array, Bench, held_to, play
 
 from glgpt import ops

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from cases_llama import LLAMA_VJPS
 from cases_vjp import VJPS, Backward, backward
+from helpers.reference_training import kept, slope
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from reference_training import kept, slope
 from test_ops import QUANTISED, SHAPE, STYLES, Bench, textures
 
 from glgpt.gl.device import Device

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import tokenizers
+from helpers.tokenizer_layouts import LAYOUTS, layout
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizer_layouts import LAYOUTS, layout
 
 from glgpt.cli import main
 from glgpt.errors import GlgptError

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import fake_trainer
 import numpy as np
 import pytest
-from fake_trainer import OFTEN, PLAY, SMALL, fake, metrics  # noqa: F401
+from helpers import fake_trainer
+from helpers.fake_trainer import OFTEN, PLAY, SMALL, fake, metrics  # noqa: F401
 from safetensors.numpy import load_file
 
 import glgpt

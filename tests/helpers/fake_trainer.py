@@ -139,7 +139,7 @@ class Trainer:
 
 # Shared by the tests of training runs
 
-PLAY = (Path(__file__).parent / "data/shakespeare-validation.txt").read_text()
+PLAY = (Path(__file__).parents[1] / "data/shakespeare-validation.txt").read_text()
 SMALL: dict[str, Any] = {
     "steps": 40,
     "n_layer": 1,
