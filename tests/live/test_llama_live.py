@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from cases_llama import llama
 from helpers.reference import random_weights, within
+from helpers.reference_llama import llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import Into, Want
+from cases.case import Want
+from cases.matmul import Into
 from helpers import reference as ref
-from test_ops import EPS, STYLES, Bench, Style, play
+from helpers.op_bench import EPS, STYLES, Bench, Style, play
 
 from glgpt import ops
 from glgpt.gl.device import Device, Options
