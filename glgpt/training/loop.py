@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +18,10 @@ from glgpt.system.signal_log import first
 from glgpt.system.signals import NUMBERS, Unwinding, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
-from glgpt.training.events import DivergedError, Hooks, Step, Trained
+from glgpt.training.events import DivergedError, Hooks, RunTrainer, Step, StepResult, Trained
 from glgpt.training.loss_scale import OverflowedError
 from glgpt.training.run_folder import RunFolder
 from glgpt.training.settings import Settings
-
-if TYPE_CHECKING:
-    from glgpt.training.trainer import StepResult, Trainer
 
 RECENT = 50  # number of results over which tokens/s is measured
 
@@ -53,7 +50,7 @@ class Loop:
     """Trains from the steps already done to `settings.steps`."""
 
     def __init__(
-        self, trainer: Trainer, data: Data, tokenizer: Tokenizer, settings: Settings, run: RunFolder, hooks: Hooks
+        self, trainer: RunTrainer, data: Data, tokenizer: Tokenizer, settings: Settings, run: RunFolder, hooks: Hooks
     ) -> None:
         self.trainer, self.data, self.tokenizer = trainer, data, tokenizer
         self.settings, self.run, self.hooks = settings, run, hooks

@@ -19,7 +19,7 @@ from glgpt.text.dataset import Data, check_length, load_data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.tokenizer_training import bpe_size, copy_model_tokenizer, identity, make_tokenizer
-from glgpt.training.events import Hooks, Start, Step, Trained
+from glgpt.training.events import Hooks, RunTrainer, Start, Step, Trained
 from glgpt.training.loop import Loop
 from glgpt.training.records import Record
 from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
@@ -99,7 +99,7 @@ def _new(text: Text, record: dict[str, Any], out: str | Path | None, given: dict
 class NewRun:
     """A run folder with a checkpoint of step 0, and everything needed to train it."""
 
-    trainer: Any
+    trainer: RunTrainer
     data: Data
     tokenizer: Tokenizer
     settings: Settings
@@ -203,7 +203,7 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
         return _go(trainer, data, tokenizer, settings, run, hooks)
 
 
-def _trainer() -> Any:
+def _trainer() -> type[RunTrainer]:
     from glgpt.training.trainer import Trainer  # importing it loads the graphics library
 
     return Trainer
@@ -227,10 +227,9 @@ def _load(text: Text, s: Settings, tokenizer: Tokenizer, folder: Path, hooks: Ho
     return data
 
 
-def _go(trainer: Any, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, hooks: Hooks) -> Trained:
+def _go(trainer: RunTrainer, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, hooks: Hooks) -> Trained:
     if hooks.on_start:
-        config: ModelConfig = trainer.config
         tokens = len(data.train), len(data.validation)
         memory, done = dict(trainer.memory), trainer.steps_done
-        hooks.on_start(Start(run.path, config, s, config.parameter_count, *tokens, memory, done))
+        hooks.on_start(Start(run.path, trainer.config, s, trainer.config.parameter_count, *tokens, memory, done))
     return Loop(trainer, data, tokenizer, s, run, hooks).go()
