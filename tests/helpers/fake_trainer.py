@@ -19,6 +19,7 @@ from glgpt import models
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import written_whole
+from glgpt.training import loop
 from glgpt.training.events import RunTrainer, StepResult
 
 LATE = 4  # steps whose results are not returned yet, as of the real trainer
@@ -151,10 +152,16 @@ OFTEN: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Creates a folder with a play in it, and installs this module as the trainer."""
+    """Creates a folder with a play in it, installs this module as the trainer, and draws no loss curves."""
     monkeypatch.setitem(sys.modules, "glgpt.training.trainer", sys.modules[__name__])
+    monkeypatch.setattr("glgpt.training.loop.loss_curve", draw_nothing)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "play.txt").write_text(PLAY)
+
+
+def draw_nothing(training: np.ndarray, validation: np.ndarray, title: str, path: Path) -> None:
+    """Replaces a loss curve, which takes longer to draw than the steps of a run with this trainer."""
+    path.touch()
 
 
 def metrics(run: str | Path) -> list[dict[str, Any]]:
@@ -165,6 +172,7 @@ def metrics(run: str | Path) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":  # `python fake_trainer.py train …` runs the command with this trainer
     sys.modules["glgpt.training.trainer"] = sys.modules["__main__"]
+    vars(loop)["loss_curve"] = draw_nothing
     from glgpt.__main__ import LINES, entry, leave
 
     for number in LINES:  # the first thing that `entry` does
