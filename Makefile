@@ -60,7 +60,7 @@ test-cluster: $(CLUSTER)/installed $(VENV)/egl  ## stages of a split model on Ra
 	$(CLUSTER)/bin/python -m pytest tests/split/test_cluster.py
 
 mutants: setup $(VENV)/dev node  ## make small faults one by one, which the tests must catch: make mutants ARGS="norm"
-	$(BIN)/python tests/mutants.py $(ARGS)
+	$(BIN)/python tests/helpers/mutants.py $(ARGS)
 
 fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config; ENGINE=atheris
 	$(BIN)/python tests/fuzz$(if $(filter atheris,$(ENGINE)),/guided.py)

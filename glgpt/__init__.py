@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from glgpt.models.gpt2.config import GPT2Config
     from glgpt.models.spec import ModelConfig
     from glgpt.text.tokenizer import StreamDecoder
-    from glgpt.training.events import TrainingCallbacks
+    from glgpt.training.events import StepResult, TrainingCallbacks
     from glgpt.training.run import train
-    from glgpt.training.trainer import StepResult, Trainer, TrainerSettings
+    from glgpt.training.trainer import Trainer, TrainerSettings
     from glgpt.tuning.kernel_selection import DeviceSettings
 
 __all__ = [
@@ -70,7 +70,7 @@ _PACKAGES = {
     "RawTexture": "inference.capture",
     "SamplingOptions": "inference.arguments.sampling_options",
     "GenerationStats": "inference.generation",
-    "StepResult": "training.trainer",
+    "StepResult": "training.events",
     "StreamDecoder": "text.tokenizer",
     "TokenStream": "inference.generation",
     "Trainer": "training.trainer",

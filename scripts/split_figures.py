@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "split")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from proxies import Delaying  # noqa: E402
-from serving import running  # noqa: E402
+from helpers.split_proxies import Delaying  # noqa: E402
+from helpers.split_serving import running  # noqa: E402
 from websockets.asyncio.client import connect  # noqa: E402
 
 from glgpt import GPT2, load  # noqa: E402

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import CASES
-from cases_training import TRAINING
-from cases_vjp import VJPS
+from cases import CASES, TRAINING, VJPS
 
 from glgpt import models, ops
 from glgpt.program.formats import FORMATS
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-CASES_TEXT = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").glob("cases*.py")))
+CASES_TEXT = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests/cases").glob("*.py")))
 OPS_TEXT = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "glgpt/ops").glob("*.py")))
 SHADERS = {path.stem for path in (ROOT / "glsl").glob("*/*.frag") if path.parent.name != "bench"}
 
@@ -66,7 +64,7 @@ def test_an_op_has_a_shader_and_rows_of_cases() -> None:
 
 
 def test_an_op_that_is_differentiable_has_a_case_of_its_vjp() -> None:
-    vjps = "".join((ROOT / "tests" / name).read_text(encoding="utf-8") for name in ("cases_vjp.py", "cases_llama.py"))
+    vjps = "".join(inspect.getsource(case.record) for case in VJPS.values())
     taped = [name for name in recorded() if ".differentiable(" in inspect.getsource(getattr(ops, name))]
     assert len(taped) > 10
     assert [name for name in taped if f"ops.{name}(" not in vjps] == []
@@ -76,7 +74,7 @@ def test_an_op_that_is_differentiable_has_a_case_of_its_vjp() -> None:
 def test_a_format_has_its_include(name: str) -> None:
     include = (ROOT / f"glsl/formats/{name}.glsl").read_text(encoding="utf-8")
     assert f"{name}_decode" in include
-    assert f'"{name}"' in (ROOT / "tests/ops/test_ops.py").read_text(encoding="utf-8")
+    assert f'"{name}"' in (ROOT / "tests/helpers/op_bench.py").read_text(encoding="utf-8")
 
 
 def test_the_page_and_its_schemas_have_the_same_formats() -> None:

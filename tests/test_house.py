@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mutants import mutants
+from helpers.mutants import mutants
 
 from glgpt import models
 

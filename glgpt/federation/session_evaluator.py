@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.federation import protocol
@@ -19,17 +19,20 @@ from glgpt.training.events import TrainingCallbacks
 from glgpt.training.loop import Loop
 from glgpt.training.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from glgpt.training.trainer import Trainer
+
 
 class SessionEvaluator:
     """Evaluates the shared model on this machine after each round. Opens the device after the first round."""
 
     def __init__(self, files: Files, device: str | int) -> None:
         self.files, self.session, self._device = files, files.session(), device
-        self._loop: Loop | None = None
+        self._open: tuple[Trainer, Loop] | None = None
         lines = files.notes()
         self._kept = max((line["round"] for line in lines if "step" in line), default=0)
 
-    def _opened(self) -> Loop:
+    def _opened(self) -> tuple[Trainer, Loop]:
         from glgpt.training.trainer import Trainer  # opens the graphics library
 
         run = RunFolder(self.files.run)
@@ -40,7 +43,7 @@ class SessionEvaluator:
         data: Data = load_data(Text.of_files(run.record.files), s.validation, tokenizer, identity(run.path))
         trainer = Trainer.load(run.path, batch=s.batch, device=self._device)
         run.rewind(trainer.steps_done)
-        return Loop(trainer, data, tokenizer, s, run, TrainingCallbacks())
+        return trainer, Loop(trainer, data, tokenizer, s, run, TrainingCallbacks())
 
     def catch_up(self, done: int) -> Iterator[dict[str, Any]]:
         """Evaluates, samples and saves the latest finished round; yields the metrics of each round not yet reported.
@@ -49,27 +52,27 @@ class SessionEvaluator:
         """
         if done <= self._kept:
             return
-        self._loop = self._loop or self._opened()
+        self._open = self._open or self._opened()
         held = self.files.checkpoint()
         number = held.round
-        trainer, session = self._loop.trainer, self.session
+        trainer, session = self._open[0], self.session
         trainer.steps_done = min(session.first_step(number + 1), session.settings.steps)
         noted = {line["round"]: line for line in self._notes(number)}
         lines = [noted[n] for n in range(self._kept + 1, number + 1) if n in noted]
-        extra = self._evaluated(self._loop, held.parameters, lines[-1]["loss"] if lines else None)
+        extra = self._evaluated(*self._open, held.parameters, lines[-1]["loss"] if lines else None)
         self.files.note({"round": number, **extra})
         self._kept = number
         for line in lines:
             yield line | (extra if line["round"] == number else {})
 
-    def _evaluated(self, loop: Loop, parameters: Vector, loss: float | None) -> dict[str, Any]:
+    def _evaluated(self, trainer: Trainer, loop: Loop, parameters: Vector, loss: float | None) -> dict[str, Any]:
         """Evaluates, samples and saves the parameters. Returns the metrics, or the problem if evaluation fails.
 
         A model that cannot be evaluated must not end the session: the next `serve` would fail in the same way.
         """
-        step = loop.trainer.steps_done
+        step = trainer.steps_done
         try:
-            loop.trainer.set_parameters(protocol.unflatten(parameters, self.session.shapes()))
+            trainer.set_parameters(protocol.unflatten(parameters, self.session.shapes()))
             found = loop.keep(step, loss)
         except FileError:
             raise
@@ -88,7 +91,8 @@ class SessionEvaluator:
 
     def close(self) -> None:
         """Releases the device and the folder."""
-        if self._loop is not None:
-            self._loop.trainer.close()
-            self._loop.run.close()
-            self._loop = None
+        if self._open is not None:
+            trainer, loop = self._open
+            trainer.close()
+            loop.run.close()
+            self._open = None

@@ -1,11 +1,13 @@
-"""The events that a training run reports to its callbacks, and its result."""
+"""What a training run needs of a trainer, the events it reports to its callbacks, and its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 from glgpt.models.spec import ModelConfig
@@ -31,6 +33,67 @@ class Start:
     validation_tokens: int
     memory: Mapping[str, int]  # bytes by role
     step: int  # steps already done
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The result of a step: its number from 1, mean loss in nats per target, norm of all gradients before clipping.
+
+    In f16, also the loss scale, and how often the step was repeated because gradients overflowed.
+    """
+
+    step: int
+    loss: float
+    grad_norm: float
+    loss_scale: float | None = None
+    overflows: int = 0
+
+
+class RunTrainer(Protocol):
+    """What a training run needs of a trainer; `trainer.Trainer` is one. The methods behave as documented there."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration."""
+
+    @property
+    def steps_done(self) -> int:
+        """The number of steps taken, those in flight included."""
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """The sizes of all tensors in bytes, by role."""
+
+    def __init__(self, model: ModelConfig | str, *, batch: int, context: int, seed: int, **settings: Any) -> None: ...
+
+    @classmethod
+    def load(cls, folder: Path, **overrides: Any) -> RunTrainer:
+        """Resumes from the files of `save`, with these settings changed."""
+
+    def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
+        """Takes a step without waiting; returns the results that have arrived."""
+
+    def drain(self) -> list[StepResult]:
+        """Waits for every step in flight and returns their results."""
+
+    def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
+        """Returns the mean loss of sequences in nats per target."""
+
+    def generate_ids(self, ids: Sequence[int], tokens: int, *, temperature: float, seed: int) -> Iterator[int]:
+        """Yields up to `tokens` ids after `ids` with the current parameters."""
+
+    def not_finite(self) -> str | None:
+        """Returns the name of the first tensor that contains a NaN or an infinity."""
+
+    def save(self, folder: Path, eos: int | None = None) -> None:
+        """Writes a checkpoint and the state from which `load` resumes."""
+
+    def close(self) -> None:
+        """Releases what the trainer holds."""
+
+    def __enter__(self) -> RunTrainer: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 @dataclass(frozen=True)

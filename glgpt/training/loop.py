@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +18,10 @@ from glgpt.system.signal_log import first
 from glgpt.system.signals import NUMBERS, Unwinding, handled
 from glgpt.text.dataset import Data, batch, fixed_windows, starts, windows
 from glgpt.text.tokenizer import Tokenizer
-from glgpt.training.events import DivergedError, Step, Trained, TrainingCallbacks
+from glgpt.training.events import DivergedError, RunTrainer, Step, StepResult, Trained, TrainingCallbacks
 from glgpt.training.loss_scale import OverflowedError
 from glgpt.training.run_folder import RunFolder
 from glgpt.training.settings import Settings
-
-if TYPE_CHECKING:
-    from glgpt.training.trainer import StepResult, Trainer
 
 RECENT = 50  # number of results over which tokens/s is measured
 
@@ -54,7 +51,7 @@ class Loop:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: RunTrainer,
         data: Data,
         tokenizer: Tokenizer,
         settings: Settings,

@@ -19,7 +19,7 @@ from glgpt.text.dataset import Data, check_length, load_data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.tokenizer_training import bpe_size, copy_model_tokenizer, identity, make_tokenizer
-from glgpt.training.events import Start, Trained, TrainingCallbacks
+from glgpt.training.events import RunTrainer, Start, Trained, TrainingCallbacks
 from glgpt.training.loop import Loop
 from glgpt.training.records import Record
 from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
@@ -89,7 +89,7 @@ def _new(
 class NewRun:
     """A run folder with a checkpoint of step 0, and everything needed to train it."""
 
-    trainer: Any
+    trainer: RunTrainer
     data: Data
     tokenizer: Tokenizer
     settings: Settings
@@ -194,7 +194,7 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], callbacks: Tr
         return _go(trainer, data, tokenizer, settings, run, callbacks)
 
 
-def _trainer() -> Any:
+def _trainer() -> type[RunTrainer]:
     from glgpt.training.trainer import Trainer  # importing it loads the graphics library
 
     return Trainer
@@ -219,11 +219,10 @@ def _load(text: Text, s: Settings, tokenizer: Tokenizer, folder: Path, callbacks
 
 
 def _go(
-    trainer: Any, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, callbacks: TrainingCallbacks
+    trainer: RunTrainer, data: Data, tokenizer: Tokenizer, s: Settings, run: RunFolder, callbacks: TrainingCallbacks
 ) -> Trained:
     if callbacks.on_start:
-        config: ModelConfig = trainer.config
         tokens = len(data.train), len(data.validation)
         memory, done = dict(trainer.memory), trainer.steps_done
-        callbacks.on_start(Start(run.path, config, s, config.parameter_count, *tokens, memory, done))
+        callbacks.on_start(Start(run.path, trainer.config, s, trainer.config.parameter_count, *tokens, memory, done))
     return Loop(trainer, data, tokenizer, s, run, callbacks).go()

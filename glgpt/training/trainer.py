@@ -30,6 +30,7 @@ from glgpt.inference.sampling import Sampler
 from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import ModelConfig
 from glgpt.training import state as training_state
+from glgpt.training.events import StepResult
 from glgpt.training.loss_scale import LossScale
 from glgpt.training.plan import Plan, planned
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
@@ -43,20 +44,6 @@ logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 3  # steps with unread losses before the trainer waits for the oldest
 
 Arrays = dict[str, NDArray[np.float32]]
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The result of a step: its number from 1, mean loss in nats per target, norm of all gradients before clipping.
-
-    In f16, also the loss scale, and how often the step was repeated because gradients overflowed.
-    """
-
-    step: int
-    loss: float
-    grad_norm: float
-    loss_scale: float | None = None
-    overflows: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import Capture, refused
+from helpers.command_line import Capture, refused
 
 from glgpt.bench import engine as bench
 from glgpt.bench.peaks import Measure

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import segno
 from browser import FLAGS, wait_without_eval
-from fake_session import FakeFlower, make_files, serving
-from peer import Peer
+from helpers.fake_session import FakeFlower, make_files, serving
+from helpers.federation_peer import Peer
 from playwright.sync_api import expect, sync_playwright
 
 from glgpt.federation.invitations import HOST_LINK

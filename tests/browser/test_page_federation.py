@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federation_commands import running
+from helpers.federation_commands import running
 from training_page import PLAY, Browse
 
 pytest.importorskip("flwr", reason="make test-federate has what this needs")

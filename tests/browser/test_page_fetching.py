@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stranger import BYTES, TEXT, Stranger
+from helpers.stranger import BYTES, TEXT, Stranger
 from training_page import Browse, Serve
 
 from glgpt.page.reading import Reading

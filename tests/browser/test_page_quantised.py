@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import preferring
-from reference import random_weights, save_checkpoint
+from helpers.reference import random_weights, save_checkpoint
 from test_page_views import shows
 
 from glgpt.checkpoint.opening import Checkpoint

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from split.proxies import Delaying
+from helpers.split_proxies import Delaying
 from websockets.sync.client import connect
 
 from glgpt.inference.model import LanguageModel

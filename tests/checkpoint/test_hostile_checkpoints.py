@@ -287,7 +287,7 @@ sys.exit(code)
     )
     assert child.stdout
     child.stdout.readline()
-    time.sleep(1.5)
+    time.sleep(0.5)
     child.send_signal(number)
     try:
         assert child.wait(timeout=20) != -signal.SIGKILL

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Capture, refused
+from helpers.command_line import Capture, refused
 
 import glgpt.cli.parser
 from glgpt.cli import main

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import Capture, refused
+from helpers.command_line import Capture, refused
 
 from glgpt.cli.parser import build_parser
 

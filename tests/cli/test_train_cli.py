@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-import fake_trainer
 import pytest
-from fake_trainer import PLAY, fake  # noqa: F401
+from helpers import fake_trainer
+from helpers.fake_trainer import PLAY, fake  # noqa: F401
 from rich.console import Console
 
 from glgpt.checkpoint.opening import embedded_weights

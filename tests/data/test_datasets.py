@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
-import fake_trainer
 import pytest
-from stranger import BYTES, TEXT, Stranger
+from helpers import fake_trainer
+from helpers.stranger import BYTES, TEXT, Stranger
 
 import glgpt
 from glgpt import data

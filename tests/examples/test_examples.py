@@ -81,6 +81,7 @@ def test_train_and_plot(tmp_path: Path) -> None:
 def test_own_page(tmp_path: Path) -> None:
     if not (ROOT / "viewer/dist/embed/glgpt.js").exists():
         pytest.skip("the page is not built: make viewer")
-    assert run("own_page.py", "--out", "page", folder=tmp_path).endswith("glgpt serve page\n")
+    model = str(ROOT / "tests/goldens/vocab3-untied")
+    assert run("own_page.py", "--model", model, "--out", "page", folder=tmp_path).endswith("glgpt serve page\n")
     page = (tmp_path / "page/index.html").read_text(encoding="utf-8")
     assert 'from "./glgpt.js"' in page and (tmp_path / "page/glgpt.js").exists()

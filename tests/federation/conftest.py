@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_session import Clock, FakeFlower, Host, make_files, serving
+from helpers.fake_session import Clock, FakeFlower, Host, make_files, serving
 
 from glgpt.federation.session import Files
 

@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from federation_commands import running  # noqa: E402
+from helpers.federation_commands import running  # noqa: E402
 
 
 def client(link: str, device: str, last: int, said: Any) -> None:

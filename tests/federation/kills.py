@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from federation_commands import PATIENCE, Command, running  # noqa: E402
+from helpers.federation_commands import PATIENCE, Command, running  # noqa: E402
 
 from glgpt.system.files import data_path  # noqa: E402
 

@@ -21,9 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from fake_session import FakeFlower, make_files, serving  # noqa: E402
+from helpers.fake_session import FakeFlower, make_files, serving  # noqa: E402
 from test_gateway import Peer  # noqa: E402
 
 from glgpt.training.settings import settings_for  # noqa: E402

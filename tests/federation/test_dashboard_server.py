@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import segno
-from fake_session import FakeFlower, make_files, make_session, serving
+from helpers.fake_session import FakeFlower, make_files, make_session, serving
 
 from glgpt.cli.commands.federate.serve import print_links
 from glgpt.page import built

@@ -15,10 +15,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="make test-federate has what this needs")
 
-from fake_session import make_session
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app.error import Error
 from flwr.supercore.task_identity import TaskIdentity
+from helpers.fake_session import make_session
 
 from glgpt.errors import ArgumentError
 from glgpt.federation import exchange as exchange_module

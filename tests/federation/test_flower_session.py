@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("flwr", reason="make test-federate has what this needs")
 
 from certificate import certificate
-from federation_commands import Command, running
+from helpers.federation_commands import Command, running
 from kills import PROCESSES, SMALL, session
 from safetensors.numpy import load_file
 
@@ -152,9 +152,9 @@ def test_a_killed_process_ends_no_session(tmp_path, commands, what):
 def test_a_strategy_of_flowers_sees_every_client(tmp_path):
     """Passes the sites' expanded replies through each strategy. One client's update is invalid."""
     import numpy as np
-    from fake_session import make_session
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
+    from helpers.fake_session import make_session
 
     from glgpt.federation.aggregation.strategies import STRATEGIES
     from glgpt.federation.aggregation.updates import arrays_of
@@ -194,9 +194,9 @@ def test_a_strategy_of_flowers_sees_every_client(tmp_path):
 
 def test_a_round_whose_mean_is_not_finite_leaves_the_weights(tmp_path):
     import numpy as np
-    from fake_session import make_files
     from flwr.app import ConfigRecord, Message, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
+    from helpers.fake_session import make_files
 
     from glgpt.federation.aggregation.updates import arrays_of, client_reply
     from glgpt.federation.server_app import Nodes, combined, memory_of, strategy_of
@@ -271,9 +271,9 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
 def test_noise_is_what_was_asked_for(tmp_path):
     """Tests Flower's wrapper on a site's updates: its noise, and a mean that is not weighted by tokens."""
     import numpy as np
-    from fake_session import make_session
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
+    from helpers.fake_session import make_session
 
     from glgpt.federation.aggregation.updates import arrays_of
     from glgpt.federation.server_app import Limits, expanded, strategy_of

@@ -16,8 +16,8 @@ import pytest
 httpx = pytest.importorskip("httpx", reason="make test-federate has what this needs")
 sync = pytest.importorskip("websockets.sync.client", reason="make test-federate has what this needs")
 
-from fake_session import make_session  # noqa: E402
-from peer import Peer, wait  # noqa: E402
+from helpers.fake_session import make_session  # noqa: E402
+from helpers.federation_peer import Peer, wait  # noqa: E402
 from starlette.websockets import WebSocketDisconnect  # noqa: E402
 from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
 

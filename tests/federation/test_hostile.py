@@ -10,14 +10,14 @@ import ssl
 
 import pytest
 from certificate import certificate
-from command_line import refused
-from fake_session import FakeFlower, make_files, serving
+from helpers.command_line import refused
+from helpers.fake_session import FakeFlower, make_files, serving
 
 pytest.importorskip("httpx", reason="make test-federate has what this needs")
 pytest.importorskip("websockets.sync.client", reason="make test-federate has what this needs")
 
 import httpx
-from peer import Peer, wait
+from helpers.federation_peer import Peer, wait
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync import client as sync
 

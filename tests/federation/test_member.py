@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("httpx", reason="make test-federate has what this needs")
 
-from fake_session import FakeFlower, make_files, make_session, serving
+from helpers.fake_session import FakeFlower, make_files, make_session, serving
 
 from glgpt.errors import GlgptError
 from glgpt.federation import protocol

@@ -13,8 +13,8 @@ import pytest
 httpx = pytest.importorskip("httpx", reason="make test-federate has what this needs")
 sync = pytest.importorskip("websockets.sync.client", reason="make test-federate has what this needs")
 
-from command_line import Capture, refused  # noqa: E402
-from peer import Peer  # noqa: E402
+from helpers.command_line import Capture, refused  # noqa: E402
+from helpers.federation_peer import Peer  # noqa: E402
 
 from glgpt.federation.operation import metrics  # noqa: E402
 from glgpt.federation.operation.logs import log_to_stderr  # noqa: E402

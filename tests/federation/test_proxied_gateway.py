@@ -13,8 +13,8 @@ import pytest
 httpx = pytest.importorskip("httpx", reason="make test-federate has what this needs")
 sync = pytest.importorskip("websockets.sync.client", reason="make test-federate has what this needs")
 
-from peer import Peer  # noqa: E402
-from reverse_proxy import proxied  # noqa: E402
+from helpers.federation_peer import Peer  # noqa: E402
+from helpers.reverse_proxy import proxied  # noqa: E402
 from websockets.exceptions import InvalidStatus  # noqa: E402
 
 from glgpt.federation.serve import Place  # noqa: E402

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from fake_session import Host, make_files
+from helpers.fake_session import Host, make_files
 
 from glgpt.errors import GlgptError
 from glgpt.federation import protocol, rules

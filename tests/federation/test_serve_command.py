@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="make test-federate has what this needs")
 
-from command_line import Capture, refused
-from fake_session import Clock, Host, make_files
+from helpers.command_line import Capture, refused
+from helpers.fake_session import Clock, Host, make_files
 
 from glgpt.errors import GlgptError
 from glgpt.federation import flower
@@ -156,15 +156,15 @@ def test_a_model_that_cannot_be_evaluated_ends_no_session(run: Path, monkeypatch
     """Regression: `serve` ended with an error, and could not be started again."""
     files = Files(run)
 
-    class Loop:
-        trainer = SimpleNamespace(set_parameters=lambda _: None, steps_done=0)
+    trainer = SimpleNamespace(set_parameters=lambda _: None, steps_done=0)
 
+    class Loop:
         def keep(self, step: int, _: float | None) -> dict[str, Any]:
             if step == 4:
                 raise GlgptError("the model's logits are not finite")
             return {"step": step, "lr": 1e-3, "validation_loss": float("nan")}
 
-    monkeypatch.setattr(SessionEvaluator, "_opened", lambda _: Loop())
+    monkeypatch.setattr(SessionEvaluator, "_opened", lambda _: (trainer, Loop()))
     evaluator = SessionEvaluator(files, "software")
     for number in (1, 2):
         files.note({"round": number, "clients": 1, "tokens": 8, "loss": 2.0, "devices": []})

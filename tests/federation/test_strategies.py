@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from fake_session import make_session
+from helpers.fake_session import make_session
 from pydantic import ValidationError
 
 from glgpt.cli.parser import build_parser

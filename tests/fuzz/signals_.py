@@ -26,7 +26,7 @@ from pathlib import Path
 from safetensors.numpy import load_file
 
 TESTS = Path(__file__).parents[1]
-FAKE = str(TESTS / "fake_trainer.py")
+FAKE = str(TESTS / "helpers/fake_trainer.py")
 PLAY = TESTS / "data/shakespeare-validation.txt"
 SMALL = "--n-layer 1 --n-embd 8 --n-head 1 --context 16 --batch 4 --eval-tokens 320 --eval-every 30".split()
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import Difference, Parser
+from helpers.tokenizer_layouts import LAYOUTS, layout
 from mutations import Files
-from tokenizer_layouts import LAYOUTS, layout
 
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
@@ -256,6 +256,6 @@ def _merged(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
 TOKENIZERS = [
     Parser("tokenizer", _plain_files, _plain),
     Parser("tokenizer-json", _documents, _document, short=600),
-    Parser("tokenizer-text", lambda: [_described(layout=name) for name in LAYOUTS], _tokenize, short=300),
+    Parser("tokenizer-text", lambda: [_described(layout=name) for name in LAYOUTS], _tokenize, short=60),
     Parser("bpe-training", lambda: [_described(size=size) for size in (257, 259, 262)], _train, short=12),
 ]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.reference import within
 from numpy.typing import NDArray
-from reference import within
 from test_model import ATOL, GOLDENS, RTOL, load, reference_of
 
 from glgpt.errors import GlgptError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference import random_weights, save_checkpoint
+from helpers.reference import random_weights, save_checkpoint
 
 from glgpt.cli import main
 from glgpt.cli.parser import build_parser

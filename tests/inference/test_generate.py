@@ -108,7 +108,7 @@ def test_a_seed_repeats_its_text_and_a_drawn_seed_is_told() -> None:
     with LanguageModel.from_pretrained() as model:
 
         def text(seed: int | None) -> tuple[str, int]:
-            run = model.generate([199], 30, seed=seed, temperature=1.0)
+            run = model.generate([199], 12, seed=seed, temperature=1.0)
             return run.read(), run.seed
 
         assert text(1) == text(1)
@@ -126,13 +126,13 @@ def test_a_token_is_drawn_from_the_logits_behind_the_text(settings: dict[str, An
     """Fails if a token computed ahead replaces one that the device could not decide (top-k 900), or differs."""
     with LanguageModel.from_pretrained() as model:
         ids, sampler = [199] * 5, Sampler(SamplingOptions(**{"temperature": 1.0} | settings, seed=8))
-        drawn = list(model.generate_ids(ids, 12, seed=8, **settings))
+        drawn = list(model.generate_ids(ids, 7, seed=8, **settings))
         rows = model.logits([*ids, *drawn])[len(ids) - 1 : -1]
         for step, (token, row) in enumerate(zip(drawn, rows, strict=True)):
             assert sampler.probabilities(row)[token] > 0
             if settings == {"top_k": 900}:
                 assert token == sampler.choose(row, step)
-        first, other = (model.generate_ids(ids, 12, seed=s, **settings) for s in (8, 9))
+        first, other = (model.generate_ids(ids, 7, seed=s, **settings) for s in (8, 9))
         pairs = list(zip(first, other, strict=True))
         assert [a for a, _ in pairs] == drawn != [b for _, b in pairs]
 
@@ -193,10 +193,10 @@ def test_an_interrupt_while_a_token_is_copied_costs_that_generation_alone(monkey
 
 def test_a_text_longer_than_the_context_goes_on_and_says_so() -> None:
     with LanguageModel.from_pretrained() as model:
-        run = model.generate([199] * 250, 100, seed=1)
+        run = model.generate([199] * 250, 20, seed=1)
         list(run)
         figures = run.figures()
-    assert (figures["stopped"], figures["slides"], len(run.ids)) == ("tokens", 1, 100)
+    assert (figures["stopped"], figures["slides"], len(run.ids)) == ("tokens", 1, 20)
     assert figures["prefill_tokens"] == 250 + 129
     assert figures["decode_tokens"] == len(run.ids) - 2
     assert figures["prefill_tokens_per_s"] > 0 < figures["decode_tokens_per_s"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference import random_weights, save_checkpoint
+from helpers.reference import random_weights, save_checkpoint
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.reference import gpt2, random_weights, save_checkpoint, within
 from numpy.typing import NDArray
-from reference import gpt2, random_weights, save_checkpoint, within
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
@@ -352,7 +352,7 @@ def test_the_embedded_model_is_float64_to_rounding() -> None:
         weights = {name: checkpoint.read(name) for name in checkpoint.names}
         wanted = gpt2(model.config, weights, ids)
         agrees(model, wanted | {"tokens": np.array(ids)})
-        for n in (1, 2, 15, 16, 17, 63, 64, 65, 200, 255, 256):
+        for n in (1, 15, 16, 17, 64, 65, 255, 256):
             assert list(model.generate_ids(ids[:n], 1, temperature=0)) == [wanted["logits"][n - 1].argmax()]
             within(row_of_logits(model), wanted["logits"][n - 1], ATOL, RTOL, f"after {n} tokens")
             if n == len(ids):

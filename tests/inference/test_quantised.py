@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.reference import random_weights, save_checkpoint, within
 from numpy.typing import NDArray
-from reference import random_weights, save_checkpoint, within
 from safetensors.numpy import save_file
 from test_model import TEXT, load
 

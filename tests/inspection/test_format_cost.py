@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference import random_weights, save_checkpoint
+from helpers.reference import random_weights, save_checkpoint
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import format_check, main

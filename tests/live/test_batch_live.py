@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from reference import within
+from helpers.reference import within
 
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.model import LanguageModel

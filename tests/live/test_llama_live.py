@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from cases_llama import llama
+from helpers.reference import random_weights, within
+from helpers.reference_llama import llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import random_weights, within
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from glgpt.checkpoint.opening import Checkpoint

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from helpers.reference import gpt2, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from reference import gpt2, within
 
 from glgpt.checkpoint.opening import Checkpoint, embedded_weights
 from glgpt.inference.model import LanguageModel

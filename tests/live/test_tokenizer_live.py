@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.tokenizer_layouts import LAYOUTS, layout
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizer_layouts import LAYOUTS, layout
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HFTokenizer
 from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from cases_vjp import VJPS, backward
+from cases import SHAPE, VJPS
+from cases.backward import backward
+from helpers.op_bench import EPS, STYLES, Bench, textures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from test_ops import EPS, SHAPE, STYLES, Bench, textures
 from torch.nn.functional import cross_entropy, gelu, layer_norm, relu
 from transformers import GPT2LMHeadModel
 

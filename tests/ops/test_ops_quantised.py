@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference as ref
-from cases import Into, Want
-from test_ops import EPS, STYLES, Bench, Style, play
+from cases.case import Want
+from cases.matmul import Into
+from helpers import reference as ref
+from helpers.op_bench import EPS, STYLES, Bench, Style, play
 
 from glgpt import ops
 from glgpt.gl.device import Device, Options

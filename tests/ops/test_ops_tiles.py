@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import reference as ref
-from cases import Want
-from test_ops import EPS, EVERY, SHAPE, STYLES, Array, Bench, held_to, play
+from cases import EVERY, SHAPE
+from cases.case import Array, Want
+from helpers import reference as ref
+from helpers.op_bench import EPS, STYLES, Bench, held_to, play
 
 from glgpt import ops
 from glgpt.gl.device import Device

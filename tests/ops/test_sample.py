@@ -87,7 +87,7 @@ def draw(player: Player, sampler: Sampler, step: int = 0) -> Array:
 @pytest.mark.parametrize("logits", LOGITS.values(), ids=LOGITS)
 def test_tokens_come_as_often_as_they_should(device: Device, logits: Array, settings: dict[str, Any]) -> None:
     """Fails if a token is wrongly kept or dropped, weights are wrong, or random numbers are not independent."""
-    agrees_with_the_definition(device, logits, settings, 15_000 if len(logits) <= 1000 else 3_000)
+    agrees_with_the_definition(device, logits, settings, 6_000 if len(logits) <= 1000 else 2_000)
 
 
 @pytest.mark.soak

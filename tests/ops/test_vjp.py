@@ -6,18 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases_llama import LLAMA_VJPS
-from cases_vjp import VJPS, Backward, backward
+from cases import SHAPE, VJPS
+from cases.backward import Backward, backward
+from helpers.op_bench import QUANTISED, STYLES, Bench, textures
+from helpers.reference_training import kept, slope
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from reference_training import kept, slope
-from test_ops import QUANTISED, SHAPE, STYLES, Bench, textures
 
 from glgpt.gl.device import Device
 
 Array = NDArray[np.float64]
-EVERY = VJPS | {f"llama {name}": case for name, case in LLAMA_VJPS.items()}
 # Slow to compile; the others are tested with both headers, fetches and storages, and with folded tensors
 SLOW = {"8x4", "4x8", "split", "f16 4x8", "f16 split"}
 TRAINED = [s for s in STYLES if s != "1x4" and s not in QUANTISED]
@@ -34,8 +33,8 @@ def directions(bench: Bench, shape: tuple[int, int], rows: int) -> list[Array]:
 
 def held_to_slopes(case: str, bench: Bench, b: Backward, played: list[tuple[Array, Array]]) -> None:
     """Compares <gradient, v> with the slope along v; the tolerance is the sum of the values' errors."""
-    atol, k = EVERY[case].near
-    atol += EVERY[case].halves * bench.style.format.packed
+    atol, k = VJPS[case].near
+    atol += VJPS[case].halves * bench.style.format.packed
     taped, values = b.taped, {name: bench.held[x.name] for name, x in b.taped.inputs.items()}
     dys = [dy[: len(y)] for dy, y in zip(b.dys, taped.function(**values), strict=True)]
     for name, (matrix, whole) in zip(taped.inputs, played, strict=True):
@@ -53,7 +52,7 @@ def held_to_slopes(case: str, bench: Bench, b: Backward, played: list[tuple[Arra
 
 
 @pytest.mark.parametrize("style", [pytest.param(s, marks=[pytest.mark.slow] * (s in SLOW)) for s in TRAINED])
-@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize("case", VJPS)
 def test_gradients_are_the_slopes(device: Device, case: str, style: str) -> None:
     """Fails if a vjp omits a term or a sum so far, adds padding, or is wrong in one layout, header, fetch or storage.
 
@@ -62,12 +61,12 @@ def test_gradients_are_the_slopes(device: Device, case: str, style: str) -> None
     drawn = settings(phases=[Phase.explicit]) if style in SLOW else settings(max_examples=1 + (style == "folded"))
 
     @drawn
-    @given(EVERY[case].shape, st.integers(0, 1000))
+    @given(VJPS[case].shape, st.integers(0, 1000))
     @example(SimpleNamespace(**SHAPE), 0)
     def run(shape: SimpleNamespace, numbers: int) -> None:
         bench = Bench(STYLES[style], numbers)
         with bench.entry("test"):
-            recorded = backward(bench, case, shape, EVERY)
+            recorded = backward(bench, case, shape)
         held_to_slopes(case, bench, recorded, textures(device, bench))
 
     run()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizer_layouts import layout as tokenizer_layout
+from helpers.tokenizer_layouts import layout as tokenizer_layout
 
 from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.inspecting import inspect

@@ -13,8 +13,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from helpers.reference import random_weights, save_checkpoint
 from PIL import Image
-from reference import random_weights, save_checkpoint
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import main

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from reference import random_weights, save_checkpoint
+from helpers.reference import random_weights, save_checkpoint
 
 from glgpt.cli import main
 from glgpt.errors import GlgptError

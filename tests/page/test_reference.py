@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 
 import numpy as np
-from reference import random_weights, save_checkpoint
+from helpers.reference import random_weights, save_checkpoint
 
 from glgpt.inference.model import LanguageModel
 from glgpt.models.gpt2.config import GPT2Config

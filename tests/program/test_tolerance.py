@@ -107,8 +107,13 @@ def double_gain(w: Weights) -> None:
 FAULTS = (swap_keys_and_values, skip, turn_one_head, clear_row, scale_group, double_gain)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "q8"])
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("fault", "dtype"),
+    [
+        *((fault, "f16") for fault in FAULTS),
+        *((fault, dtype) for fault in (clear_row, scale_group) for dtype in ("f32", "q8")),
+    ],
+)
 def test_a_fault_is_beyond(fault: Callable[[Weights], None], dtype: str) -> None:
     """Fails if a fault in one block of fourteen is taken for rounding."""
     weights = deep_weights()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reverse_proxy import proxied
-from serving import running
+from helpers.reverse_proxy import proxied
+from helpers.split_serving import running
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reference import nats_of
+from helpers.reference import nats_of
 
 import glgpt
 from glgpt.cli import main

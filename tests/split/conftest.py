@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import running
+from helpers.split_serving import running
 
 from glgpt.split.engine import Engine
 from glgpt.split.server import Access, StageServer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -189,25 +190,46 @@ def test_parts_are_written_and_read() -> None:
             checked_chain(chain, config)
 
 
-@pytest.mark.parametrize("blocks", ["0", "1", "+0-1", "head", "embed", "0-1"])
-def test_over_a_server_the_text_is_the_unsplit_one(blocks: str, goldens: Path, serve: Any) -> None:
+@dataclass(frozen=True)
+class Unsplit:
+    """What the unsplit model generates and computes."""
+
+    ids: list[int]
+    greedy: list[int]
+    drawn: list[int]
+    beyond: list[int]  # past the end of the context
+    logits: Any
+    activations: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def llama_unsplit(goldens: Path) -> Unsplit:
     folder = goldens / "llama-grouped"
-    server = serve(folder, blocks)
     with LanguageModel.from_pretrained(folder, device="software") as model:
         ids = prompt_of(folder, model.config.n_positions)
         greedy = list(model.generate_ids(ids, LAST, temperature=0))
         drawn = list(model.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7))
-        beyond = list(model.generate_ids(ids, model.config.n_positions, temperature=0))  # past the end of the context
+        beyond = list(model.generate_ids(ids, model.config.n_positions, temperature=0))
         logits, wanted = model.run_with_cache(ids)
+        return Unsplit(ids, greedy, drawn, beyond, logits, dict(wanted))
+
+
+@pytest.mark.parametrize("blocks", ["0", "1", "+0-1", "head", "embed", "0-1"])
+def test_over_a_server_the_text_is_the_unsplit_one(
+    blocks: str, goldens: Path, serve: Any, llama_unsplit: Unsplit
+) -> None:
+    folder, whole = goldens / "llama-grouped", llama_unsplit
+    ids, beyond, wanted = whole.ids, whole.beyond, whole.activations
+    server = serve(folder, blocks)
     if blocks == "0-1":  # no blocks are left for this machine
         with pytest.raises(GlgptError, match="does not leave"):
             load(folder, rest=server.url, blocks=(0, 2), device="software")
     with load(folder, rest=server.url, device="software") as split:
-        assert list(split.generate_ids(ids, LAST, temperature=0)) == greedy
-        assert list(split.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7)) == drawn
+        assert list(split.generate_ids(ids, LAST, temperature=0)) == whole.greedy
+        assert list(split.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7)) == whole.drawn
         assert list(split.generate_ids(ids, len(beyond), temperature=0)) == beyond
         ours, found = split.run_with_cache(ids)
-        assert np.array_equal(ours, logits) and list(found) == list(wanted)
+        assert np.array_equal(ours, whole.logits) and list(found) == list(wanted)
         for name, array in wanted.items():
             assert np.array_equal(found[name], array), name
     if blocks == "1":

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from proxies import Cutting, Delaying, Shuffling
+from helpers.split_proxies import Cutting, Delaying, Shuffling
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError
@@ -248,7 +248,7 @@ def test_a_text_over_tls(
     folder: Path, ids: list[int], whole: dict[str, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a trusted certificate. An untrusted one leads to a clear error."""
-    from serving import running
+    from helpers.split_serving import running
 
     if not shutil.which("openssl"):
         pytest.skip("no openssl to make a certificate with")
@@ -322,7 +322,7 @@ def test_the_least_recently_used_session_is_evicted_and_its_text_goes_on(
 
 
 def test_a_restarted_server_goes_on_with_the_text(folder: Path, ids: list[int], whole: dict[str, list[int]]) -> None:
-    from serving import running
+    from helpers.split_serving import running
 
     def engine() -> Engine:
         return Engine(folder, "1", device="software")
@@ -638,7 +638,7 @@ def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> N
 
 
 def test_a_server_that_does_not_come_back_is_named(folder: Path, ids: list[int]) -> None:
-    from serving import running
+    from helpers.split_serving import running
 
     engine = Engine(folder, "1", device="software")
     with contextlib.ExitStack() as stack:

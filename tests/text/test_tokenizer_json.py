@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from tokenizer_layouts import LAYOUTS, layout
+from helpers.tokenizer_layouts import LAYOUTS, layout
 
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_trainer
-from fake_trainer import OFTEN, PLAY, SMALL, fake  # noqa: F401
+from helpers import tiny_trainer
+from helpers.fake_trainer import OFTEN, PLAY, SMALL, fake  # noqa: F401
 from safetensors.numpy import load_file, save, save_file
 
 import glgpt

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_trainer import CONFIG, TINY, Array, Arrays, examples, same, trainer
+from helpers.tiny_trainer import CONFIG, TINY, Array, Arrays, examples, same, trainer
 
 from glgpt.errors import FileError, GlgptError
 from glgpt.models.gpt2.config import GPT2Config

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference as ref
-import reference_training as more
-from tiny_trainer import BATCH, CONFIG, CONTEXT, DEVICE, Array, Arrays, examples, same, trainer
+from helpers import reference as ref
+from helpers import reference_training as more
+from helpers.tiny_trainer import BATCH, CONFIG, CONTEXT, DEVICE, Array, Arrays, examples, same, trainer
 
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel

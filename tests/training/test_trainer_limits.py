@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference_training as more
-from tiny_trainer import DEVICE, Arrays, examples, same, trainer
+from helpers import reference_training as more
+from helpers.tiny_trainer import DEVICE, Arrays, examples, same, trainer
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device

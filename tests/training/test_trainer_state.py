@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_trainer import BATCH, CONFIG, DEVICE, TINY, examples, same, trainer
+from helpers.tiny_trainer import BATCH, CONFIG, DEVICE, TINY, examples, same, trainer
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, open_device

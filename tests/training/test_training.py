@@ -9,14 +9,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import fake_trainer
 import numpy as np
 import pytest
-from fake_trainer import OFTEN, PLAY, SMALL, fake, metrics  # noqa: F401
+from helpers import fake_trainer
+from helpers.fake_trainer import OFTEN, PLAY, SMALL, fake, metrics  # noqa: F401
 
 import glgpt
 from glgpt.checkpoint.opening import embedded_weights
 from glgpt.errors import GlgptError
+from glgpt.plots.loss import loss_curve
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.training.events import Start, Step, TrainingCallbacks
 
@@ -32,7 +33,8 @@ def refused(why: str, *files: str, **options: Any) -> None:
 # A run's contents
 
 
-def test_a_run_folder_holds_all_of_it() -> None:
+def test_a_run_folder_holds_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glgpt.training.loop.loss_curve", loss_curve)
     done = glgpt.train("play.txt", out="run", **SMALL, **OFTEN)
     names = {p.name for p in Path("run").iterdir()}
     assert names == {

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import reference as ref
 from numpy.typing import NDArray
 
 from glgpt.models.gpt2.config import GPT2Config
+from helpers import reference as ref
 
 Array = NDArray[np.float64]
 

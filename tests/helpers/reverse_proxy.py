@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-EXAMPLE = Path(__file__).parents[1] / "examples/operation/nginx.conf"
+EXAMPLE = Path(__file__).parents[2] / "examples/operation/nginx.conf"
 AROUND = """
 daemon off; pid nginx.pid; error_log stderr warn; worker_processes 1;
 events {{ }}

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_session import TOKENIZER
 from websockets.exceptions import ConnectionClosed
 from websockets.sync import client as sync
 
 from glgpt.federation import protocol
+from helpers.fake_session import TOKENIZER
 
 
 class Peer:

@@ -1,4 +1,4 @@
-"""Small faults that the tests must catch: `make mutants`, or `python tests/mutants.py [NAME…]`.
+"""Small faults that the tests must catch: `make mutants`, or `python tests/helpers/mutants.py [NAME…]`.
 
 Each fault is made in a scratch copy of the repository, where its tests then run. It is
 
@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("mutants.json")
 FAILED, NONE_RAN = 1, 5  # exit codes of pytest
 
