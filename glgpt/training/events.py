@@ -1,4 +1,4 @@
-"""What a training run needs of a trainer, the events it reports to its callbacks, and its result."""
+"""Defines what a training run needs of a trainer, the events it reports to its callbacks, and its result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StepResult:
 
 
 class RunTrainer(Protocol):
-    """What a training run needs of a trainer; `trainer.Trainer` is one. The methods behave as documented there."""
+    """A trainer as a training run needs it; `trainer.Trainer` is one. The methods behave as documented there."""
 
     @property
     def config(self) -> ModelConfig:

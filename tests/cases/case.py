@@ -1,4 +1,4 @@
-"""What a case of an op is, forward and on a tape, and what the cases of several subjects share."""
+"""Defines cases of ops, forward and on a tape, and what the cases of several subjects share."""
 
 from __future__ import annotations
 

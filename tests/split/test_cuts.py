@@ -192,7 +192,7 @@ def test_parts_are_written_and_read() -> None:
 
 @dataclass(frozen=True)
 class Unsplit:
-    """What the unsplit model generates and computes."""
+    """Generations and activations of the unsplit model."""
 
     ids: list[int]
     greedy: list[int]
