@@ -68,6 +68,7 @@ FAMILY = re.compile(
     r"c_attn|c_proj|c_fc|\bwte\b|\bwpe\b|\blm_head|\btransformer\.|[qkv]_proj|embed_tokens|\bh\.\d|\bh\.\{|"
     r"attn\.(q|k|v|z|out|scores|pattern)|mlp\.(pre|act|out|gate|up)|resid_(mid|post)|\bln_(1|2|f)\b"
 )
+TRANSLATED = {"gguf/architectures.py"}  # a table of names in files of another format
 FOR_PEOPLE = {"cli/parser.py", "cli/train.py", "inspection/dump.py"}  # help texts, and a message that gives an example
 
 
@@ -83,6 +84,7 @@ def family_names(path: Path) -> list[str]:
     if (
         name.startswith(tuple(f"models/{family}/" for family in models.families()))
         or name in SHARED
+        or name in TRANSLATED
         or name in FOR_PEOPLE
     ):
         return []

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from glgpt.checkpoint.steps import run_of
 from glgpt.cli.operation.config_file import OPTION, configured
 from glgpt.errors import GlgptError, quoted, written
+from glgpt.gguf.reader import is_gguf
 from glgpt.program.formats import FORMATS
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -106,9 +107,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def is_model(word: str) -> bool:
-    """True if a word names a model's folder or a step of a run."""
+    """True if a word names a model's folder, a GGUF file or a step of a run."""
     try:
-        return (Path(word) / "config.json").is_file() or run_of(word) is not None
+        return (Path(word) / "config.json").is_file() or is_gguf(Path(word)) or run_of(word) is not None
     except (OSError, ValueError):  # a prompt may not be a valid file name
         return False
 

@@ -27,8 +27,8 @@ from glgpt.data.books import NO_BOOKS, OPEN_MIRROR
 from glgpt.training.settings import PRECISIONS
 
 MODEL = (
-    "folder with config.json and weights, RUN@400 for a saved step of a run, or a Hugging Face Hub name such as gpt2; "
-    "'shakespeare' is the embedded model"
+    "folder with config.json and weights, a .gguf file, RUN@400 for a saved step of a run, or a Hugging Face Hub name "
+    "such as gpt2 or OWNER/NAME:FILE.gguf; 'smollm2' is SmolLM2-135M-Instruct, 'shakespeare' is the embedded model"
 )
 EXAMPLES = """examples:
   glgpt generate "To be, or not to be"              text from the embedded Shakespeare model; no download

@@ -13,8 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.checkpoint.hub import check_names, guard_cache
-from glgpt.checkpoint.opening import Checkpoint, embedded_weights
+from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 
 HERE = Path(__file__).parents[1]

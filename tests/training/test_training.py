@@ -15,7 +15,7 @@ import pytest
 from fake_trainer import OFTEN, PLAY, SMALL, fake, metrics  # noqa: F401
 
 import glgpt
-from glgpt.checkpoint.opening import embedded_weights
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.training.events import Start, Step

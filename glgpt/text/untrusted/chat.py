@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.errors import FileError, quoted
-from glgpt.system.files import read_json, read_text
+from glgpt.gguf.model_files import file_name, has_file, read_model_json, read_model_text
 from glgpt.text.tokenizer import Tokenizer
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
@@ -49,13 +49,15 @@ class Chat:
 
 
 def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
-    """Reads the chat template of a checkpoint's folder; returns None if it has none.
+    """Reads the chat template of a checkpoint's folder or GGUF file; returns None if it has none.
 
     Raises FileError, naming the file, for a template that cannot be rendered or omits the message.
     """
-    config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
-    file = folder / (TEMPLATE if (folder / TEMPLATE).exists() else CONFIG)
-    source = read_text(file, MAX_BYTES) if file.name == TEMPLATE else _default(config.get("chat_template"))
+    config = read_model_json(folder, CONFIG) if has_file(folder, CONFIG) else {}
+    if has_file(folder, TEMPLATE):
+        file, source = file_name(folder, TEMPLATE), read_model_text(folder, TEMPLATE, MAX_BYTES)
+    else:
+        file, source = file_name(folder, CONFIG), _default(config.get("chat_template")) or ""
     if not source:
         return None
     rendered = _rendered(source, _variables(config), file)
