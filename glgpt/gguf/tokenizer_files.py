@@ -202,7 +202,7 @@ def _merges(
 ) -> list[list[str]]:
     """Returns the pairs of tokens that make another, those of the highest score first.
 
-    Pairs that make the same token are in the order of their own ids, as in Hugging Face's conversion of SentencePiece.
+    Pairs that make the same token are in the order of the ids of their halves, as in Hugging Face's conversion.
     """
     ordinary = {token for token, kind in zip(tokens, types, strict=True) if kind in (NORMAL, USER_DEFINED)}
     found = []

@@ -141,14 +141,14 @@ class StreamDecoder:
         return self._decoder.decode(b"", final=True)
 
 
-class _Files(NamedTuple):
+class Files(NamedTuple):
     """The content of a folder's tokenizer files."""
 
     vocab: dict[str, int]
     merges: list[tuple[str, str]]
     added: dict[str, int]
     prefix_space: bool
-    named: Mapping[str, str]  # by role: see `_named_tokens`
+    named: Mapping[str, str]  # by role: see `named_tokens`
     source: Path  # the file that holds the merges, for messages
     split: Split = GPT2
     around: tuple[Sequence[int], Sequence[int]] = ((), ())  # ids before and after a prompt
@@ -176,7 +176,7 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
         raise FileError(f"{quoted(missing, 300)} is missing; a tokenizer needs both vocab.json and merges.txt")
     if not plain:
         return gpt2_tokenizer() if vocab_size == GPT2_VOCAB_SIZE else None
-    return _build(_read_plain(folder), vocab_size)
+    return _build(plain_files(folder), vocab_size)
 
 
 def gpt2_tokenizer() -> Tokenizer | None:
@@ -196,7 +196,8 @@ def bounded(engine: tiktoken.Encoding) -> Callable[[str], list[int]]:
     return lambda text: [token for part in parts(text) for token in engine.encode_ordinary(part)]
 
 
-def _read_plain(folder: Path) -> _Files:
+def plain_files(folder: Path) -> Files:
+    """Reads vocab.json, merges.txt and the configuration of a folder. Raises FileError for a damaged file."""
     vocab, source = folder / "vocab.json", folder / "merges.txt"
     text = read_text(source)
     if text.count("\n") > MOST_MERGES + 1:
@@ -218,12 +219,12 @@ def _read_plain(folder: Path) -> _Files:
     checked_ids(numbered, folder / "tokenizer_config.json")
     ids = checked_ids(read_json(vocab), vocab)
     added = added_ids(ids, sorted(numbered, key=numbered.__getitem__))
-    named, known = _named_tokens(folder), ids | added
+    named, known = named_tokens(folder), ids | added
     around = [
         [known[token]] if config.get(f"add_{role}") is True and (token := named.get(role, EOS)) in known else []
         for role in ("bos_token", "eos_token")
     ]
-    return _Files(ids, merges, added, prefix_space, named, source, around=(around[0], around[1]))
+    return Files(ids, merges, added, prefix_space, named, source, around=(around[0], around[1]))
 
 
 def _read_combined(folder: Path, vocab_size: int | None) -> Tokenizer | None:
@@ -234,12 +235,12 @@ def _read_combined(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     document = checked_document(read_model_json(folder, COMBINED), file_name(folder, COMBINED))
     if document is None:
         return None
-    named = _named_tokens(folder)
+    named = named_tokens(folder)
     files = _on_tiktoken(document, named)
     return _build(files, vocab_size) if files else HFTokenizer(document, vocab_size, named)
 
 
-def _on_tiktoken(document: Document, named: Mapping[str, str]) -> _Files | None:
+def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
     """Converts a tokenizer.json for tiktoken; None if it is not a byte-level BPE with a split of `text.splits`."""
     whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
     if found is None or document.dump("normalizer") or whole.model.byte_fallback:
@@ -249,14 +250,14 @@ def _on_tiktoken(document: Document, named: Mapping[str, str]) -> _Files | None:
     ):
         return None
     vocab, added = dict(document.vocab), dict(document.added)
-    return _Files(vocab, document.merges, added, found[1], named, document.path, found[0], document.around)
+    return Files(vocab, document.merges, added, found[1], named, document.path, found[0], document.around)
 
 
 def _optional_json(folder: Path, name: str) -> dict[str, Any]:
     return read_model_json(folder, name) if has_file(folder, name) else {}
 
 
-def _named_tokens(folder: Path) -> dict[str, str]:
+def named_tokens(folder: Path) -> dict[str, str]:
     """Returns the special tokens of the configuration by role: `bos_token`, `eos_token` and so on."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):  # the later one decides
@@ -277,7 +278,7 @@ def letter_bytes(token: str) -> bytes:
         return token.encode("utf-8", errors="replace")
 
 
-def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
+def _build(files: Files, vocab_size: int | None) -> Tokenizer:
     merges: dict[tuple[bytes, bytes], int] = {}
     source = quoted(files.source, 300)
     ids = [files.vocab.get(letter, -1) for letter in sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)]

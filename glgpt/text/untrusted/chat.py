@@ -53,11 +53,8 @@ def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
 
     Raises FileError, naming the file, for a template that cannot be rendered or omits the message.
     """
-    config = read_model_json(folder, CONFIG) if has_file(folder, CONFIG) else {}
-    if has_file(folder, TEMPLATE):
-        file, source = file_name(folder, TEMPLATE), read_model_text(folder, TEMPLATE, MAX_BYTES)
-    else:
-        file, source = file_name(folder, CONFIG), _default(config.get("chat_template")) or ""
+    source, config = template_source(folder), _config(folder)
+    file = file_name(folder, TEMPLATE if has_file(folder, TEMPLATE) else CONFIG)
     if not source:
         return None
     rendered = _rendered(source, _variables(config), file)
@@ -68,6 +65,17 @@ def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
     parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", rendered)
     pieces = (special.get(part, part) for part in parts if part)
     return Chat(tuple(None if piece == -1 else piece for piece in pieces))
+
+
+def template_source(folder: Path) -> str | None:
+    """Returns the chat template of a folder or GGUF file; None if it has none. Raises FileError for a damaged file."""
+    if has_file(folder, TEMPLATE):
+        return read_model_text(folder, TEMPLATE, MAX_BYTES)
+    return _default(_config(folder).get("chat_template"))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    return read_model_json(folder, CONFIG) if has_file(folder, CONFIG) else {}
 
 
 def _default(template: Any) -> str | None:
