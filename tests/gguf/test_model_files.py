@@ -127,6 +127,13 @@ def test_ids_special_tokens_and_ends(tmp_path: Path) -> None:
     assert load_chat(path, found) is None
 
 
+def test_a_control_token_without_a_role_is_one_id(tmp_path: Path) -> None:
+    types = np.ones(VOCAB, np.int32)
+    types[-1] = 3
+    found = load_tokenizer(llama(tmp_path / "a.gguf", metadata=LLAMA | tokenizer(token_type=types)), VOCAB)
+    assert found and found.encode("h<tool>") == [LETTERS.index("h"), VOCAB - 1]
+
+
 def test_tokens_around_a_text_and_a_chat(tmp_path: Path) -> None:
     template = "{% for m in messages %}<|start|>{{ m['content'] }}<|end|>{% endfor %}{{ bos_token }}"
     more = {"add_bos_token": True, "add_eos_token": True, "eot_token_id": VOCAB - 1}

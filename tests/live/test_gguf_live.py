@@ -297,6 +297,7 @@ def test_llama_cpp_computes_the_logits_of_a_converted_run(tmp_path: Path, dtype:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # 300 s of CPU time on llvmpipe
 @needs_llama_cpp
 def test_llama_cpp_measures_the_same_perplexity_of_smollm2(smollm2: Path, tmp_path: Path) -> None:
     """Compares on 50 KB of English, in windows of 256 tokens."""
