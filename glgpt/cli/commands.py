@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.bench import engine as bench
+from glgpt.checkpoint.conversion import convert
 from glgpt.cli.format_check import check_format
 from glgpt.cli.options import device_options
 from glgpt.cli.progress import Phases, progress
@@ -332,6 +333,16 @@ def run_export(args: argparse.Namespace) -> int:
         figures | {"out": args.out, "weights_bytes": weights, "shards": len(manifest["shards"])},
         f"{out}: {manifest['model']} {manifest['dtype']}, {weights / 1e6:.0f} MB of weights; {hint}",
     )
+    return 0
+
+
+def run_convert(args: argparse.Namespace) -> int:
+    """`glgpt convert`."""
+    with progress("converting", "B") as show:
+        found = convert(args.model, args.to, args.dtype, show)
+    out = quoted(args.to)
+    text = f"{out}: {found['dtype']}, {found['bytes'] / 1e6:.0f} MB; run it with: glgpt generate --model {out}"
+    report(args, found, text)
     return 0
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from glgpt import __version__
-from glgpt.cli import commands, convert, data, federate, split, train
+from glgpt.checkpoint.conversion import DTYPES as CONVERTED
+from glgpt.cli import commands, data, federate, split, train
 from glgpt.cli.format_check import add_check_option
 from glgpt.cli.options import (
     Parser,
@@ -377,7 +378,7 @@ def _export(add: Add) -> None:
 def _convert(add: Add) -> None:
     p = add(
         "convert",
-        convert.run_convert,
+        commands.run_convert,
         "write a model as a GGUF file or a Hugging Face folder",
         "glgpt convert runs/play --to play.gguf  # for llama.cpp and the tools built on it\n"
         "glgpt convert gpt2 --to gpt2-q8.gguf --dtype q8\n"
@@ -388,7 +389,7 @@ def _convert(add: Add) -> None:
     p.add_argument("model", metavar="MODEL", help=MODEL)
     p.add_argument("--to", required=True, metavar="FILE.gguf|DIR", help="file or folder to write")
     p.add_argument(
-        "--dtype", choices=convert.DTYPES,
+        "--dtype", choices=CONVERTED,
         help="format of the matrices: f32, f16, or in a GGUF file q8 (Q8_0) or q4 (Q4_1, with the value and down "
         "projections, the embedding and the head as Q8_0); default: f16 if the model's are, else f32",
     )  # fmt: skip
