@@ -105,7 +105,7 @@ def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> d
     rotated = _number(file, f"{prefix}dimension_count")
     if width and isinstance(rotated, int) and rotated != width:
         found["rotary_pct" if about.model_type == "gpt_neox" else "partial_rotary_factor"] = rotated / width
-    kind = file.metadata.get(f"{prefix}scaling.type", "none")
+    kind = file.string(f"{prefix}scaling.type", "none")
     if FREQUENCIES in file.tensors:
         found["rope_scaling"] = _llama3(file, config)
     elif kind != "none":
@@ -136,6 +136,11 @@ def _llama3(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def llama3_divisors(scaling: Mapping[str, Any], theta: float, count: int) -> NDArray[np.float64]:
     """Returns the number by which Llama 3 divides each of `count` rotary frequencies."""
+    with np.errstate(all="ignore"):  # numbers of a file may be any
+        return _llama3_divisors(scaling, theta, count)
+
+
+def _llama3_divisors(scaling: Mapping[str, Any], theta: float, count: int) -> NDArray[np.float64]:
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     rounds = scaling["original_max_position_embeddings"] / (2 * math.pi) / float(theta) ** (np.arange(count) / count)
     blend = np.clip((rounds - low) / (high - low), 0, 1)

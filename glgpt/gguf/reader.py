@@ -49,9 +49,9 @@ class GgufFile:
     alignment: int = ALIGNMENT
     texts: int = field(default=0, compare=False)  # strings in all arrays
 
-    def string(self, key: str) -> str:
-        """Returns a string of the metadata. Raises FileError if it is missing or of another type."""
-        value = self.metadata.get(key)
+    def string(self, key: str, default: str | None = None) -> str:
+        """Returns a string of the metadata, or the default. Raises FileError if it is missing or of another type."""
+        value = self.metadata.get(key, default)
         if not isinstance(value, str):
             found = "is missing" if value is None else f"is {written(value)}, not a string"
             raise FileError(f"{quoted(self.path, 300)}: {key} {found}")
@@ -102,7 +102,7 @@ def _joined(path: Path, _identity: tuple[int, ...]) -> GgufFile:
     """Returns a file together with the tensors of its further parts, if it is the first of several."""
     first = read_header(path)
     count = first.metadata.get(_COUNT, 1)
-    if count == 1 or _COUNT not in first.metadata:
+    if isinstance(count, int) and count == 1:
         return first
     name, shown = _SPLIT.fullmatch(path.name), quoted(path, 300)
     if not isinstance(count, int) or not name or int(name[3]) != count:

@@ -18,6 +18,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of t
 MOST_MERGES = 1 << 20
 MOST_TOKEN, MOST_CHARACTERS = 256, 1 << 22  # of one token and of all: SentencePiece's merges try each division of each
 BLANK = "\u2581"
+NO_TOKEN = 0xFFFFFFFF  # llama.cpp's id for none
 _ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "mask": "mask"}
 # Tokens that end a message; llama.cpp stops at a control token with such a text whatever the metadata says.
 _ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
@@ -62,8 +63,8 @@ def tokenizer_files(file: GgufFile) -> dict[str, Any]:
     Raises FileError for a tokenizer of another kind than byte-level BPE and SentencePiece's BPE, and for an unknown
     pre-tokenizer.
     """
-    kind, tokens = file.metadata.get(f"{PREFIX}model"), file.metadata.get(f"{PREFIX}tokens")
-    if kind in (None, "none", "no_vocab"):
+    kind, tokens = file.string(f"{PREFIX}model", "none"), file.metadata.get(f"{PREFIX}tokens")
+    if kind in ("none", "no_vocab"):
         return {}
     name = quoted(file.path, 300)
     if not isinstance(tokens, list):
@@ -105,7 +106,7 @@ def _types(file: GgufFile, count: int) -> Sequence[int]:
 def _id(file: GgufFile, role: str, count: int) -> int | None:
     """Returns a token's id. Raises FileError if it is not in the vocabulary."""
     value = file.metadata.get(f"{PREFIX}{role}_token_id")
-    if value is None or value == 0xFFFFFFFF:
+    if value is None or (isinstance(value, int) and value == NO_TOKEN):
         return None
     if type(value) is not int or not 0 <= value < count:
         raise FileError(f"{quoted(file.path, 300)}: {PREFIX}{role}_token_id is {written(value)}, not 0 to {count - 1}")
@@ -140,7 +141,7 @@ def _added(file: GgufFile, tokens: list[str]) -> list[dict[str, Any]]:
 def _template(file: GgufFile, roles: Mapping[str, str], vocab: Mapping[str, int]) -> dict[str, Any] | None:
     """Returns the post-processor that adds the tokens around a text."""
     sentencepiece = file.metadata[f"{PREFIX}model"] == "llama"
-    default = sentencepiece or file.metadata.get(f"{PREFIX}pre") in WHOLE_WORDS
+    default = sentencepiece or file.string(f"{PREFIX}pre", "default") in WHOLE_WORDS
     before = file.metadata.get(f"{PREFIX}add_bos_token", default) is True
     after = file.metadata.get(f"{PREFIX}add_eos_token", False) is True
     around = {role: roles[role] for role, wanted in (("bos", before), ("eos", after)) if wanted and role in roles}
@@ -157,8 +158,8 @@ def _byte_level(file: GgufFile, vocab: dict[str, int]) -> dict[str, Any]:
     merges, name = file.metadata.get(f"{PREFIX}merges"), quoted(file.path, 300)
     if not isinstance(merges, list):
         raise FileError(f"{name}: {PREFIX}merges is not a list of strings")
-    pre = file.metadata.get(f"{PREFIX}pre", "default")
-    if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
+    pre = file.string(f"{PREFIX}pre", "default")
+    if pre not in PRE_TOKENIZERS:
         known = ", ".join(PRE_TOKENIZERS)
         raise FileError(f"{name}: the pre-tokenizer {written(pre)} is not supported; supported are {known}")
     steps = PRE_TOKENIZERS[pre]

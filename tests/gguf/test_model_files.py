@@ -218,6 +218,33 @@ def test_a_damaged_tokenizer_is_refused(tmp_path: Path, name: str) -> None:
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
 
 
+ARRAYS: list[Any] = [np.array([1, 2]), np.array([], np.int32), np.array([0.5, np.nan]), ["a", "b"], []]
+VALUES = [*ARRAYS, "", "x", True, False, -1, 0, 1 << 63, float("nan"), float("inf"), -0.5]
+
+
+@pytest.mark.slow
+def test_any_value_of_any_key_is_read_or_refused(tmp_path: Path) -> None:
+    """Checks that a value of another type than the one expected is a FileError at most."""
+    path = tmp_path / "a.gguf"
+    scores = {"scores": np.zeros(VOCAB, np.float32), "add_space_prefix": True, "unknown_token_id": 0}
+    scaling = {f"llama.rope.scaling.{key}": 1.0 for key in ("type", "factor", "original_context_length")}
+    split = {"split.count": 1, "split.no": 0, "general.alignment": 32, "tokenizer.chat_template": "x"}
+    divisors = Tensor("rope_freqs.weight", F32, (8,), lambda: np.ones(8, np.float32))
+    plain = llama_tensors("Q8_0")
+    for kind in ("gpt2", "llama"):
+        more = {"model": kind, "add_bos_token": True, "eot_token_id": 1, **scores}
+        whole = LLAMA | tokenizer(**more) | split | {"general.name": "a"}
+        for key in whole | scaling:
+            for value in VALUES:
+                write_gguf(path, whole | {key: value}, [*plain, divisors] if "freq_base" in key else plain)
+                try:
+                    with Checkpoint.open(path) as checkpoint:
+                        found = load_tokenizer(path, checkpoint.config.vocab_size)
+                    end_of_text(path, VOCAB, found)
+                except GlgptError as error:
+                    assert str(error).isprintable() and len(str(error)) < 1000, (key, value)
+
+
 def test_a_file_without_a_tokenizer_runs_on_ids(tmp_path: Path) -> None:
     for metadata in (LLAMA, LLAMA | tokenizer(model="no_vocab")):
         path = llama(tmp_path / "a.gguf", metadata=metadata)
