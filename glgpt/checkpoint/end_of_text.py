@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.errors import FileError, quoted, written
-from glgpt.system.files import read_json
+from glgpt.gguf.model_files import file_name, has_file, read_model_json
 from glgpt.text.tokenizer import GPT2_VOCAB_SIZE, Tokenizer
 
 FILES = ("generation_config.json", "config.json")  # the first that has the field decides, as in transformers
@@ -17,14 +17,13 @@ _UNCHOSEN = GPT2_VOCAB_SIZE - 1  # transformers' default for GPT-2, written even
 def end_of_text(folder: Path, vocab_size: int, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     """Returns the ids after which a generation stops: `eos_token_id` of the folder's files, or else the tokenizer's.
 
-    generation_config.json takes precedence over config.json; either may have a number or a list. Raises FileError,
-    naming the file, for anything but ids of the vocabulary.
+    `folder` may also be a GGUF file. generation_config.json takes precedence over config.json; either may have a number
+    or a list. Raises FileError, naming the file, for anything but ids of the vocabulary.
     """
     for name in FILES:
-        path = folder / name
-        value = read_json(path).get("eos_token_id") if path.exists() else None
+        value = read_model_json(folder, name).get("eos_token_id") if has_file(folder, name) else None
         if value not in (None, []) and not (value == _UNCHOSEN and vocab_size <= _UNCHOSEN):
-            return _checked(value, vocab_size, path)
+            return _checked(value, vocab_size, file_name(folder, name))
     own = tokenizer.eos if tokenizer else None
     return (own,) if own is not None and own < vocab_size else ()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
 from glgpt.errors import FileError, GlgptError, quoted, written
+from glgpt.gguf.reader import all_parts
 from glgpt.text.tokenizer import TOKENIZER_EXTRAS
 from glgpt.text.untrusted.chat import TEMPLATE
 
@@ -24,14 +25,19 @@ _NAMES = ("ETag", "X-Linked-Etag", "X-Repo-Commit")
 
 def not_found(name: str) -> str:
     """Returns the message for a `name` that is neither a folder nor a possible name on the Hub."""
+    if name.endswith(".gguf"):
+        return f"{quoted(name, 300)} does not exist; give a GGUF file, or OWNER/NAME:FILE.gguf for one on the Hub"
     return (
         f"{written(name, 200)} is neither a folder nor a valid model name on the Hugging Face Hub; "
-        "give a folder with config.json and weights, or a Hub name like gpt2"
+        "give a folder with config.json and weights, a GGUF file, or a Hub name like gpt2"
     )
 
 
-def download(name: str) -> Path:
-    """Downloads the missing files of a model; returns the cache folder with its config, tokenizer and weights."""
+def download(name: str, file: str = "") -> Path:
+    """Downloads the missing files of a model; returns the cache folder with its config, tokenizer and weights.
+
+    With `file`, downloads only this GGUF file, and the further parts of a split one, and returns its path.
+    """
     # Imported here because it is slow to import, and a local folder does not need it.
     from huggingface_hub import constants, errors
 
@@ -42,17 +48,25 @@ def download(name: str) -> Path:
         "unset it, or give a local folder"
     )
     gated = f"{here}, and the model on the Hub is gated: accept its terms at {hub}/{name}, then run hf auth login"
+    absent = (
+        f"model {name} on the Hub has no file {file}"
+        if file
+        else (
+            f"model {name} on the Hub is not a transformers checkpoint: it has no config.json; for a GGUF file, "
+            f"give {name}:FILE.gguf"
+        )
+    )
     reasons: tuple[tuple[type[Exception], str], ...] = (
         (errors.HFValidationError, not_found(name)),
         (errors.GatedRepoError, gated),
         (errors.RepositoryNotFoundError, f"{here}, and no model {name} on {hub}; if it is private, run hf auth login"),
         (errors.OfflineModeIsEnabled, offline),
         (errors.LocalEntryNotFoundError, offline if constants.HF_HUB_OFFLINE else ""),
-        (errors.EntryNotFoundError, f"model {name} on the Hub is not a transformers checkpoint: it has no config.json"),
+        (errors.EntryNotFoundError, absent),
     )
     guard_cache()
     try:
-        return _fetch(name)
+        return _fetch_gguf(name, file) if file else _fetch(name)
     except GlgptError:
         raise
     except Exception as error:  # the library's many transport errors, a full disk, a damaged cache
@@ -87,6 +101,19 @@ def check_names(answer: Any) -> None:
             raise FileError(
                 f"{where} answers with {header} {written(name)}, which is not a file name: check HF_ENDPOINT"
             )
+
+
+def _fetch_gguf(name: str, file: str) -> Path:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub import try_to_load_from_cache as cached
+
+    paths: list[Path] = []
+    for part in all_parts(file):
+        if not isinstance(cached(name, part), str):
+            get_hf_file_metadata(hf_hub_url(name, part))  # fails at once; hf_hub_download would retry for 20 s
+        revision = paths[0].parents[len(Path(part).parts) - 1].name if paths else None  # all parts are of one commit
+        paths.append(Path(hf_hub_download(name, part, revision=revision)))
+    return paths[0]
 
 
 def _fetch(name: str) -> Path:

@@ -1,8 +1,11 @@
-"""Locates the tensors in a safetensors file."""
+"""Locates the tensors in a safetensors file, and writes such files."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from safetensors import safe_open
 from glgpt.checkpoint.files import first_line
 from glgpt.checkpoint.torch_file import MAX_DIMENSIONS, Stored
 from glgpt.errors import FileError, GlgptError, quoted, written
-from glgpt.system.files import open_input, parsed_json
+from glgpt.system.files import open_input, parsed_json, written_whole
 
 CHECKSUMS = "glgpt.sha256"  # key in the metadata of a run's files: a JSON object with each tensor's SHA-256
 MAX_HEADER_BYTES = 16 << 20  # bytes; the header of a model of 1000 layers takes two million
@@ -58,6 +61,34 @@ def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
         if len(place.shape) > MAX_DIMENSIONS:
             raise FileError(f"{name}: tensor {written(tensor)} has too many dimensions, {len(place.shape)}")
     return places, metadata or {}
+
+
+def write_safetensors(
+    path: Path,
+    dtype: np.dtype[Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    read: Callable[[str], NDArray[Any]],
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Writes tensors of one dtype, float32 or float16, of which one is in memory at a time; returns the file's bytes.
+
+    `read` returns a tensor by name. `progress` is called with the bytes written and those of all tensors.
+    """
+    kind, at = {4: "F32", 2: "F16"}[dtype.itemsize], 0
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    for name, shape in shapes.items():
+        size = math.prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    with written_whole(path) as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for name in shapes:
+            file.write(np.ascontiguousarray(read(name), dtype.newbyteorder("<")).data)
+            if progress:
+                progress(entries[name]["data_offsets"][1], at)
+        return file.tell()
 
 
 def sha256(array: NDArray[Any]) -> str:

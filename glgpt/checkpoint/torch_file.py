@@ -67,6 +67,15 @@ class Stored:
     strides: tuple[int, ...] | None = None
     sha256: str | None = None
 
+    @property
+    def readable(self) -> bool:
+        """True if `map` supports the dtype."""
+        return self.dtype in READABLE
+
+    def sample(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Returns the values at flat indices, without reading the others."""
+        return widened(self.map().reshape(-1)[indices], self.dtype).astype(np.float32)
+
     def map(self) -> NDArray[Any]:
         """Returns a read-only view of `shape` over a new memory map (BF16 as uint16), which is freed with the view.
 
@@ -80,6 +89,11 @@ class Stored:
         flat: NDArray[Any] = np.memmap(self.path, dtype, "r", self.offset, (span,)).view(np.ndarray)
         in_bytes = tuple(size * step for step in strides)
         return np.lib.stride_tricks.as_strided(flat, self.shape, in_bytes, writeable=False)
+
+
+def widened(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Widens bf16, which NumPy does not have, to float32, of which it is the upper half; returns others unchanged."""
+    return np.left_shift(values, 16, dtype=np.uint32).view(np.float32) if dtype == "BF16" else values
 
 
 @dataclass(frozen=True)

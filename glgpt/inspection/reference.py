@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from glgpt.checkpoint.conversion import convert
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError, quoted
-from glgpt.models.spec import EMBED, FINAL_NORM, PATTERN, RESID_POST, dims_of, in_block
+from glgpt.gguf.reader import is_gguf
+from glgpt.models.spec import EMBED, FINAL_NORM, PATTERN, RESID_POST, ModelConfig, dims_of, in_block
 from glgpt.system.files import open_regular
 
 
@@ -122,8 +125,17 @@ def run_transformers(model: str | Path | None, prompts: Sequence[list[int]]) -> 
     except ImportError as error:
         raise GlgptError(f"{error.name} is not installed; pip install 'glgpt[reference]'") from error
     transformers.utils.logging.disable_progress_bar()
-    with Checkpoint.open(model) as checkpoint:
+    with Checkpoint.open(model) as checkpoint, tempfile.TemporaryDirectory() as made:
         folder, config = str(checkpoint.path), checkpoint.config
+        if is_gguf(checkpoint.path):  # transformers reads GGUF with another package, which may not be installed
+            folder = str(Path(made) / "model")
+            convert(checkpoint.path, folder, "f32")
+        return _run_folder(folder, config, prompts)
+
+
+def _run_folder(folder: str, config: ModelConfig, prompts: Sequence[list[int]]) -> list[Case]:
+    import transformers
+
     try:
         network = getattr(transformers, config.architecture).from_pretrained(folder, **config.reference_options)
         network = network.double().eval()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tiktoken
 
 from glgpt.errors import FileError, GlgptError, quoted, written
+from glgpt.gguf.model_files import file_name, has_file, read_model_json
 from glgpt.system.files import read_json, read_text
 from glgpt.text.merge_order import stray_merge
 from glgpt.text.runs import parts
@@ -20,6 +21,7 @@ from glgpt.text.token_ids import MAX_IDS, MAX_MERGES, MAX_SPECIAL_TOKENS, added_
 if TYPE_CHECKING:
     from glgpt.text.untrusted.tokenizer_document import Document
 
+COMBINED = "tokenizer.json"
 TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 EOS = "<|endoftext|>"
 _ROLES = {f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
@@ -139,14 +141,14 @@ class StreamDecoder:
         return self._decoder.decode(b"", final=True)
 
 
-class _Files(NamedTuple):
+class Files(NamedTuple):
     """The content of a folder's tokenizer files."""
 
     vocab: dict[str, int]
     merges: list[tuple[str, str]]
     added: dict[str, int]
     prefix_space: bool
-    named: Mapping[str, str]  # by role: see `_named_tokens`
+    named: Mapping[str, str]  # by role: see `named_tokens`
     source: Path  # the file that holds the merges, for messages
     split: Split = GPT2
     around: tuple[Sequence[int], Sequence[int]] = ((), ())  # ids before and after a prompt
@@ -155,16 +157,18 @@ class _Files(NamedTuple):
 def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     """Loads the tokenizer of a checkpoint's folder: a BPE in tokenizer.json, or else vocab.json and merges.txt.
 
+    `folder` may also be a GGUF file, which holds the tokenizer itself.
+
     `vocab_size` is the model's; if it is None, there is no model yet and the largest id of the files determines it.
 
     Without files, returns GPT-2's tokenizer for a model of `GPT2_VOCAB_SIZE` ids, if tiktoken has it or can download
     it, and None otherwise. Raises GlgptError, naming the file, for a damaged file.
     """
-    halves, combined = [folder / name for name in ("vocab.json", "merges.txt")], folder / "tokenizer.json"
+    halves = [folder / name for name in ("vocab.json", "merges.txt")]
     plain = all(half.exists() for half in halves)
     # tokenizer.json takes precedence: the other files do not describe how SmolLM2 or Qwen2 split a text.
-    if combined.exists():
-        found = _read_combined(combined, vocab_size)
+    if has_file(folder, COMBINED):
+        found = _read_combined(folder, vocab_size)
         if found or not plain:
             return found
     if not plain and any(half.exists() for half in halves):
@@ -172,7 +176,7 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
         raise FileError(f"{quoted(missing, 300)} is missing; a tokenizer needs both vocab.json and merges.txt")
     if not plain:
         return gpt2_tokenizer() if vocab_size == GPT2_VOCAB_SIZE else None
-    return _build(_read_plain(folder), vocab_size)
+    return _build(plain_files(folder), vocab_size)
 
 
 def gpt2_tokenizer() -> Tokenizer | None:
@@ -192,7 +196,8 @@ def bounded(engine: tiktoken.Encoding) -> Callable[[str], list[int]]:
     return lambda text: [token for part in parts(text) for token in engine.encode_ordinary(part)]
 
 
-def _read_plain(folder: Path) -> _Files:
+def plain_files(folder: Path) -> Files:
+    """Reads vocab.json, merges.txt and the configuration of a folder. Raises FileError for a damaged file."""
     vocab, source = folder / "vocab.json", folder / "merges.txt"
     text = read_text(source)
     if text.count("\n") > MAX_MERGES + 1:
@@ -204,8 +209,8 @@ def _read_plain(folder: Path) -> _Files:
             if len(words) != 2 or not all(words):
                 raise FileError(f"{quoted(source, 300)}, line {number}: {written(line)} is not a pair of tokens")
             merges.append((words[0], words[1]))
-    numbered = dict(checked_ids(_optional_json(folder / "added_tokens.json"), folder / "added_tokens.json"))
-    config = _optional_json(folder / "tokenizer_config.json")
+    numbered = dict(checked_ids(_optional_json(folder, "added_tokens.json"), folder / "added_tokens.json"))
+    config = _optional_json(folder, "tokenizer_config.json")
     decoder = config.get("added_tokens_decoder")
     for token, about in decoder.items() if isinstance(decoder, dict) else ():
         if token.isdecimal() and isinstance(about, dict) and isinstance(about.get("content"), str):
@@ -214,28 +219,28 @@ def _read_plain(folder: Path) -> _Files:
     checked_ids(numbered, folder / "tokenizer_config.json")
     ids = checked_ids(read_json(vocab), vocab)
     added = added_ids(ids, sorted(numbered, key=numbered.__getitem__))
-    named, known = _named_tokens(folder), ids | added
+    named, known = named_tokens(folder), ids | added
     around = [
         [known[token]] if config.get(f"add_{role}") is True and (token := named.get(role, EOS)) in known else []
         for role in ("bos_token", "eos_token")
     ]
-    return _Files(ids, merges, added, prefix_space, named, source, around=(around[0], around[1]))
+    return Files(ids, merges, added, prefix_space, named, source, around=(around[0], around[1]))
 
 
-def _read_combined(path: Path, vocab_size: int | None) -> Tokenizer | None:
+def _read_combined(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     """Loads the tokenizer of a tokenizer.json; returns None if it is not a BPE."""
     from glgpt.text.hf_tokenizer import HFTokenizer  # imports this module
-    from glgpt.text.untrusted.tokenizer_document import read_document  # slow to import: pydantic
+    from glgpt.text.untrusted.tokenizer_document import checked_document  # slow to import: pydantic
 
-    document = read_document(path)
+    document = checked_document(read_model_json(folder, COMBINED), file_name(folder, COMBINED))
     if document is None:
         return None
-    named = _named_tokens(path.parent)
+    named = named_tokens(folder)
     files = _on_tiktoken(document, named)
     return _build(files, vocab_size) if files else HFTokenizer(document, vocab_size, named)
 
 
-def _on_tiktoken(document: Document, named: Mapping[str, str]) -> _Files | None:
+def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
     """Converts a tokenizer.json for tiktoken; None if it is not a byte-level BPE with a split of `text.splits`."""
     whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
     if found is None or document.dump("normalizer") or whole.model.byte_fallback:
@@ -245,18 +250,18 @@ def _on_tiktoken(document: Document, named: Mapping[str, str]) -> _Files | None:
     ):
         return None
     vocab, added = dict(document.vocab), dict(document.added)
-    return _Files(vocab, document.merges, added, found[1], named, document.path, found[0], document.around)
+    return Files(vocab, document.merges, added, found[1], named, document.path, found[0], document.around)
 
 
-def _optional_json(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.exists() else {}
+def _optional_json(folder: Path, name: str) -> dict[str, Any]:
+    return read_model_json(folder, name) if has_file(folder, name) else {}
 
 
-def _named_tokens(folder: Path) -> dict[str, str]:
+def named_tokens(folder: Path) -> dict[str, str]:
     """Returns the special tokens of the configuration by role: `bos_token`, `eos_token` and so on."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):  # the later one decides
-        config = _optional_json(folder / name)
+        config = _optional_json(folder, name)
         for role in _ROLES & config.keys():
             token = config[role]
             token = token.get("content") if isinstance(token, dict) else token
@@ -273,7 +278,7 @@ def letter_bytes(token: str) -> bytes:
         return token.encode("utf-8", errors="replace")
 
 
-def _build(files: _Files, vocab_size: int | None) -> Tokenizer:
+def _build(files: Files, vocab_size: int | None) -> Tokenizer:
     merges: dict[tuple[bytes, bytes], int] = {}
     source = quoted(files.source, 300)
     ids = [files.vocab.get(letter, -1) for letter in sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)]

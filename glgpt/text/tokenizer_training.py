@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from glgpt.errors import FileError, GlgptError, quoted, written
+from glgpt.gguf.model_files import has_file, read_model_bytes
 from glgpt.system.files import read_bytes, written_whole
 from glgpt.text import bpe_process
 from glgpt.text.files import Text
 from glgpt.text.token_ids import MAX_MERGES
 from glgpt.text.tokenizer import (
+    COMBINED,
     EOS,
     GPT2_VOCAB_SIZE,
     LETTER_BYTE,
@@ -78,20 +80,20 @@ def checked_size(size: int) -> int:
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copies a folder's tokenizer files. Raises GlgptError if it has none."""
-    found = [source / name for name in FILES if (source / name).is_file()]
-    if not {"vocab.json", "merges.txt"} <= {path.name for path in found} and source / "tokenizer.json" not in found:
+    """Copies the tokenizer files of a folder, or of a GGUF file. Raises GlgptError if it has none."""
+    found = [name for name in FILES if has_file(source, name)]
+    if not {"vocab.json", "merges.txt"} <= set(found) and COMBINED not in found:
         raise FileError(
             f"{quoted(source, 300)} holds no tokenizer: neither vocab.json with merges.txt nor tokenizer.json"
         )
-    for path in found:
-        with written_whole(folder / path.name) as file:
-            file.write(read_bytes(path))
+    for name in found:
+        with written_whole(folder / name) as file:
+            file.write(read_model_bytes(source, name))
 
 
 def copy_model_tokenizer(model: Path, vocab_size: int, folder: Path) -> Tokenizer:
     """Copies the tokenizer of a checkpoint; without files, writes GPT-2's if the vocabulary has its size."""
-    if vocab_size == GPT2_VOCAB_SIZE and not any((model / name).is_file() for name in FILES[:3]):
+    if vocab_size == GPT2_VOCAB_SIZE and not any(has_file(model, name) for name in FILES[:3]):
         _write_gpt2(folder)
     else:
         copy_tokenizer(model, folder)

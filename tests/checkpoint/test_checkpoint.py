@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from glgpt.checkpoint.opening import Checkpoint, embedded_weights, model_name
+from glgpt.checkpoint.finding import embedded_weights, model_name
+from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 
 HERE = Path(__file__).parents[1]

@@ -12,10 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from gguf_files import LLAMA, llama, llama_tensors, tokenizer
 
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.checkpoint.hub import check_names, guard_cache
-from glgpt.checkpoint.opening import Checkpoint, embedded_weights
+from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
+from glgpt.gguf.writer import write_gguf
 
 HERE = Path(__file__).parents[1]
 GOLDENS = HERE / "goldens"
@@ -92,12 +95,24 @@ def hub(tmp_path):
     bare = models["tiny/bare"] = tmp_path / "bare"
     bare.mkdir()
     shutil.copy(GOLDENS / "wide" / "config.json", bare)
+    files = models["tiny/files"] = tmp_path / "files"
+    (files / "q8").mkdir(parents=True)
+    llama(files / "a.gguf")
+    half_of(files / "q8")
     with Hub(models) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
         server.shutdown()
         thread.join()
+
+
+def half_of(folder):
+    """Writes a model in two parts."""
+    tensors = llama_tensors("Q8_0")
+    for i in (0, 1):
+        about = (LLAMA | tokenizer() if i == 0 else {}) | {"split.count": 2, "split.no": i}
+        write_gguf(folder / f"m-{i + 1:05d}-of-00002.gguf", about, tensors[i::2])
 
 
 def open_all(names, endpoint, cache, **environment):
@@ -158,6 +173,9 @@ def test_hub_refusals(hub, tmp_path):
         "empty/model": "has no config.json",
         "tiny/bare": "holds no weights",
         "tiny/half": "lacks model-00002-of-00002.safetensors",
+        "tiny/files:no.gguf": "model tiny/files on the Hub has no file no.gguf",
+        "no/such:a.gguf": f"and no model no/such on {hub.url}",
+        "tiny/files": "has no config.json; for a GGUF file, give tiny/files:FILE.gguf",
         "bad name!": "is neither a folder nor a valid model name",
         "a..b": "is neither a folder nor a valid model name",
         "ends/": "is neither a folder nor a valid model name",
@@ -167,6 +185,24 @@ def test_hub_refusals(hub, tmp_path):
         assert isinstance(message, str), name
         assert expected[name] in message, (name, message)
         assert "\n" not in message
+
+
+def test_gguf_files_of_the_hub(hub, tmp_path):
+    """Opens one file, and one in two parts; the second time they are cached."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    names = ["tiny/files:a.gguf", "tiny/files:q8/m-00001-of-00002.gguf"]
+    fetched = open_all(names, hub.url, cache)
+    for name, got in zip(names, fetched, strict=True):
+        with Checkpoint.open(tmp_path / "files" / name.partition(":")[2]) as local:
+            assert got[1] == float(sum(abs(local.read(tensor)).sum() for tensor in sorted(local.names))), got
+    assert Path(fetched[0][0]).name == "a.gguf"
+    assert sorted(path.name for path in Path(fetched[1][0]).parent.iterdir()) == [
+        "m-00001-of-00002.gguf", "m-00002-of-00002.gguf",
+    ]  # fmt: skip
+    assert open_all(names, hub.url, cache, HF_HUB_OFFLINE="1") == fetched
+    offline = open_all(["tiny/files:q8/b.gguf"], hub.url, cache, HF_HUB_OFFLINE="1")[0]
+    assert "HF_HUB_OFFLINE prevents the download" in offline
 
 
 def test_hub_that_is_down(hub, tmp_path):

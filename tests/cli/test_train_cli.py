@@ -16,7 +16,7 @@ from helpers import fake_trainer
 from helpers.fake_trainer import PLAY, fake  # noqa: F401
 from rich.console import Console
 
-from glgpt.checkpoint.opening import embedded_weights
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.cli import main, training_dashboard
 from glgpt.cli.commands.train import SIZES
 from glgpt.cli.parser import build_parser

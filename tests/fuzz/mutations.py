@@ -77,6 +77,8 @@ def _one(name: str, data: bytes, draw: random.Random) -> bytes:
         known = [_json_lines, _json_lines, _lines, _bytes]
     elif name.endswith(".txt"):
         known = [_lines, _lines, _bytes]
+    elif name.endswith(".gguf"):
+        known = [_gguf, _gguf, _gguf, _bytes]
     elif name.endswith(".safetensors"):
         known = [_safetensors, _safetensors, _safetensors, _bytes]
     elif data[:2] == b"PK":
@@ -87,6 +89,78 @@ def _one(name: str, data: bytes, draw: random.Random) -> bytes:
         return draw.choice(known)(data, draw)
     except Exception:  # an earlier mutation has left no such format
         return _bytes(data, draw)
+
+
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a number in GGUF metadata
+
+
+def _gguf(data: bytes, draw: random.Random) -> bytes:
+    """Replaces one to three numbers of a GGUF header, or texts in it with their lengths."""
+    try:
+        fields = gguf_fields(data)
+    except (IndexError, KeyError):  # mutated before
+        return _bytes(data, draw)
+    fields = draw.choice([fields, fields[:60], fields[-150:]])  # most are tokens; sizes are first, tensors last
+    for start, size, text in sorted(draw.sample(fields, min(len(fields), draw.randint(1, 3))), reverse=True):
+        if text:
+            new = draw.choice([*TEXTS, *UNITS]).encode("utf-8", "surrogatepass")
+            new = draw.choice([new, bytes(draw.randrange(256) for _ in range(size))])
+            data = data[: start - 8] + len(new).to_bytes(8, "little") + new + data[start + size :]
+        else:
+            old = int.from_bytes(data[start : start + size], "little")
+            number = draw.choice([draw.choice(NUMBERS), old + draw.randint(-3, 3), old * 2, draw.getrandbits(8 * size)])
+            data = data[:start] + (number % (1 << 8 * size)).to_bytes(size, "little") + data[start + size :]
+    return data
+
+
+def gguf_fields(data: bytes) -> list[tuple[int, int, bool]]:
+    """Returns start, size and True for a text, of the fields in the header of a valid file."""
+    found: list[tuple[int, int, bool]] = []
+    at = 4
+
+    def number(size: int) -> int:
+        nonlocal at
+        found.append((at, size, False))
+        at += size
+        if at > len(data):
+            raise IndexError
+        return int.from_bytes(data[at - size : at], "little")
+
+    def text() -> None:
+        nonlocal at
+        size = number(8)
+        found.append((at, size, True))
+        at += size
+        if at > len(data):
+            raise IndexError
+
+    def value(kind: int) -> None:
+        nonlocal at
+        if kind == 8:
+            text()
+        elif kind == 9:
+            inner, count = number(4), number(8)
+            if inner == 8:
+                for _ in range(count):
+                    text()
+            else:
+                found.append((at, _SIZES[inner], False))
+                at += count * _SIZES[inner]
+        else:
+            number(_SIZES[kind])
+
+    number(4)
+    tensors, keys = number(8), number(8)
+    for _ in range(keys):
+        text()
+        value(number(4))
+    for _ in range(tensors):
+        text()
+        for _ in range(number(4)):
+            number(8)
+        number(4)
+        number(8)
+    return found
 
 
 def _bytes(data: bytes, draw: random.Random) -> bytes:

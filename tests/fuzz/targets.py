@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf_targets import GGUF
 from harness import Difference, Parser
 from mutations import Files
 from tokenizer_targets import TOKENIZERS
@@ -418,6 +419,7 @@ TARGETS = [
     Parser("torch-zip", _folder("dhead3-relu", keep="pytorch"), _torch),
     Parser("torch-legacy", _folder("legacy-untied", "one-f16", keep="pytorch"), _torch),
     Parser("config", _folder("wide", "dhead3-relu", "llama3-untied", "llama-grouped", keep="config"), _config),
+    GGUF,
     *TOKENIZERS,
     Parser("program", _programs, _program),
     Parser("manifest", lambda: [{"manifest.json": MANIFEST.read_bytes()}], _manifest),

@@ -15,7 +15,7 @@ from harness import Difference, Parser
 from helpers.tokenizer_layouts import LAYOUTS, layout
 from mutations import Files
 
-from glgpt.checkpoint.opening import embedded_weights
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.text.bpe_process import MAX_WORD_BYTES
 from glgpt.text.files import Text

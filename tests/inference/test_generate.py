@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glgpt.checkpoint.opening import embedded_weights
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.generation import Generation, GenerationStats, StopText, TokenStream

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from glgpt import Ablate, Attend, LanguageModel, Patch, Scale, Steer
-from glgpt.checkpoint.opening import embedded_weights
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.inference.interventions import Intervention
 

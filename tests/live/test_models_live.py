@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from glgpt.checkpoint.opening import Checkpoint, embedded_weights
+from glgpt.checkpoint.finding import embedded_weights
+from glgpt.checkpoint.opening import Checkpoint
 from glgpt.inference.model import LanguageModel
 
 Array = NDArray[Any]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from glgpt.checkpoint.opening import embedded_weights
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.text import dataset as module
 from glgpt.text.dataset import batch, cache_folder, check_length, fixed_windows, load_data, starts, tokenised, windows

@@ -9,7 +9,7 @@ import tiktoken
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from glgpt.checkpoint.opening import embedded_weights
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.text import tokenizer as module
 from glgpt.text.splits import GPT2

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glgpt.checkpoint.opening import embedded_weights
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.text import bpe_process

@@ -15,7 +15,7 @@ from helpers import fake_trainer
 from helpers.fake_trainer import OFTEN, PLAY, SMALL, fake, metrics  # noqa: F401
 
 import glgpt
-from glgpt.checkpoint.opening import embedded_weights
+from glgpt.checkpoint.finding import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.plots.loss import loss_curve
 from glgpt.text.tokenizer import load_tokenizer

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.errors import FileError, quoted
-from glgpt.system.files import read_json, read_text
+from glgpt.gguf.model_files import file_name, has_file, read_model_json, read_model_text
 from glgpt.text.tokenizer import Tokenizer
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
@@ -53,13 +53,12 @@ class Chat:
 
 
 def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
-    """Reads the chat template of a checkpoint's folder; returns None if it has none.
+    """Reads the chat template of a checkpoint's folder or GGUF file; returns None if it has none.
 
     Raises FileError, naming the file, for a template that cannot be rendered or omits the message.
     """
-    config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
-    file = folder / (TEMPLATE if (folder / TEMPLATE).exists() else CONFIG)
-    source = read_text(file, MAX_BYTES) if file.name == TEMPLATE else _default(config.get("chat_template"))
+    source, config = template_source(folder), _config(folder)
+    file = file_name(folder, TEMPLATE if has_file(folder, TEMPLATE) else CONFIG)
     if not source:
         return None
     rendered = _rendered(source, _variables(config), file)
@@ -70,6 +69,17 @@ def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
     parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", rendered)
     pieces = (special.get(part, part) for part in parts if part)
     return Chat(tuple(None if piece == -1 else piece for piece in pieces))
+
+
+def template_source(folder: Path) -> str | None:
+    """Returns the chat template of a folder or GGUF file; None if it has none. Raises FileError for a damaged file."""
+    if has_file(folder, TEMPLATE):
+        return read_model_text(folder, TEMPLATE, MAX_BYTES)
+    return _default(_config(folder).get("chat_template"))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    return read_model_json(folder, CONFIG) if has_file(folder, CONFIG) else {}
 
 
 def _default(template: Any) -> str | None:

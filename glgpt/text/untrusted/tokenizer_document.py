@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from glgpt.errors import FileError, quoted
-from glgpt.system.files import read_json
 from glgpt.text.token_ids import MAX_IDS, MAX_MERGES, MAX_SPECIAL_TOKENS, added_ids, checked_ids
 from glgpt.text.untrusted.patterns import checked_pattern
 
@@ -303,12 +302,12 @@ class Document:
         return json.dumps({"version": "1.0", "added_tokens": tokens, **none, **parts, "model": model})
 
 
-def read_document(path: Path) -> Document | None:
-    """Reads a tokenizer.json; returns None if its model is not BPE.
+def checked_document(whole: Mapping[str, Any], path: Path) -> Document | None:
+    """Checks the object of a tokenizer.json, which `path` holds; returns None if its model is not BPE.
 
     Raises FileError, naming the field, for a damaged file and for an unsupported part.
     """
-    whole, name = read_json(path), quoted(path, 300)
+    name = quoted(path, 300)
     if isinstance(model := whole.get("model"), dict) and model.get("type", "BPE") != "BPE":
         return None
     try:

@@ -1,0 +1,152 @@
+"""Writes a checkpoint in another file format: GGUF, or a folder in the format of Hugging Face transformers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.checkpoint.end_of_text import end_of_text
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.safetensors_file import write_safetensors
+from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
+from glgpt.gguf.block_types import F16, F32, NUMBERS, TYPES, TensorType
+from glgpt.gguf.model_config import FREQUENCIES
+from glgpt.gguf.model_files import has_file, read_model_bytes
+from glgpt.gguf.model_metadata import file_names, file_values, frequency_divisors, model_metadata
+from glgpt.gguf.writer import Tensor, write_gguf
+from glgpt.models.spec import Parameter
+from glgpt.system.files import named_errors, staged_folder, write_json
+from glgpt.system.outputs import output_file, output_folder
+from glgpt.text.gguf_vocabulary import vocabulary
+from glgpt.text.tokenizer import load_tokenizer
+from glgpt.text.tokenizer_training import copy_model_tokenizer
+from glgpt.text.untrusted.chat import TEMPLATE
+
+DTYPES = ("f32", "f16", "q8", "q4")
+SUFFIX = ".gguf"
+LARGEST_HALF = 65504.0  # of float16
+_KINDS = {"f32": F32, "f16": F16, "q8": TYPES[NUMBERS["Q8_0"]], "q4": TYPES[NUMBERS["Q4_1"]]}
+# With q4, these tensors stay at eight bits, since they lose most: as in llama.cpp's mixed types.
+_PRECISE = ("token_embd", "output", "attn_v", "ffn_down")
+
+Progress = Callable[[int, int], None]
+
+
+def convert(
+    model: str | Path | None, out: str | Path, dtype: str | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Writes a model to `out`: a GGUF file if its name ends in .gguf, else a Hugging Face folder.
+
+    `dtype` is f32, f16, q8 (Q8_0) or q4 (Q4_1); a folder holds f32 or f16. By default it is f16 if all matrices of the
+    model are f16, and f32 otherwise. The result appears at `out` only when it is complete. Returns its path, format,
+    dtype and bytes. Raises GlgptError for a model that cannot be opened or that the format cannot hold.
+    """
+    gguf = str(out).endswith(SUFFIX)
+    path = output_file(out, SUFFIX, option="--to") if gguf else output_folder(out, option="--to")
+    with Checkpoint.open(model) as checkpoint:
+        matrices = [p.name for p in checkpoint.config.parameters.values() if len(p.shape) > 1]
+        dtype = dtype or ("f16" if all(checkpoint.dtype(name) == "F16" for name in matrices) else "f32")
+        if dtype not in DTYPES:
+            raise ArgumentError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        if not gguf and dtype not in ("f32", "f16"):
+            raise ArgumentError(f"--dtype {dtype} needs a {SUFFIX} file as --to; a folder holds f32 or f16")
+        write = _write_file if gguf else _write_folder
+        size = write(checkpoint, path, dtype, progress)
+        return {"path": str(path), "format": "gguf" if gguf else "folder", "dtype": dtype, "bytes": size}
+
+
+def _ends(checkpoint: Checkpoint) -> tuple[int, ...]:
+    size = checkpoint.config.vocab_size
+    return end_of_text(checkpoint.path, size, load_tokenizer(checkpoint.path, size))
+
+
+def _finite(checkpoint: Checkpoint, name: str, narrow: bool) -> NDArray[Any]:
+    """Reads a tensor. Raises GlgptError if it is to be written in a float16 format, and holds a larger value."""
+    values: NDArray[Any] = checkpoint.read(name)
+    if narrow and max(values.max(), -values.min()) > LARGEST_HALF:
+        raise GlgptError(f"{quoted(checkpoint.path, 300)}: tensor {name} has values beyond float16; use --dtype f32")
+    return values
+
+
+# GGUF
+
+
+def _write_file(checkpoint: Checkpoint, path: Path, dtype: str, progress: Progress | None) -> int:
+    config = checkpoint.config.to_dict()
+    metadata = model_metadata(config, checkpoint.name, _KINDS[dtype].name)
+    metadata |= vocabulary(checkpoint.path, checkpoint.config.vocab_size, _ends(checkpoint))
+    tensors = [_tensor(checkpoint, config, parameter, dtype) for parameter in checkpoint.config.parameters.values()]
+    divisors = frequency_divisors(config)
+    if divisors is not None:
+        tensors.insert(0, Tensor(FREQUENCIES, F32, divisors.shape, lambda: divisors))
+    with named_errors(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        made = Path(folder) / path.name
+        size = write_gguf(made, metadata, tensors, progress)
+        _check_written(checkpoint, made)
+        made.replace(path)
+    return size
+
+
+def _tensor(checkpoint: Checkpoint, config: dict[str, Any], parameter: Parameter, dtype: str) -> Tensor:
+    stem, _, kind = checkpoint.config.stored_name(parameter.name).rpartition(".")
+    own = file_names(config)[stem]
+    name = f"{own}.{kind}"
+    shape = file_values(config, name, np.broadcast_to(np.float32(0), parameter.shape)).shape
+    as_type = F32 if len(shape) == 1 or parameter.table else _kind(own.rpartition(".")[2], shape[-1], dtype)
+    narrow = as_type is not F32
+
+    def read() -> NDArray[Any]:
+        return file_values(config, name, _finite(checkpoint, parameter.name, narrow))
+
+    return Tensor(name, as_type, shape, read)
+
+
+def _kind(own: str, columns: int, dtype: str) -> TensorType:
+    kind = _KINDS["q8" if dtype == "q4" and own in _PRECISE else dtype]
+    return kind if columns % kind.block == 0 else F16  # rows that are not whole blocks
+
+
+def _check_written(checkpoint: Checkpoint, made: Path) -> None:
+    """Raises FileError if the file does not describe the same model, which has a setting that GGUF lacks."""
+    with Checkpoint.open(made) as again:
+        found, wanted = again.config.to_dict(), checkpoint.config.to_dict()
+        for name in (key for key in wanted if not _alike(found.get(key), wanted[key])):
+            raise FileError(f"{quoted(checkpoint.path, 300)}: GGUF cannot hold its {name}, {wanted[name]}")
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """True for equal values; numbers are equal if they are so in float32, as which GGUF holds them."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_alike(a[key], b[key]) for key in a)
+    return bool(np.float32(a) == np.float32(b)) if isinstance(a, float) and isinstance(b, float) else bool(a == b)
+
+
+# Folders
+
+
+def _write_folder(checkpoint: Checkpoint, path: Path, dtype: str, progress: Progress | None) -> int:
+    config, ends = checkpoint.config, _ends(checkpoint)
+    form = np.dtype(np.float16 if dtype == "f16" else np.float32)
+    shapes = {config.stored_name(p.name): p.shape for p in config.parameters.values()}
+    names = {config.stored_name(name): name for name in config.parameters}
+    with staged_folder(path) as folder:
+        eos = list(ends) if len(ends) > 1 else next(iter(ends), None)
+        own = {"bos_token_id": None, "eos_token_id": eos, "dtype": form.name, "_name_or_path": checkpoint.name}
+        write_json(folder / "config.json", config.to_dict() | own)
+        write_json(folder / "generation_config.json", {"eos_token_id": eos})
+        if load_tokenizer(checkpoint.path, config.vocab_size):
+            copy_model_tokenizer(checkpoint.path, config.vocab_size, folder)
+        if has_file(checkpoint.path, TEMPLATE):
+            (folder / TEMPLATE).write_bytes(read_model_bytes(checkpoint.path, TEMPLATE))
+        return write_safetensors(
+            folder / "model.safetensors",
+            form,
+            shapes,
+            lambda name: _finite(checkpoint, names[name], dtype == "f16"),
+            progress,
+        )

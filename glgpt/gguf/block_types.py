@@ -1,0 +1,164 @@
+"""The tensor types of GGUF: how many values a block holds, and its bytes as scales, minimums and levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]  # [blocks, bytes of a block]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Quantized values by row: value = scale * level + minimum, in float32, for each group of `group` values.
+
+    `scale` and `minimum` are `[rows, columns / group]`, float16 if the file stores them as such; `minimum` is None if
+    the type has none. `levels` are integers `[rows, columns]`.
+    """
+
+    group: int
+    scale: NDArray[Any]
+    minimum: NDArray[Any] | None
+    levels: NDArray[Any]
+
+    def values(self) -> NDArray[np.float32]:
+        """Returns the values as float32 `[rows, columns]`, with the roundings of llama.cpp."""
+        rows, columns = self.levels.shape
+        found = self.levels.reshape(rows, -1, self.group).astype(np.float32)
+        found *= self.scale.astype(np.float32)[:, :, None]
+        if self.minimum is not None:
+            found += self.minimum.astype(np.float32)[:, :, None]
+        return found.reshape(rows, columns)
+
+
+Parts = tuple[NDArray[Any], "NDArray[Any] | None", NDArray[Any]]  # scale, minimum, levels of each block
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A type of tensor: `block` values take `nbytes` bytes. `dtype` is NumPy's for plain numbers.
+
+    `unpack` splits the bytes of blocks into scales `[blocks, block / group]`, minimums and levels `[blocks, block]`.
+    """
+
+    name: str
+    block: int
+    nbytes: int
+    dtype: str = ""
+    group: int = 32
+    unpack: Callable[[Bytes], Parts] | None = None
+
+    def blocks(self, data: Bytes) -> Blocks:
+        """Returns the blocks of rows `[rows, bytes of a row]`."""
+        assert self.unpack
+        rows = len(data)
+        scale, minimum, levels = self.unpack(data.reshape(-1, self.nbytes))
+        low = None if minimum is None else minimum.reshape(rows, -1)
+        return Blocks(self.group, scale.reshape(rows, -1), low, levels.reshape(rows, -1))
+
+    def values(self, data: Bytes) -> NDArray[np.float32]:
+        """Returns the values of rows `[rows, bytes of a row]`, as float32."""
+        if self.unpack:
+            return self.blocks(data).values()
+        plain: NDArray[Any] = data.view(self.dtype)
+        if self.name == "BF16":  # the upper half of a float32
+            plain = np.left_shift(plain, 16, dtype=np.uint32).view(np.float32)
+        found: NDArray[np.float32] = plain.astype(np.float32, copy=False)
+        return found
+
+
+def _half(data: Bytes, at: int) -> NDArray[np.float16]:
+    """Returns the float16 at a byte of each block, `[blocks, 1]`."""
+    return np.ascontiguousarray(data[:, at : at + 2]).view("<f2")
+
+
+def _nibbles(data: Bytes) -> Bytes:
+    """Returns the low halves of all bytes, followed by the high halves."""
+    return np.concatenate([data & 15, data >> 4], axis=1)
+
+
+def _fifth_bits(data: Bytes) -> Bytes:
+    """Returns the fifth bit of 32 levels, as 0 or 16, from four bytes."""
+    bits: Bytes = np.unpackbits(data, axis=1, bitorder="little") << np.uint8(4)
+    return bits
+
+
+def _q8_0(data: Bytes) -> Parts:
+    return _half(data, 0), None, data[:, 2:].view(np.int8)
+
+
+def _q4_0(data: Bytes) -> Parts:
+    return _half(data, 0), None, _nibbles(data[:, 2:]).view(np.int8) - np.int8(8)
+
+
+def _q4_1(data: Bytes) -> Parts:
+    return _half(data, 0), _half(data, 2), _nibbles(data[:, 4:])
+
+
+def _q5_0(data: Bytes) -> Parts:
+    levels = _nibbles(data[:, 6:]) | _fifth_bits(data[:, 2:6])
+    return _half(data, 0), None, levels.view(np.int8) - np.int8(16)
+
+
+def _q5_1(data: Bytes) -> Parts:
+    return _half(data, 0), _half(data, 2), _nibbles(data[:, 8:]) | _fifth_bits(data[:, 4:8])
+
+
+def _scales(data: Bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Returns the scales and minimums of the eight groups of a super-block: two float16 times 6-bit integers."""
+    packed = data[:, 4:16]
+    first, second, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scale = np.concatenate([first & 63, (high & 15) | (first >> 6 << 4)], axis=1)
+    low = np.concatenate([second & 63, (high >> 4) | (second >> 6 << 4)], axis=1)
+    whole, whole_low = _half(data, 0).astype(np.float32), _half(data, 2).astype(np.float32)
+    return whole * scale, -(whole_low * low)
+
+
+def _halves(data: Bytes) -> Bytes:
+    """Returns 256 levels of four bits: each 32 bytes hold a group in their low halves and the next in their high."""
+    return _nibbles(data.reshape(-1, 32)).reshape(len(data), 256)
+
+
+def _q4_k(data: Bytes) -> Parts:
+    return *_scales(data), _halves(data[:, 16:])
+
+
+def _q5_k(data: Bytes) -> Parts:
+    bits = (data[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4  # bit i belongs to group i
+    return *_scales(data), _halves(data[:, 48:]) | bits.reshape(len(data), 256)
+
+
+def _q6_k(data: Bytes) -> Parts:
+    low = _nibbles(data[:, :128].reshape(-1, 64)).reshape(-1, 2, 4, 32)  # both halves of 128 values, as four groups
+    pairs = data[:, 128:192].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
+    levels = (low | pairs << 4).reshape(-1, 256).view(np.int8) - np.int8(32)
+    scale = _half(data, 208).astype(np.float32) * data[:, 192:208].view(np.int8)
+    return scale, None, levels
+
+
+F32, F16, BF16 = TensorType("F32", 1, 4, "<f4"), TensorType("F16", 1, 2, "<f2"), TensorType("BF16", 1, 2, "<u2")
+# The number of a type in the file, and the type.
+TYPES = {
+    0: F32,
+    1: F16,
+    2: TensorType("Q4_0", 32, 18, unpack=_q4_0),
+    3: TensorType("Q4_1", 32, 20, unpack=_q4_1),
+    6: TensorType("Q5_0", 32, 22, unpack=_q5_0),
+    7: TensorType("Q5_1", 32, 24, unpack=_q5_1),
+    8: TensorType("Q8_0", 32, 34, unpack=_q8_0),
+    12: TensorType("Q4_K", 256, 144, unpack=_q4_k),
+    13: TensorType("Q5_K", 256, 176, unpack=_q5_k),
+    14: TensorType("Q6_K", 256, 210, group=16, unpack=_q6_k),
+    30: BF16,
+}
+# Names of types that are not supported, for messages.
+OTHERS = {
+    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
+    20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
+    29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+}  # fmt: skip
+NUMBERS = {kind.name: number for number, kind in TYPES.items()}

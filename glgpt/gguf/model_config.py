@@ -1,0 +1,197 @@
+"""Converts the metadata of a GGUF file to a `config.json`, and its tensors' names to those of a checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.errors import FileError, quoted, written
+from glgpt.gguf.architectures import ARCHITECTURES, Architecture
+from glgpt.gguf.reader import GgufFile
+from glgpt.gguf.tensor import Axes, GgufTensor
+
+MAX_LAYERS = 1000
+# Rotary factors of Llama 3, which all published models share; files hold the resulting factors, not these.
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+FREQUENCIES = "rope_freqs.weight"
+
+
+def architecture_of(file: GgufFile) -> Architecture:
+    """Returns the architecture of a file. Raises FileError for one that is not in the table."""
+    name = file.string("general.architecture")
+    if name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise FileError(f"{quoted(file.path, 300)} holds a model of architecture {written(name)}; glgpt reads {known}")
+    return ARCHITECTURES[name]
+
+
+def model_config(file: GgufFile) -> dict[str, Any]:
+    """Returns the fields of a Hugging Face `config.json`. Raises FileError for missing or unsuitable metadata."""
+    about = architecture_of(file)
+    config: dict[str, Any] = {"model_type": about.model_type, "architectures": [about.class_name], **about.constants}
+    for key, name in about.fields.items():
+        value = _number(file, f"{about.name}.{key}")
+        if value is not None:
+            config[name] = value
+    if "rope.freq_base" in about.fields:
+        config.setdefault(about.fields["rope.freq_base"], 10000.0)  # llama.cpp's default
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.stored) != 2:
+        raise FileError(f"{quoted(file.path, 300)}: tensor token_embd.weight is missing")
+    config["vocab_size"] = embedding.stored[0]
+    config["tie_word_embeddings"] = "output.weight" not in file.tensors
+    if isinstance(title := file.metadata.get("general.name"), str):
+        config["_model_name_or_path"] = title
+    config |= _rotary(file, about, config)
+    return config | _SPECIAL.get(about.name, _nothing)(file, config)
+
+
+def checkpoint_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, GgufTensor]:
+    """Returns the tensors by their names in a checkpoint, arranged as there; others keep their names.
+
+    Raises FileError if there are more blocks than supported.
+    """
+    about = architecture_of(file)
+    layers = config.get("num_hidden_layers", config.get("n_layer"))
+    if not isinstance(layers, int) or not 1 <= layers <= MAX_LAYERS:
+        raise FileError(f"{quoted(file.path, 300)}: {about.name}.block_count is {written(layers)}, not 1 to 1000")
+    names = about.names(layers)
+    found = {}
+    for name, tensor in file.tensors.items():
+        stem, _, kind = name.rpartition(".")
+        if name == FREQUENCIES or name.startswith("rope_factors_"):
+            continue  # part of the configuration
+        own = stem.rpartition(".")[2]
+        axes = rows_of(about, own, tensor.stored[0], config)
+        shift = -about.norm_shift if own.endswith("_norm") and kind == "weight" else 0.0
+        transposed = own in about.transposed and len(tensor.stored) == 2
+        found[f"{names[stem]}.{kind}" if stem in names else name] = tensor.arranged(axes, transposed, shift)
+    return found
+
+
+def rows_of(about: Architecture, own: str, rows: int, config: Mapping[str, Any]) -> Axes | None:
+    """Returns the axes of a tensor's rows that file and checkpoint have in another order; None for the same order."""
+    heads = config.get("num_attention_heads", config.get("n_head"))
+    shared = config.get("num_key_value_heads", heads)
+    count = shared if own == "attn_k" else heads
+    if not isinstance(count, int) or count < 1:
+        return None
+    if own in about.rotated and rows % (2 * count) == 0:
+        return count, rows // count // 2, 2, 1
+    if own in about.fused and rows % (3 * count) == 0:
+        return 1, 3, count, rows // count // 3
+    return None
+
+
+def _number(file: GgufFile, key: str) -> Any:
+    """Returns a number or flag of the metadata; of an array, the value that all its elements share."""
+    value = file.metadata.get(key)
+    if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
+        value = value[0].item()
+    if isinstance(value, np.ndarray | list | str):
+        raise FileError(f"{quoted(file.path, 300)}: {key} is {written(value)}; glgpt supports one number")
+    return value
+
+
+def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `rope_scaling` and, if part of a head is rotated, the part."""
+    found: dict[str, Any] = {}
+    prefix = f"{about.name}.rope."
+    width = config.get("head_dim") or _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
+    rotated = _number(file, f"{prefix}dimension_count")
+    if width and isinstance(rotated, int) and rotated != width:
+        found["rotary_pct" if about.model_type == "gpt_neox" else "partial_rotary_factor"] = rotated / width
+    kind = file.string(f"{prefix}scaling.type", "none")
+    if FREQUENCIES in file.tensors:
+        found["rope_scaling"] = _llama3(file, config)
+    elif kind != "none":
+        scaling: dict[str, Any] = {"rope_type": kind}
+        names = {"factor": "factor", "original_context_length": "original_max_position_embeddings"}
+        for key, name in names.items():
+            if (value := _number(file, f"{prefix}scaling.{key}")) is not None:
+                scaling[name] = value
+        found["rope_scaling"] = scaling
+    return found
+
+
+def _ratio(a: Any, b: Any) -> int | None:
+    return a // b if isinstance(a, int) and isinstance(b, int) and b > 0 else None
+
+
+def _llama3(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns Llama 3's rotary scaling, from the divisor of each frequency that the file stores."""
+    stored = file.tensors[FREQUENCIES].map().astype(np.float64).ravel()
+    factor = float(stored.max(initial=1.0))
+    if 0 < len(stored) <= 4096 and math.isfinite(factor):
+        scaling = {"rope_type": "llama3", "factor": factor, **LLAMA3}
+        theta = config.get("rope_theta", 10000.0)
+        if isinstance(theta, float | int) and np.allclose(stored, llama3_divisors(scaling, theta, len(stored)), 1e-4):
+            return scaling
+    raise FileError(f"{quoted(file.path, 300)}: tensor {FREQUENCIES} does not hold the rotary scaling of Llama 3")
+
+
+def llama3_divisors(scaling: Mapping[str, Any], theta: float, count: int) -> NDArray[np.float64]:
+    """Returns the number by which Llama 3 divides each of `count` rotary frequencies."""
+    with np.errstate(all="ignore"):  # numbers of a file may be any
+        return _llama3_divisors(scaling, theta, count)
+
+
+def _llama3_divisors(scaling: Mapping[str, Any], theta: float, count: int) -> NDArray[np.float64]:
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    rounds = scaling["original_max_position_embeddings"] / (2 * math.pi) / float(theta) ** (np.arange(count) / count)
+    blend = np.clip((rounds - low) / (high - low), 0, 1)
+    divisors: NDArray[np.float64] = 1 / (blend + (1 - blend) / scaling["factor"])
+    return divisors
+
+
+# Fields that follow from others
+
+
+def _nothing(_file: GgufFile, _config: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+def _gpt2(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns None, transformers' default, for an MLP of four times the model's width."""
+    inner, width = config.get("n_inner"), config.get("n_embd")
+    return {"n_inner": None if isinstance(width, int) and inner == 4 * width else inner}
+
+
+def _attention_scalar(config: Mapping[str, Any], largest: int) -> dict[str, Any]:
+    """Returns the scale of attention's scores: the width of a head, except for the largest model of the family."""
+    width = _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
+    scalar = width if config.get("num_hidden_layers") == largest else config.get("head_dim", width)
+    return {"query_pre_attn_scalar": scalar}
+
+
+def _gemma2(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    return _attention_scalar(config, 46) | {"layer_types": _layers(config, 2)}
+
+
+def _gemma3(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    return _attention_scalar(config, 62) | {"layer_types": _layers(config, 6)}
+
+
+def _layers(config: Mapping[str, Any], period: int) -> list[str]:
+    """Returns the kind of attention of each layer: all but every `period`-th have a sliding window."""
+    layers = config.get("num_hidden_layers")
+    count = layers if isinstance(layers, int) and 0 < layers <= MAX_LAYERS else 0
+    return ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(count)]
+
+
+def _smollm3(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns 1 for each layer with rotary positions, and 0 for every fourth."""
+    kinds = _layers(config, config["no_rope_layer_interval"])
+    return {"no_rope_layers": [int(kind == "sliding_attention") for kind in kinds]}
+
+
+_SPECIAL: dict[str, Callable[[GgufFile, Mapping[str, Any]], dict[str, Any]]] = {
+    "gpt2": _gpt2,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "smollm3": _smollm3,
+}

@@ -1,0 +1,102 @@
+"""Converts a `config.json` to the metadata of a GGUF file: the reverse of `model_config`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.errors import GlgptError, written
+from glgpt.gguf.architectures import ARCHITECTURES, Architecture
+from glgpt.gguf.model_config import LLAMA3, llama3_divisors, rows_of
+from glgpt.gguf.tensor import row_order
+
+FILE_TYPES = {"F32": 0, "F16": 1, "Q4_1": 3, "Q8_0": 7}  # general.file_type, by the type of most tensors
+
+
+def architecture_for(config: Mapping[str, Any]) -> Architecture:
+    """Returns the architecture of a model. Raises GlgptError if GGUF has none for it, or none in the table."""
+    kind = config.get("model_type")
+    found = next((about for about in ARCHITECTURES.values() if about.model_type == kind), None)
+    if found is None:
+        known = ", ".join(about.model_type for about in ARCHITECTURES.values())
+        raise GlgptError(f"model_type {written(kind)} cannot be written as GGUF; glgpt writes {known}")
+    return found
+
+
+def model_metadata(config: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
+    """Returns the metadata of a model, without its tokenizer; `kind` is the type of most tensors."""
+    about = architecture_for(config)
+    found: dict[str, Any] = {
+        "general.architecture": about.name,
+        "general.type": "model",
+        "general.name": name,
+        "general.file_type": FILE_TYPES[kind],
+        "general.quantization_version": 2,
+    }
+    values = {key: config.get(field) for key, field in about.fields.items()}
+    for key, value in (_implied(config) | {key: value for key, value in values.items() if value is not None}).items():
+        whole = isinstance(value, int) or not key.endswith(("freq_base", "epsilon", "softcapping", "factor"))
+        found[f"{about.name}.{key}"] = value if whole else float(value)
+    return found
+
+
+def _implied(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns keys that llama.cpp reads and whose values follow from several fields."""
+    hidden: int = config["n_embd"] if "n_embd" in config else config["hidden_size"]
+    heads: int = config["n_head"] if "n_head" in config else config["num_attention_heads"]
+    width = config.get("head_dim") or hidden // heads
+    found: dict[str, Any] = {"vocab_size": config["vocab_size"], "feed_forward_length": 4 * hidden}
+    if "n_embd" in config:  # learned positions
+        return found
+    part = config.get("partial_rotary_factor", config.get("rotary_pct", 1.0))
+    found |= {"rope.dimension_count": int(width * part), "attention.key_length": width, "attention.value_length": width}
+    rope = _rope(config)
+    if rope.get("rope_type", "default") not in ("default", "llama3"):
+        found["rope.scaling.type"] = rope["rope_type"]
+        names = {"factor": "factor", "original_max_position_embeddings": "original_context_length"}
+        found |= {f"rope.scaling.{key}": rope[field] for field, key in names.items() if field in rope}
+    return found
+
+
+def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    rope: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return rope
+
+
+def frequency_divisors(config: Mapping[str, Any]) -> NDArray[np.float32] | None:
+    """Returns the values of `rope_freqs.weight`, which a model with Llama 3's rotary scaling has; else None.
+
+    Raises GlgptError for other numbers than those of the published models, which readers of GGUF assume.
+    """
+    rope = _rope(config)
+    if rope.get("rope_type") != "llama3":
+        return None
+    for field, value in LLAMA3.items():
+        if rope.get(field) != value:
+            raise GlgptError(f"GGUF cannot hold rotary scaling with {field} {written(rope.get(field))}, only {value:g}")
+    theta = rope.get("rope_theta", config.get("rope_theta"))
+    return llama3_divisors(rope, float(theta), config["head_dim"] // 2).astype(np.float32)
+
+
+def file_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the name of each tensor in the file, by its name in a checkpoint, without `.weight` or `.bias`."""
+    layers = config.get("num_hidden_layers", config.get("n_layer"))
+    assert isinstance(layers, int)
+    return {theirs: own for own, theirs in architecture_for(config).names(layers).items()}
+
+
+def file_values(config: Mapping[str, Any], name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Returns a checkpoint's tensor as the file holds it: rows, axes and gains of norms in the file's order."""
+    about = architecture_for(config)
+    stem, _, kind = name.rpartition(".")
+    own = stem.rpartition(".")[2]
+    if own in about.transposed and values.ndim == 2:
+        values = values.T
+    if axes := rows_of(about, own, values.shape[0], config):
+        values = values[np.argsort(row_order(axes))]
+    if about.norm_shift and own.endswith("_norm") and kind == "weight":
+        values = values + np.float32(about.norm_shift)
+    return values

@@ -1,0 +1,131 @@
+"""A tensor of a GGUF file: its place, and the order in which its model family stores rows and axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.gguf.block_types import Blocks, TensorType
+
+CHUNK = 1 << 20  # values decoded at once: temporaries stay at a few MB
+
+
+Axes = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """The place of a tensor in a file, and how its rows become those of a Hugging Face checkpoint.
+
+    `stored` is the shape in the file, whose last axis is contiguous and divided into blocks. `exchanged` are the sizes
+    of four axes that make up the rows in the file, of which the checkpoint has the two in the middle exchanged. Then
+    `shift` is added to all values, and the result is `transposed`.
+    """
+
+    path: Path
+    type: TensorType
+    stored: tuple[int, ...]
+    offset: int  # in bytes
+    exchanged: Axes | None = None
+    transposed: bool = False
+    shift: float = 0.0
+    sha256: None = None  # a GGUF file has no checksums
+
+    @property
+    def dtype(self) -> str:
+        """Name of the type: "F32", "Q4_1" and others."""
+        return self.type.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the checkpoint."""
+        return self.stored[::-1] if self.transposed else self.stored
+
+    @property
+    def readable(self) -> bool:
+        """True: the reader refuses files with tensors of other types."""
+        return True
+
+    def arranged(self, exchanged: Axes | None = None, transposed: bool = False, shift: float = 0.0) -> GgufTensor:
+        """Returns the tensor with another arrangement of its rows and axes, and another shift."""
+        return replace(self, exchanged=exchanged, transposed=transposed, shift=shift)
+
+    def map(self) -> NDArray[Any]:
+        """Returns the tensor in the checkpoint's shape, read-only: float16 if it is F16, else float32.
+
+        Plain F32 and F16 are views of a new memory map; other types are decoded. Raises OSError or ValueError if the
+        file has shrunk.
+        """
+        found: NDArray[Any]
+        if self.dtype in ("F32", "F16") and self.exchanged is None and not self.shift:
+            found = self._raw().view(self.type.dtype).reshape(self.stored)
+        else:
+            found = np.empty(self.stored, np.float16 if self.dtype == "F16" and not self.shift else np.float32)
+            rows = found.reshape(self._matrix)
+            for start, data in self._chunks():
+                values = self.type.values(data)
+                rows[start : start + len(data)] = values + np.float32(self.shift) if self.shift else values
+            found.flags.writeable = False
+        return found.T if self.transposed else found
+
+    def blocks(self) -> Blocks:
+        """Returns the quantized values as they are stored, as scales, minimums and levels.
+
+        Rows are outputs and columns are inputs, also if the checkpoint's tensor is transposed, and rows are in the
+        checkpoint's order. Raises ValueError for a type without blocks.
+        """
+        if self.type.unpack is None:
+            raise ValueError(f"{self.dtype} has no blocks")
+        order = self._order()
+        raw = self._raw().reshape(self._matrix[0], -1)
+        return self.type.blocks(raw if order is None else raw[order])
+
+    def sample(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Returns the values at flat indices into the checkpoint's tensor, without decoding the others."""
+        at = np.unravel_index(indices, self.shape)
+        flat = np.ravel_multi_index(at[::-1] if self.transposed else at, self.stored)
+        rows, columns = np.divmod(flat, self._matrix[1])
+        order = self._order()
+        rows = rows if order is None else order[rows]
+        block, within = np.divmod(rows * self._matrix[1] + columns, self.type.block)
+        data = self._raw().reshape(-1, self.type.nbytes)[block]
+        found: NDArray[np.float32] = self.type.values(data)[np.arange(len(flat)), within] + np.float32(self.shift)
+        return found
+
+    @property
+    def _matrix(self) -> tuple[int, int]:
+        """Rows and columns; the elements of a vector are one row, or rows if they are reordered."""
+        columns = 1 if len(self.stored) == 1 and self.exchanged else self.stored[-1]
+        return math.prod(self.stored) // columns, columns
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return math.prod(self.stored) // self.type.block * self.type.nbytes
+
+    def _raw(self) -> NDArray[np.uint8]:
+        found: NDArray[np.uint8] = np.memmap(self.path, np.uint8, "r", self.offset, (self.nbytes,)).view(np.ndarray)
+        return found
+
+    def _chunks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Yields the bytes of rows in the checkpoint's order, and the number of the first."""
+        rows, columns = self._matrix
+        raw, order = self._raw().reshape(rows, -1), self._order()
+        many = max(1, CHUNK // columns)
+        for start in range(0, rows, many):
+            yield start, raw[start : start + many] if order is None else raw[order[start : start + many]]
+
+    def _order(self) -> NDArray[np.int64] | None:
+        return None if self.exchanged is None else row_order(self.exchanged)
+
+
+def row_order(axes: Axes) -> NDArray[np.int64]:
+    """Returns the rows of a file in the order of a checkpoint, which has the two axes in the middle exchanged."""
+    order: NDArray[np.int64] = np.arange(math.prod(axes)).reshape(axes).swapaxes(1, 2).ravel()
+    return order

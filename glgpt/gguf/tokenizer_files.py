@@ -1,0 +1,216 @@
+"""Converts `tokenizer.ggml.*` to the files of a Hugging Face tokenizer, such as tokenizer.json.
+
+The result is as untrusted as the file: `glgpt.text` checks it like files of a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from glgpt.errors import FileError, quoted, written
+from glgpt.gguf.reader import GgufFile
+
+PREFIX = "tokenizer.ggml."
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens
+MAX_MERGES = 1 << 20
+MAX_TOKEN, MAX_CHARACTERS = 256, 1 << 22  # of one token and of all: SentencePiece's merges try each division of each
+BLANK = "\u2581"
+NO_TOKEN = 0xFFFFFFFF  # llama.cpp's id for none
+_ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "mask": "mask"}
+# Tokens that end a message; llama.cpp stops at a control token with such a text whatever the metadata says.
+_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
+
+# Pre-tokenizers of byte-level BPE, by their names in `tokenizer.ggml.pre`
+_GPT2 = [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]
+_PLAIN = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+_LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _split(pattern: str, behavior: str = "Isolated") -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": False}
+
+
+_LLAMA3 = [_split(_LETTERS + r"|\p{N}{1,3}" + _REST), _PLAIN]
+_DEFAULT = [
+    _split(r"[\p{P}\$\+<=>\^~\|]+"),
+    _split(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"),
+    _split(r"\p{N}+"),
+    _split(r"[0-9][0-9][0-9]"),
+    _PLAIN,
+]
+PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
+    "gpt-2": _GPT2,
+    "phi-2": _GPT2,
+    "olmo": _GPT2,
+    "smollm": [{"type": "Digits", "individual_digits": True}, *_GPT2],
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "dbrx": _LLAMA3,
+    "smaug-bpe": _LLAMA3,
+    "qwen2": [_split(_LETTERS + r"|\p{N}" + _REST), _PLAIN],
+    "default": _DEFAULT,
+}
+WHOLE_WORDS = ("llama-bpe", "llama3")  # a word that is a token is not merged from parts, and texts begin with BOS
+
+
+def tokenizer_files(file: GgufFile) -> dict[str, Any]:
+    """Returns the contents of the tokenizer's files by name; none if the file has no tokenizer.
+
+    Raises FileError for a tokenizer of another kind than byte-level BPE and SentencePiece's BPE, and for an unknown
+    pre-tokenizer.
+    """
+    kind, tokens = file.string(f"{PREFIX}model", "none"), file.metadata.get(f"{PREFIX}tokens")
+    if kind in ("none", "no_vocab"):
+        return {}
+    name = quoted(file.path, 300)
+    if not isinstance(tokens, list):
+        raise FileError(f"{name}: {PREFIX}tokens is not a list of strings")
+    if kind not in ("gpt2", "llama"):
+        raise FileError(f"{name}: the tokenizer is of kind {written(kind)}; glgpt reads 'gpt2' and 'llama'")
+    vocab = {token: i for i, token in enumerate(tokens)}
+    if len(vocab) < len(tokens):
+        twice = next(token for i, token in enumerate(tokens) if vocab[token] != i)
+        raise FileError(f"{name}: {PREFIX}tokens has {written(twice)} twice")
+    roles = _roles(file, tokens)
+    parts = _byte_level(file, vocab) if kind == "gpt2" else _sentencepiece(file, tokens, vocab)
+    document = {
+        "version": "1.0",
+        "added_tokens": _added(file, tokens),
+        "post_processor": _template(file, roles, vocab),
+        **parts,
+    }
+    config = {f"{role}_token": token for role, token in roles.items()}
+    found: dict[str, Any] = {"tokenizer.json": document, "tokenizer_config.json": config}
+    if ends := _ends(file, tokens, vocab):
+        found["generation_config.json"] = {"eos_token_id": ends}
+    if isinstance(template := file.metadata.get("tokenizer.chat_template"), str):
+        found["chat_template.jinja"] = template
+    return found
+
+
+def _types(file: GgufFile, count: int) -> Sequence[int]:
+    """Returns the type of each token."""
+    types = file.metadata.get(f"{PREFIX}token_type")
+    if types is None:
+        return [NORMAL] * count
+    if not isinstance(types, np.ndarray) or len(types) != count or types.dtype.kind not in "iu":
+        raise FileError(f"{quoted(file.path, 300)}: {PREFIX}token_type is not a list of {count:,} integers")
+    found: list[int] = types.tolist()
+    return found
+
+
+def _id(file: GgufFile, role: str, count: int) -> int | None:
+    """Returns a token's id. Raises FileError if it is not in the vocabulary."""
+    value = file.metadata.get(f"{PREFIX}{role}_token_id")
+    if value is None or (isinstance(value, int) and value == NO_TOKEN):
+        return None
+    if type(value) is not int or not 0 <= value < count:
+        raise FileError(f"{quoted(file.path, 300)}: {PREFIX}{role}_token_id is {written(value)}, not 0 to {count - 1}")
+    return value
+
+
+def _roles(file: GgufFile, tokens: list[str]) -> dict[str, str]:
+    found = {}
+    for role, short in _ROLES.items():
+        if (token := _id(file, role, len(tokens))) is not None:
+            found[short] = tokens[token]
+    return found
+
+
+def _ends(file: GgufFile, tokens: list[str], vocab: Mapping[str, int]) -> list[int]:
+    """Returns the ids that end a text or a message."""
+    ids = [_id(file, role, len(tokens)) for role in ("eos", "eot", "eom")]
+    types = _types(file, len(tokens))
+    ids += [vocab[text] for text in _ENDS if text in vocab and types[vocab[text]] == CONTROL]
+    return list(dict.fromkeys(token for token in ids if token is not None))
+
+
+def _added(file: GgufFile, tokens: list[str]) -> list[dict[str, Any]]:
+    special = {CONTROL: True, UNKNOWN: True, USER_DEFINED: False}
+    return [
+        {"id": i, "content": tokens[i], "special": special[kind], "normalized": False}
+        for i, kind in enumerate(_types(file, len(tokens)))
+        if kind in special and tokens[i]
+    ]
+
+
+def _template(file: GgufFile, roles: Mapping[str, str], vocab: Mapping[str, int]) -> dict[str, Any] | None:
+    """Returns the post-processor that adds the tokens around a text."""
+    sentencepiece = file.metadata[f"{PREFIX}model"] == "llama"
+    default = sentencepiece or file.string(f"{PREFIX}pre", "default") in WHOLE_WORDS
+    before = file.metadata.get(f"{PREFIX}add_bos_token", default) is True
+    after = file.metadata.get(f"{PREFIX}add_eos_token", False) is True
+    around = {role: roles[role] for role, wanted in (("bos", before), ("eos", after)) if wanted and role in roles}
+    if not around:
+        return None
+    text: list[dict[str, Any]] = [{"Sequence": {"id": "A", "type_id": 0}}]
+    first, last = ([{"SpecialToken": {"id": around[r], "type_id": 0}}] if r in around else [] for r in ("bos", "eos"))
+    special = {t: {"id": t, "ids": [vocab[t]], "tokens": [t]} for t in around.values()}
+    return {"type": "TemplateProcessing", "single": [*first, *text, *last], "pair": [], "special_tokens": special}
+
+
+def _byte_level(file: GgufFile, vocab: dict[str, int]) -> dict[str, Any]:
+    """Returns the parts of a byte-level BPE."""
+    merges, name = file.metadata.get(f"{PREFIX}merges"), quoted(file.path, 300)
+    if not isinstance(merges, list):
+        raise FileError(f"{name}: {PREFIX}merges is not a list of strings")
+    pre = file.string(f"{PREFIX}pre", "default")
+    if pre not in PRE_TOKENIZERS:
+        known = ", ".join(PRE_TOKENIZERS)
+        raise FileError(f"{name}: the pre-tokenizer {written(pre)} is not supported; supported are {known}")
+    steps = PRE_TOKENIZERS[pre]
+    whole = {"type": "Sequence", "pretokenizers": steps} if len(steps) > 1 else steps[0]
+    model = {"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": pre in WHOLE_WORDS}
+    normalizer = {"type": "NFC"} if pre == "qwen2" else None
+    return {"normalizer": normalizer, "pre_tokenizer": whole, "decoder": dict(_GPT2[0]), "model": model}
+
+
+def _sentencepiece(file: GgufFile, tokens: list[str], vocab: dict[str, int]) -> dict[str, Any]:
+    """Returns the parts of a SentencePiece BPE, whose merges follow from the scores of the tokens."""
+    name, types = quoted(file.path, 300), _types(file, len(tokens))
+    scores = file.metadata.get(f"{PREFIX}scores")
+    if not isinstance(scores, np.ndarray) or len(scores) != len(tokens) or not np.isfinite(scores).all():
+        raise FileError(f"{name}: {PREFIX}scores is not a list of {len(tokens):,} numbers")
+    if max(map(len, tokens), default=0) > MAX_TOKEN or sum(map(len, tokens)) > MAX_CHARACTERS:
+        raise FileError(f"{name}: the vocabulary has tokens that are too long; at most {MAX_TOKEN} characters")
+    merges = _merges(tokens, vocab, types, scores.tolist())
+    if len(merges) > MAX_MERGES:
+        raise FileError(f"{name}: the tokens can be merged in more than {MAX_MERGES:,} ways")
+    normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": BLANK}]
+    decoders: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": BLANK}, "content": " "}]
+    decoders += [{"type": "ByteFallback"}, {"type": "Fuse"}]
+    if file.metadata.get(f"{PREFIX}add_space_prefix", True) is True:
+        normalizers.insert(0, {"type": "Prepend", "prepend": BLANK})
+    unknown = _id(file, "unknown", len(tokens))
+    model = {
+        "type": "BPE", "vocab": vocab, "merges": merges, "byte_fallback": True, "fuse_unk": True,
+        "unk_token": None if unknown is None else tokens[unknown],
+    }  # fmt: skip
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": model,
+    }
+
+
+def _merges(
+    tokens: list[str], vocab: Mapping[str, int], types: Sequence[int], scores: Sequence[float]
+) -> list[list[str]]:
+    """Returns the pairs of tokens that make another, those of the highest score first.
+
+    Pairs that make the same token are in the order of the ids of their halves, as in Hugging Face's conversion.
+    """
+    ordinary = {token for token, kind in zip(tokens, types, strict=True) if kind in (NORMAL, USER_DEFINED)}
+    found = []
+    for token in sorted(ordinary, key=vocab.__getitem__):
+        halves = [(token[:at], token[at:]) for at in range(1, len(token))]
+        pairs = [(a, b) for a, b in halves if a in ordinary and b in ordinary]
+        pairs.sort(key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
+        found += [(-scores[vocab[token]], a, b) for a, b in pairs]
+    found.sort(key=lambda merge: merge[0])
+    return [[a, b] for _, a, b in found]

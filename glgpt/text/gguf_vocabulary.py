@@ -1,0 +1,151 @@
+"""Converts a tokenizer's files to the metadata of a GGUF file: the reverse of `gguf.tokenizer_files`."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.gguf.model_files import has_file
+from glgpt.gguf.reader import GgufFile, is_gguf, open_gguf
+from glgpt.gguf.tokenizer_files import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    PRE_TOKENIZERS,
+    PREFIX,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    tokenizer_files,
+)
+from glgpt.system.files import read_json
+from glgpt.text.tokenizer import COMBINED, EOS, load_tokenizer, named_tokens, plain_files
+from glgpt.text.tokenizer_training import copy_model_tokenizer
+from glgpt.text.untrusted.chat import template_source
+from glgpt.text.untrusted.tokenizer_document import Document, checked_document, steps
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A BPE: tokens and added tokens by id; of the added ones, those that `special` holds are control tokens."""
+
+    kind: str  # of tokenizer.ggml.model
+    pre: str
+    vocab: Mapping[str, int]
+    merges: Sequence[tuple[str, str]]
+    added: Mapping[str, int]
+    special: set[str]
+    around: tuple[Sequence[int], Sequence[int]]  # ids before and after a prompt
+    space: bool = False  # before a text
+
+
+def vocabulary(model: Path, vocab_size: int, ends: Sequence[int]) -> dict[str, Any]:
+    """Returns the metadata of a model's tokenizer and its chat template; `ends` are the ids that end a text.
+
+    Raises GlgptError, naming the file, for a tokenizer that GGUF cannot hold.
+    """
+    if is_gguf(model):
+        return {key: value for key, value in open_gguf(model).metadata.items() if key.startswith("tokenizer.")}
+    tokenizer = load_tokenizer(model, vocab_size)
+    if tokenizer is None:
+        return {f"{PREFIX}model": "none"}
+    with tempfile.TemporaryDirectory() as name:
+        if not has_file(model, COMBINED) and not has_file(model, "vocab.json"):  # GPT-2's, which is not in the folder
+            copy_model_tokenizer(model, vocab_size, Path(name))
+        parts = _parts(Path(name) if any(Path(name).iterdir()) else model, model)
+    named = named_tokens(model)
+    known = {**parts.vocab, **parts.added}
+    found = {f"{PREFIX}model": parts.kind, f"{PREFIX}pre": parts.pre} | _tokens(parts, known, named, vocab_size, model)
+    ids = {short: known[named[role]] for role, short in _ROLES.items() if named.get(role) in known}
+    ids |= dict(zip(("eos", "eot", "eom"), ends, strict=False))
+    if "bos" not in ids and EOS in known:
+        ids["bos"] = known[EOS]
+    found |= {f"{PREFIX}{short}_token_id": token for short, token in ids.items()}
+    found |= {f"{PREFIX}add_{role}_token": bool(side) for role, side in zip(("bos", "eos"), parts.around, strict=True)}
+    if parts.kind == "llama":
+        found[f"{PREFIX}add_space_prefix"] = parts.space
+    for role, side in zip(("bos", "eos"), parts.around, strict=True):
+        if side and list(side) != [ids.get(role)]:
+            raise GlgptError(f"{quoted(model, 300)}: GGUF cannot hold its tokenizer, which adds more than BOS and EOS")
+    if template := template_source(model):
+        found["tokenizer.chat_template"] = template
+    _check_merges(found, parts, model)
+    return found
+
+
+def _parts(folder: Path, model: Path) -> _Parts:
+    if has_file(folder, COMBINED):
+        document = checked_document(read_json(folder / COMBINED), folder / COMBINED)
+        if document is None:
+            raise FileError(f"{quoted(model, 300)}: tokenizer.json is not a BPE tokenizer")
+        return _of_document(document)
+    files = plain_files(folder)
+    if files.prefix_space:
+        raise GlgptError(f"{quoted(model, 300)}: GGUF cannot hold a byte-level tokenizer with add_prefix_space")
+    special = {EOS, *files.named.values(), *files.added}
+    return _Parts("gpt2", "gpt-2", files.vocab, files.merges, files.added, special, files.around)
+
+
+def _of_document(document: Document) -> _Parts:
+    whole, name = document.whole, quoted(document.path, 300)
+    special = {token.content for token in whole.added_tokens if token.special}
+    common = (document.vocab, document.merges, document.added, special, document.around)
+    if whole.model.byte_fallback:
+        kinds = {step.type for step in (*steps(whole.normalizer), *steps(whole.pre_tokenizer))}
+        return _Parts("llama", "default", *common, bool(kinds & {"Prepend", "Metaspace"}))
+    used = _comparable(document.dump("pre_tokenizer"))
+    for pre, known in PRE_TOKENIZERS.items():
+        if used == known and (document.dump("normalizer") is None or pre == "qwen2"):
+            return _Parts("gpt2", pre, *common)
+    raise GlgptError(f"{name}: GGUF has no name for its pre-tokenizer; known are {', '.join(PRE_TOKENIZERS)}")
+
+
+def _comparable(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Returns the steps of a pre-tokenizer as those of PRE_TOKENIZERS are written."""
+    found = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer])
+    return [step | {"trim_offsets": True} if step and step["type"] == "ByteLevel" else step for step in found]
+
+
+def _tokens(
+    parts: _Parts, known: Mapping[str, int], named: Mapping[str, str], vocab_size: int, model: Path
+) -> dict[str, Any]:
+    """Returns the tokens by id, their types, and the merges or scores."""
+    if max(known.values(), default=0) >= vocab_size:
+        raise GlgptError(f"{quoted(model, 300)}: the tokenizer has more ids than the model's {vocab_size}")
+    tokens = [f"[PAD{i}]" for i in range(vocab_size)]
+    types = np.full(vocab_size, UNUSED, np.int32)
+    for token, i in known.items():
+        tokens[i], types[i] = token, NORMAL
+        if token in parts.special or token in named.values():
+            types[i] = CONTROL
+        elif token in parts.added:
+            types[i] = USER_DEFINED
+        elif parts.kind == "llama" and _BYTE.fullmatch(token):
+            types[i] = BYTE
+    found: dict[str, Any] = {f"{PREFIX}tokens": tokens, f"{PREFIX}token_type": types}
+    if parts.kind == "gpt2":
+        return found | {f"{PREFIX}merges": [f"{left} {right}" for left, right in parts.merges]}
+    if named.get("unk_token") in known:
+        types[known[named["unk_token"]]] = UNKNOWN
+    scores = np.full(vocab_size, -float(len(parts.merges) + 1), np.float32)
+    for rank, (left, right) in reversed(list(enumerate(parts.merges))):
+        scores[known[left + right]] = -rank
+    return found | {f"{PREFIX}scores": scores}
+
+
+def _check_merges(found: dict[str, Any], parts: _Parts, model: Path) -> None:
+    """Raises GlgptError if the scores of a SentencePiece tokenizer do not give its merges."""
+    if parts.kind == "llama":
+        again = tokenizer_files(GgufFile(model, found, {}))["tokenizer.json"]["model"]["merges"]
+        if [tuple(pair) for pair in again] != list(parts.merges):
+            raise GlgptError(f"{quoted(model, 300)}: GGUF cannot hold the merges of its tokenizer")

@@ -1,0 +1,61 @@
+"""Small GGUF files for tests: a llama and a GPT-2 of random weights, with a byte-level tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glgpt.gguf.block_types import NUMBERS, TYPES, TensorType
+from glgpt.gguf.writer import Tensor, write_gguf
+from glgpt.text.tokenizer import LETTER_BYTE
+
+KINDS: dict[str, TensorType] = {name: TYPES[number] for name, number in NUMBERS.items()}
+LETTERS = sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)
+MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w"]
+TOKENS = [*LETTERS, *(merge.replace(" ", "") for merge in MERGES), "<|start|>", "<|end|>", "<tool>"]
+VOCAB = len(TOKENS)
+
+
+def tokenizer(**more: Any) -> dict[str, Any]:
+    """Returns the metadata of a byte-level tokenizer with two control tokens and a user-defined one."""
+    types = np.full(VOCAB, 1, np.int32)
+    types[-3:-1], types[-1] = 3, 4
+    found = {
+        "model": "gpt2", "pre": "gpt-2", "tokens": TOKENS, "token_type": types, "merges": MERGES,
+        "bos_token_id": VOCAB - 3, "eos_token_id": VOCAB - 2,
+    }  # fmt: skip
+    return {f"tokenizer.ggml.{key}": value for key, value in (found | more).items()}
+
+
+LLAMA = {
+    "general.architecture": "llama", "llama.context_length": 64, "llama.embedding_length": 64, "llama.block_count": 2,
+    "llama.feed_forward_length": 96, "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 10000.0, "llama.rope.dimension_count": 16,
+}  # fmt: skip
+
+
+def llama_tensors(kind: str = "F32", seed: int = 0) -> list[Tensor]:
+    """Returns the tensors of a llama of two blocks, whose matrices are of a kind."""
+    draw = np.random.default_rng(seed)
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (VOCAB, 64), "output_norm": (64,)}
+    for i in range(2):
+        block = {
+            "attn_norm": (64,), "attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64),
+            "ffn_norm": (64,), "ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96),
+        }  # fmt: skip
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in block.items()}
+    return [tensor(f"{name}.weight", draw, shape, kind if len(shape) > 1 else "F32") for name, shape in shapes.items()]
+
+
+def tensor(name: str, draw: np.random.Generator, shape: tuple[int, ...], kind: str = "F32") -> Tensor:
+    values = draw.standard_normal(shape, np.float32) * np.float32(0.2)
+    return Tensor(name, KINDS[kind], shape, lambda: values)
+
+
+def llama(path: Path, kind: str = "F32", metadata: Mapping[str, Any] | None = None) -> Path:
+    """Writes a llama of two blocks and returns the path."""
+    write_gguf(path, LLAMA | tokenizer() if metadata is None else metadata, llama_tensors(kind))
+    return path
