@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gguf_files import LLAMA, llama, llama_tensors, tokenizer
+from helpers.gguf_files import LLAMA, llama, llama_tensors, tokenizer
 
 from glgpt.checkpoint.finding import embedded_weights
 from glgpt.checkpoint.hub import check_names, guard_cache

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_files import LLAMA, VOCAB, llama, tokenizer
 from helpers.command_line import refused
+from helpers.gguf_files import LLAMA, VOCAB, llama, tokenizer
 from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gguf_files import llama
 from glgpt.cli.options import is_model
+from helpers.gguf_files import llama
 
 from glgpt.checkpoint import finding
 from glgpt.checkpoint.finding import SMOLLM2_PACKAGE, SMOLLM2_VERSION, find_model

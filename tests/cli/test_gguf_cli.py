@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf_files import LLAMA, llama, tokenizer
 from helpers.command_line import refused
+from helpers.gguf_files import LLAMA, llama, tokenizer
 
 from glgpt import LanguageModel
 from glgpt.cli import main

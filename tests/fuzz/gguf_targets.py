@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from gguf_files import KINDS, LLAMA, TOKENS, VOCAB, llama, tokenizer
 from harness import Difference, Parser
+from helpers.gguf_files import KINDS, LLAMA, TOKENS, VOCAB, llama, tokenizer
 from mutations import Files
 
 from glgpt.checkpoint.end_of_text import end_of_text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf_files import KINDS
+from helpers.gguf_files import KINDS
 
 from glgpt.gguf.quantize import WRITABLE, encode
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_files import KINDS, LETTERS, LLAMA, TOKENS, VOCAB, llama, llama_tensors, tokenizer
+from helpers.gguf_files import KINDS, LETTERS, LLAMA, TOKENS, VOCAB, llama, llama_tensors, tokenizer
 
 from glgpt import models
 from glgpt.checkpoint.digest import model_digest

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_files import KINDS, LLAMA, llama, llama_tensors, tensor, tokenizer
+from helpers.gguf_files import KINDS, LLAMA, llama, llama_tensors, tensor, tokenizer
 
 from glgpt.errors import FileError
 from glgpt.gguf.block_types import BF16, F16, F32

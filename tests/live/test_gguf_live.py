@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from gguf_files import KINDS, llama
+from helpers.gguf_files import KINDS, llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
