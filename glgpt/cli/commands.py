@@ -27,6 +27,7 @@ from glgpt.inspection import info
 from glgpt.inspection.compare import compare, render
 from glgpt.inspection.dump import checked_out, dump
 from glgpt.inspection.evaluate import evaluate
+from glgpt.inspection.format_comparison import compare_formats
 from glgpt.inspection.logits import checked_file, save_logits
 from glgpt.inspection.reference import load_reference, run_transformers
 from glgpt.program.tolerance import KL_LIMIT, Tolerance
@@ -251,6 +252,8 @@ def run_evaluate(args: argparse.Namespace) -> int:
     if args.csv or args.training:
         raise GlgptError("--csv and --training need --suite")
     text = text_of(args.file)
+    if args.compare_to:
+        return _compare_formats(args, text)
     with open_model(args) as model, progress("evaluating", "token") as show:
         result = evaluate(model, text, args.window, show)
     report(
@@ -259,6 +262,20 @@ def run_evaluate(args: argparse.Namespace) -> int:
         f"{result.nats_per_token:.4f} nats/token, {result.bits_per_byte:.4f} bits/byte, perplexity "
         f"{result.perplexity:.2f}\n{result.tokens} tokens predicted, window {result.window}, "
         f"{result.tokens_per_s:.0f} tokens/s",
+    )
+    return 0
+
+
+def _compare_formats(args: argparse.Namespace, text: str) -> int:
+    compared = argparse.Namespace(**vars(args) | {"dtype": args.compare_to})
+    with open_model(args) as model, open_model(compared) as other, progress("evaluating", "token") as show:
+        found = compare_formats(model, other, text, args.window, show)
+    report(
+        args,
+        asdict(found),
+        f"{found.nats_per_token:.4f} nats/token in {found.dtype}, {found.compared_nats:.4f} in {found.compared_to}; KL "
+        f"divergence {found.kl:.2g} nats/token; the same most likely token for {found.agreement:.1%}\n"
+        f"{found.tokens} tokens predicted, window {found.window}",
     )
     return 0
 

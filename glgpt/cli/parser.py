@@ -24,6 +24,7 @@ from glgpt.cli.options import (
     size,
 )
 from glgpt.data.books import NO_BOOKS, OPEN_MIRROR
+from glgpt.program.formats import FORMATS
 from glgpt.training.settings import PRECISIONS
 
 MODEL = (
@@ -204,10 +205,12 @@ def _evaluate(add: Add) -> None:
         commands.run_evaluate,
         "measure a model's loss and perplexity on a text file",
         "glgpt eval play.txt --model runs/play --window 256\n"
+        "glgpt eval play.txt --model gpt2 --dtype q4 --compare-to f32\n"
         "glgpt eval runs/play --suite\n"
         "glgpt eval held.txt --model gpt2 --suite --training play.txt --json",
-        "Prints nats per token, bits per byte and perplexity. With --suite, also accuracy, calibration and copying,\n"
-        "next to chance, n-gram models and the embedded model.",
+        "Prints nats per token, bits per byte and perplexity. With --compare-to, the loss in both formats, the KL\n"
+        "divergence between them and how often their most likely token is the same. With --suite, also accuracy,\n"
+        "calibration and copying, next to chance, n-gram models and the embedded model.",
     )
     p.late, p.most = "file", 2
     p.add_argument(
@@ -217,6 +220,9 @@ def _evaluate(add: Add) -> None:
     _model(p)
     p.add_argument(
         "--window", type=positive, metavar="N", help="maximum context of a prediction, in tokens (default: the model's)"
+    )
+    p.add_argument(
+        "--compare-to", choices=tuple(FORMATS), help="format of weights to compare --dtype with, such as f32"
     )
     g = p.add_argument_group("suite")
     text = "full score: also accuracy, calibration and copying, next to chance, n-grams and the embedded model"

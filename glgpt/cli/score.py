@@ -21,6 +21,8 @@ def run_suite(args: argparse.Namespace) -> int:
         raise GlgptError("--csv and --json cannot be combined; give one of them")
     if args.window is not None:
         raise GlgptError("--window cannot be combined with --suite, which uses the whole context; set --context")
+    if args.compare_to:
+        raise GlgptError("--compare-to cannot be combined with --suite; evaluate a text without --suite")
     texts = _texts(args)
     with (
         open_model(args) as model,
