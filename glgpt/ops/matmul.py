@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row, each_row
 from glgpt.ops.pointwise import activation_defines, add, column_sums, copy, packed, packed_layout, plus, transpose
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import ALL, FORMATS
 from glgpt.program.layout import Layout, fold, in_panels, texels
 from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.tape import Gradients
@@ -212,7 +212,7 @@ def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
     """
     limit = rec.limits.max_texture_size
     if rows <= limit:
-        width = PANEL * (1 if FORMATS[dtype].packed else CONTIGUOUS)
+        width = PANEL * (1 if ALL[dtype].packed else CONTIGUOUS)
         layout = in_panels(rows, cols, limit, width, dtype)
         if layout.layers <= rec.limits.max_layers:
             return layout

@@ -10,7 +10,8 @@ feeds that many accumulators. To add a format:
 - a style in `tests/ops/test_ops.py`; the tests of layouts and of the GLSL iterate over `FORMATS`.
 
 Quantised formats have a `Coding` (`quantised`): above each `group` rows of a tile there are `scale_rows` rows of texels
-with the scales, and possibly minima, of its columns. Only weights are stored in quantised formats.
+with the scales, and possibly minima, of its columns. Only weights are stored in quantised formats. Those in `STORED`
+hold weights that a file has in them, and pages do not read them.
 """
 
 from __future__ import annotations
@@ -146,10 +147,21 @@ FORMATS = {
         _quantised("q4", Coding(4, minimum=True), outer="q8"),
     )
 }
+# Formats that only hold weights that a file has in them, named after GGUF's types: they cannot be asked for.
+STORED = {
+    f.name: f
+    for f in (
+        _quantised("q5_1", Coding(8, minimum=True)),
+        _quantised("q4_k", Coding(4, minimum=True, wide=True)),
+        _quantised("q5_k", Coding(8, minimum=True, wide=True)),
+        _quantised("q6_k", Coding(8, group=16, wide=True)),
+    )
+}
+ALL = FORMATS | STORED
 
 
 def stored_format(array: NDArray[Any] | Blocks) -> str:
     """Returns the name of the narrowest format that holds the numbers of a checkpoint's array exactly."""
     if isinstance(array, Blocks):
-        return next(fmt.name for fmt in FORMATS.values() if fmt.coding == array.coding)
+        return next(fmt.name for fmt in ALL.values() if fmt.coding == array.coding)
     return "f16" if array.dtype == np.float16 else "f32"

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.program.formats import FORMATS, Floats, Format, Texels
+from glgpt.program.formats import ALL, Floats, Format, Texels
 from glgpt.program.quantised import Blocks
 
 Matrix = NDArray[np.floating[Any]] | Blocks
@@ -50,15 +50,15 @@ class Layout:
     def __post_init__(self) -> None:
         if min(self.rows, self.cols, *self.tiles, self.stack) < 1 or self.panel < 0:
             raise ValueError(f"empty layout {self}")
-        if self.dtype not in FORMATS:
-            raise ValueError(f"a layout cannot be stored as {self.dtype!r}, only as {', '.join(FORMATS)}")
+        if self.dtype not in ALL:
+            raise ValueError(f"a layout cannot be stored as {self.dtype!r}, only as {', '.join(ALL)}")
         if self.tiles[1] % self.format.column_tiles_per_texel or (self.stack > 1 and not self.panel):
             raise ValueError(f"a layout of {self.dtype} cannot have {self.tiles} tiles, {self.stack} panels in a layer")
 
     @property
     def format(self) -> Format:
         """Returns the storage format."""
-        return FORMATS[self.dtype]
+        return ALL[self.dtype]
 
     @property
     def height(self) -> int:
@@ -252,7 +252,7 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
     more. The height of row tiles is a multiple of four, so that a product's step over four rows stays inside a tile. It
     is a multiple of a quantised format's group if at most twice as many tiles are enough for that.
     """
-    fmt = FORMATS[dtype]
+    fmt = ALL[dtype]
     step = max(tile_cols, fmt.column_tiles_per_texel)
     tc = step
     while -(-cols // (4 * tc)) > limit:
@@ -273,7 +273,7 @@ def _folds(rows: int, tr: int, limit: int, fmt: Format, step: int) -> bool:
 
 def one_layer(rows: int, cols: int, dtype: str = "f32") -> Layout:
     """Returns the layout of a matrix in one layer, so that shaders need not compute a tile."""
-    return Layout(rows, cols, (1, FORMATS[dtype].column_tiles_per_texel), dtype)
+    return Layout(rows, cols, (1, ALL[dtype].column_tiles_per_texel), dtype)
 
 
 def _stored(height: int, fmt: Format) -> int:
@@ -286,7 +286,7 @@ def in_panels(rows: int, cols: int, limit: int, panel: int, dtype: str = "f32") 
 
     It has the tiles of `fold`. Raises ValueError for more than `limit` rows.
     """
-    high = _stored(rows, FORMATS[dtype])
+    high = _stored(rows, ALL[dtype])
     if high > limit:
         raise ValueError(f"{rows} rows cannot be stacked in a texture of {limit}")
     whole = fold(rows, cols, limit, dtype=dtype)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from glgpt import ops
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import ALL, FORMATS
 from glgpt.program.layout import Layout
 from glgpt.program.quantised import Blocks
 from glgpt.program.recorder import Recorder
@@ -86,7 +86,7 @@ def test_shaders_need_packing_only_where_it_is_asked_for(device: Device, header:
 
 def blocks(name: str, rows: int, cols: int) -> Blocks:
     """Returns blocks with every level, and scales and minima of all magnitudes and signs, subnormal ones included."""
-    coding, random = FORMATS[name].coding, np.random.default_rng(0)
+    coding, random = ALL[name].coding, np.random.default_rng(0)
     assert coding
     count, low = -(-rows // coding.group), coding.range[0] - (not coding.minimum)
     levels = random.permuted(np.arange(rows * cols) % 2**coding.bits + low).reshape(rows, cols)
@@ -103,12 +103,12 @@ def blocks(name: str, rows: int, cols: int) -> Blocks:
 
 @PACKING
 @pytest.mark.parametrize("options", WAYS, ids=["uint", "float"])
-@pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if fmt.quantised])
+@pytest.mark.parametrize("name", [name for name, fmt in ALL.items() if fmt.quantised])
 def test_blocks_are_decoded_exactly_in_every_column_tile(
     device: Device, options: Options, packing: bool, name: str
 ) -> None:
     """Fails if a sign is lost, a tile reads its neighbour's bits, or a scale of another group or column is used."""
-    fmt = FORMATS[name]
+    fmt = ALL[name]
     held = blocks(name, 2 * fmt.group + 12, 32 * fmt.column_tiles_per_texel)
     layouts = Layout(*held.shape, (1, fmt.column_tiles_per_texel), name), Layout(*held.shape)
     chosen = Options(options.header, options.fetch, options.storage, packing)

@@ -11,7 +11,7 @@ from test_ops import EPS, STYLES, Bench, Style, play
 from glgpt import ops
 from glgpt.gl.device import Device, Options
 from glgpt.ops.matmul import slices
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import FORMATS, STORED
 from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
@@ -121,6 +121,28 @@ def test_slices_of_large_weights_are_whole_groups(name: str, inner: int, cols: i
     _, slice_texels = slices(rec, inner // 4, columns, None, layout)
     assert slice_texels == least
     assert 4 * slice_texels % FORMATS[name].group == 0
+
+
+@pytest.mark.parametrize("panels", [True, False])
+@pytest.mark.parametrize("name", STORED)
+def test_formats_of_files_have_all_products(device: Device, name: str, panels: bool) -> None:
+    """Fails if a product leaves out minima of levels from 0 to 255, or reads float32 scales as float16."""
+
+    def record(b: Bench) -> list[Want]:
+        x, w = b.normal("x", 5, 84, b.many(5, 84)), b.weight("w", 84, 70, panels)
+        many = ops.matmul(b, x, w, None, "many", dtype="f16", tile_cols=2)
+        rows = b.given("rows", b.held["x"])
+        one, contiguous = b.given("one", b.held["x"][3:4]), 4 * panels
+        few = ops.combine(b, ops.few_rows(b, rows, w, "few", contiguous), "y")
+        single = ops.combine(b, ops.matvec(b, one, w, "single", contiguous=contiguous), "z")
+        y = ref.matmul(b.held["x"], b.held["w"])
+        return [Want(many, y), Want(few, y), Want(single, y[3:4])]
+
+    (many, matrix, _), (few, rows, _), (one, single, _) = play(device, bench(name, LIMITS["one tile"]), record)
+    ref.within(matrix, many.expected, 1e-4, 2 * FORMATS["f16"].spacing)
+    ref.within(rows, few.expected, 1e-4, 8 * EPS)
+    ref.within(single, one.expected, 1e-4, 8 * EPS)
+    assert np.array_equal(rows[3], single[0])
 
 
 @pytest.mark.parametrize("limits", ["one tile", "folded"])
