@@ -15,7 +15,7 @@ from glgpt.program.tolerance import kl_divergence
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far the predictions of a format are from another's, over all tokens of a text except the first.
+    """Measures how far a format's predictions are from another's, over all tokens of a text except the first.
 
     `nats_per_token` is the loss in the format and `compared_nats` that in the other. `kl` is the mean KL divergence
     from the other's predictions, in nats per token. `agreement` is the share of tokens at which the most likely next

@@ -23,10 +23,7 @@ export interface Format {
 }
 
 // Levels count from 0 where a minimum is added, and are signed otherwise.
-const LEVELS: Readonly<Record<Integers, { bits: number; minimum: boolean }>> = {
-  i8: { bits: 8, minimum: false },
-  i4: { bits: 4, minimum: true },
-};
+const LEVELS: Readonly<Record<Integers, readonly [bits: number, minimum: boolean]>> = { i8: [8, false], i4: [4, true] };
 const PLAIN = { group: 0, scaleRows: 0, minimum: false };
 const scratch = new DataView(new ArrayBuffer(4));
 
@@ -60,7 +57,7 @@ export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
 
 /** Returns the format of levels with the scales, and possibly minima, of their columns above each group of rows. */
 function quantised(name: Dtype, memory: Integers, texel: string): Format {
-  const { bits, minimum } = LEVELS[memory];
+  const [bits, minimum] = LEVELS[memory];
   const group = 32;
   return {
     name,
@@ -77,12 +74,12 @@ function quantised(name: Dtype, memory: Integers, texel: string): Format {
 
 /** Returns the format of levels without scales. */
 function levels(name: Integers, texel: string): Format {
-  return { name, texture: "uint", columnTiles: 32 / LEVELS[name].bits, ...PLAIN, memory: name, texel, reader: integers(name) };
+  return { name, texture: "uint", columnTiles: 32 / LEVELS[name][0], ...PLAIN, memory: name, texel, reader: integers(name) };
 }
 
 /** Reads levels. A texel's component holds a column of every tile, the first in the lowest bits. */
 function integers(name: Integers): Format["reader"] {
-  const { bits, minimum } = LEVELS[name];
+  const [bits, minimum] = LEVELS[name];
   const values = 128 / bits;
   return (texels) => {
     const words = new Uint32Array(texels.buffer, texels.byteOffset, texels.length);

@@ -98,10 +98,9 @@ export function unpack(view: View, texels: Texels): Float32Array {
       const row = first + (above - scaleRows) + (y - (group ? y % group : 0)) + (number >> 1);
       const scale = 8 * (row * line + (x % line)) + 4 * (number & 1);
       for (let c = 4 * c4; c < Math.min(4 * c4 + 4, cols); c++) {
-        const at = r * cols + c;
-        out[at] = value(place + (c & 3));
-        if (group) out[at]! *= fromHalf(scales[scale + (c & 3)] ?? 0);
-        if (minimum) out[at]! += fromHalf(scales[scale + 4 + (c & 3)] ?? 0);
+        out[r * cols + c] = value(place + (c & 3));
+        if (group) out[r * cols + c]! *= fromHalf(scales[scale + (c & 3)] ?? 0);
+        if (minimum) out[r * cols + c]! += fromHalf(scales[scale + 4 + (c & 3)] ?? 0);
       }
     }
   }
