@@ -66,7 +66,7 @@ def add_device_options(
         choices=tuple(FORMATS),
         default=dtype,
         help=f"format of the weights on the GPU (default {default}); compared with f32, f16 takes half the memory, "
-        "q8 (8-bit quantization) a quarter, q4 (4-bit) a sixth",
+        "q8 (8-bit quantization) a quarter, q4 (4-bit) a fifth",
     )
     group.add_argument("--context", type=positive, metavar="N", help=context)
     if memory:

@@ -10,12 +10,11 @@ from typing import Any
 
 import moderngl
 import numpy as np
-from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.program.formats import Texels
-from glgpt.program.layout import Layout
+from glgpt.program.layout import Layout, Matrix
 from glgpt.program.spec import Entry, Pass, Program, check
 
 MAX_DRAW_FLOPS = 10_000_000_000  # maximum of one draw: 0.2 s at 50 GFLOPS, far below the 2 s after which drivers reset
@@ -106,7 +105,7 @@ class Player:
         self.use()
         self.textures[name].write(np.ascontiguousarray(texels), viewport=(0, y, layer, t.width, rows, 1))
 
-    def write_matrix(self, name: str, layout: Layout, matrix: NDArray[np.floating]) -> None:
+    def write_matrix(self, name: str, layout: Layout, matrix: Matrix) -> None:
         """Packs and uploads a matrix in bands, which avoids a copy of the whole matrix."""
         band = max(1, BAND_BYTES // (layout.texture_width * 16))
         for layer in range(layout.layers):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
@@ -36,15 +37,8 @@ def evaluate(
     the part of its window that precedes it. `bits_per_byte` divides the total loss by the bytes of the text. Raises
     GlgptError if the model has no tokenizer, the window is out of range or the text has fewer than 2 tokens.
     """
-    if model.tokenizer is None:
-        raise GlgptError(f"{model.name} has no tokenizer, so text cannot be evaluated; add vocab.json and merges.txt")
-    window, most = model.context if window is None else window, model.max_context
-    if not 1 <= window <= most:
-        raise GlgptError(f"window {window} is not from 1 to {most}, the context of {model.name}")
-    ids = np.asarray(model.tokenizer.encode(text))
+    ids, window = ids_and_window(model, text, window)
     predicted = len(ids) - 1
-    if predicted < 1:
-        raise GlgptError(f"the text has {len(ids)} token(s); at least 2 are needed")
     start, nats = time.perf_counter(), 0.0
     windows = [ids[first : first + window + 1].tolist() for first in range(0, predicted, window)]
     for first, losses in zip(range(0, predicted, window), model.losses(windows), strict=True):
@@ -57,3 +51,16 @@ def evaluate(
     perplexity = math.exp(loss) if loss < 700 else math.inf
     rate = predicted / seconds
     return Evaluation(loss, nats / math.log(2) / size, perplexity, predicted, size, window, seconds, rate)
+
+
+def ids_and_window(model: LanguageModel, text: str, window: int | None) -> tuple[NDArray[np.int64], int]:
+    """Returns the ids of a text and the tokens of a window; raises GlgptError if they cannot be evaluated."""
+    if model.tokenizer is None:
+        raise GlgptError(f"{model.name} has no tokenizer, so text cannot be evaluated; add vocab.json and merges.txt")
+    window, most = model.context if window is None else window, model.max_context
+    if not 1 <= window <= most:
+        raise GlgptError(f"window {window} is not from 1 to {most}, the context of {model.name}")
+    ids = np.asarray(model.tokenizer.encode(text), np.int64)
+    if len(ids) < 2:
+        raise GlgptError(f"the text has {len(ids)} token(s); at least 2 are needed")
+    return ids, window

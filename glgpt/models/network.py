@@ -115,7 +115,8 @@ class Network(ABC):
         """Returns the texture of a parameter."""
         p, limit = self.config.parameters[name], self.rec.limits.max_texture_size
         rows, cols = p.matrix
-        dtype = self.weights.name if p.layer is not None else self.weights.outer or self.weights.name
+        dtype = self.weights.outer if p.layer is None or p.sensitive else ""
+        dtype = dtype or self.weights.name
         if not p.product:
             layout = fold(rows, cols, limit, dtype=self.weights.positions if p.table else "f32")
         elif self.kernel.contiguous and self.role == "weight":  # training writes no panels

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from glgpt.errors import GlgptError, written
 from glgpt.models.names import LOGITS_FROM, SHARED, Name
 from glgpt.program.formats import Floats
 from glgpt.program.layout import texels
+from glgpt.program.quantised import Blocks
 
 if TYPE_CHECKING:
     from glgpt.models.network import Batch, Network, SideBySide
@@ -82,7 +83,8 @@ class Parameter:
     `name` is Hugging Face's without the family's prefix, `shape` the checkpoint's. If `transposed`, the texture holds
     the transpose; a vector is stored as one row. `product`: it is the right factor of a product, and its rows are
     padded to a multiple of four. `table`: one row is read for each position. Fresh values are normal with `mean` and
-    `deviation`. `decayed`: AdamW applies weight decay to it. `layer` is the block that it belongs to.
+    `deviation`. `decayed`: AdamW applies weight decay to it. `layer` is the block that it belongs to. `sensitive`: it
+    loses most with few bits, and q4 stores it in eight, like the parameters outside the blocks.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Parameter:
     decayed: bool = False
     layer: int | None = None
     table: bool = False
+    sensitive: bool = False
 
     @property
     def count(self) -> int:
@@ -118,8 +121,22 @@ class Parameter:
         wide = self.heads.count * self.heads.padded
         return (wide, cols) if self.heads.axis == 0 else (rows, wide)
 
-    def arrange(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Returns the texture's matrix `[rows, cols]` from the checkpoint's array; they share memory if possible."""
+    @overload
+    def arrange(self, array: NDArray[Any]) -> NDArray[Any]: ...
+
+    @overload
+    def arrange(self, array: Blocks) -> NDArray[Any] | Blocks: ...
+
+    def arrange(self, array: NDArray[Any] | Blocks) -> NDArray[Any] | Blocks:
+        """Returns the texture's matrix `[rows, cols]` from the checkpoint's array; they share memory if possible.
+
+        `Blocks` are this matrix already, before heads are padded, and remain blocks if no padding is needed.
+        """
+        if isinstance(array, Blocks):
+            if self.heads is None or self.heads.padded == self.heads.width:
+                return array
+            whole = array[:, :]
+            array = whole.T if self.transposed else whole.reshape(self.shape)
         found = array.T if self.transposed else array.reshape(self.unpadded)
         if self.heads is None or self.heads.padded == self.heads.width:
             return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row, each_row
 from glgpt.ops.pointwise import activation_defines, add, column_sums, copy, packed, packed_layout, plus, transpose
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import ALL, FORMATS
 from glgpt.program.layout import Layout, fold, in_panels, texels
 from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.tape import Gradients
@@ -20,6 +20,7 @@ INTEGERS = 8, 2  # integer weights on a GPU: texels of K for each fragment, and 
 # Integer weights on a GPU: with this many texels of partial sums, slices of K are twice as long, with double that, four
 # times as long.
 MANY_SUMS = 60_000
+PANEL_SLICE = 32  # integer weights on software GL: texels of K for each fragment, whole groups of rows
 PANEL = 8  # fragments that read a row of a panel: software GL runs this many together
 WRITTEN_OUT = 8  # segments of K (each in one tile of both factors) that are unrolled; a loop walks more than this
 LEAST_SLICE = 24  # texels of K: adding up shorter slices costs more than they save
@@ -211,7 +212,7 @@ def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
     """
     limit = rec.limits.max_texture_size
     if rows <= limit:
-        width = PANEL * (1 if FORMATS[dtype].packed else CONTIGUOUS)
+        width = PANEL * (1 if ALL[dtype].packed else CONTIGUOUS)
         layout = in_panels(rows, cols, limit, width, dtype)
         if layout.layers <= rec.limits.max_layers:
             return layout
@@ -274,7 +275,7 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
     """Returns (height of a block of pixels, texels of K in a slice) of a one-row product of `columns` fragments."""
     by, limit = 2, rec.limits.max_texture_size
     if slice_texels is None and _integers_in_panels(w):
-        slice_texels = w.format.group // 4  # one scale for a slice, which halves the registers used
+        slice_texels = PANEL_SLICE
         by = next((b for b in range(columns // ROW_PIXELS // 2 * 2, 2, -2) if columns % (4 * b) == 0), by)
         by = by if columns < MANY_COLUMNS and by * -(-k4 // slice_texels) <= limit else 2
         while columns > limit * by:
@@ -288,7 +289,7 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         return by, -(-k4 // (2 * BIN // by))
     if slice_texels is None and _integers_on_a_gpu(w):
         sums = w.row_texels * w.format.column_tiles_per_texel * -(-k4 // least)
-        slice_texels = least * (1 if sums < MANY_SUMS else 2 if sums < 2 * MANY_SUMS else 4)  # within a group
+        slice_texels = least * (1 if sums < MANY_SUMS else 2 if sums < 2 * MANY_SUMS else 4)  # whole groups
     elif slice_texels is None and columns < NARROW:
         slice_texels = max(6, -(-k4 // 32))  # short slices, since the columns alone do not fill a GPU
     elif slice_texels is None:

@@ -9,8 +9,9 @@ feeds that many accumulators. To add a format:
 - an entry of `FORMATS` in the page's `engine/formats.ts`;
 - a style in `tests/ops/test_ops.py`; the tests of layouts and of the GLSL iterate over `FORMATS`.
 
-Quantised formats (`quantised`) hold integers and scales: above each `group` rows of a tile there are `scale_rows` rows
-of texels with the scales of its columns. Only weights are stored in quantised formats.
+Quantised formats have a `Coding` (`quantised`): above each `group` rows of a tile there are `scale_rows` rows of texels
+with the scales, and possibly minima, of its columns. Only weights are stored in quantised formats. Those in `STORED`
+hold weights that a file has in them, and pages do not read them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.program import quantised
+from glgpt.program.quantised import Blocks, Coding
 
 Floats = NDArray[np.float32]
 Texels = NDArray[np.float32 | np.uint32]  # RGBA32F or RGBA32UI
@@ -38,10 +39,10 @@ class Format:
     the largest finite number. `roundings` is the relative error, in spacings, that a tensor of a shallow model may have
     (see `program.tolerance`); f32 has more, since its long sums are rounded as well.
 
-    For a quantised format, `pack` and `unpack` convert the integers, of `bits` bits each. Each column has a scale for
-    every `group` rows, and `spacing` is relative to the greatest number of a group. Products with such weights store
-    their other inputs and their outputs as `activations`. The weights outside the blocks (embedding and head) are
-    stored as `outer`, and the table of positions as `positions`.
+    For a quantised format, `pack` and `unpack` convert the levels of its `coding`, and `spacing` is relative to the
+    greatest number of a group. Products with such weights store their other inputs and their outputs as `activations`.
+    Weights that lose most with few bits, such as embedding and head, are stored as `outer`, and the table of positions
+    as `positions`.
     """
 
     name: str
@@ -52,8 +53,7 @@ class Format:
     roundings: float
     pack: Callable[[Floats], Texels]
     unpack: Callable[[Texels], Floats]
-    bits: int = 0
-    group: int = 0
+    coding: Coding | None = None
     activations: str = ""
     outer: str = ""
     positions: str = "f32"
@@ -70,31 +70,47 @@ class Format:
 
     @property
     def quantised(self) -> bool:
-        """True if the format holds integers and scales."""
-        return self.group > 0
+        """True if the format holds levels and scales."""
+        return self.coding is not None
+
+    @property
+    def group(self) -> int:
+        """Returns the number of rows of a column that share a scale; 0 if the format has no scales."""
+        return self.coding.group if self.coding else 0
 
     @property
     def scale_rows(self) -> int:
         """Returns the number of rows of texels that hold the scales of a group of rows; 0 if it has no scales."""
-        return self.values_per_texel // quantised.SCALES_PER_TEXEL if self.quantised else 0
+        return self.coding.scale_rows if self.coding else 0
 
     @property
     def includes(self) -> tuple[str, ...]:
         """Returns the files in `glsl/` that decode and encode the format."""
-        return (*(["formats/scales.glsl"] if self.quantised else []), f"formats/{self.name}.glsl")
+        own = (f"formats/{self.name}.glsl",)
+        if not self.coding:
+            return own
+        return (*([] if self.coding.wide else ["formats/f16.glsl"]), "formats/scaling.glsl", *own)
 
     def quantise(self, values: Floats) -> Texels:
-        """Packs the groups `[groups, group, n, values_per_texel]` as `[groups, scale_rows + group, n, 4]` texels."""
-        integers, scales = quantised.quantise(values, self.bits)
-        above = quantised.pack_scales(scales, self.scale_rows)
-        return np.concatenate([above, self.pack(integers)], axis=1)
+        """Packs the groups `[groups, rows, n, values_per_texel]` as `[groups, scale_rows + rows, n, 4]` texels."""
+        return self.pack_parts(*self._coding.quantise(values))
+
+    def pack_parts(self, levels: Floats, scales: Floats, minima: Floats | None) -> Texels:
+        """Packs groups like `quantise`, from levels `[groups, rows, n, values_per_texel]`, scales and minima."""
+        return np.concatenate([self._coding.pack_scales(scales, minima), self.pack(levels)], axis=1)
 
     def dequantise(self, texels: Texels) -> Floats:
         """Returns the groups that `quantise` packed, with the values that shaders read."""
-        scales = quantised.unpack_scales(texels[:, : self.scale_rows])
-        integers = self.unpack(texels[:, self.scale_rows :]).reshape(len(texels), self.group, *scales.shape[1:])
-        found: Floats = integers * scales[:, None]
-        return found
+        scales, minima = self._coding.unpack_scales(texels[:, : self.scale_rows])
+        levels = self.unpack(texels[:, self.scale_rows :])
+        found: Floats = levels * scales[:, None]
+        return found if minima is None else found + minima[:, None]
+
+    @property
+    def _coding(self) -> Coding:
+        if self.coding is None:
+            raise ValueError(f"{self.name} has no levels")
+        return self.coding
 
 
 def _identity(values: Any) -> Any:
@@ -113,11 +129,12 @@ def _unpack_f16(texels: Texels) -> Floats:
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def _quantised(bits: int, pack: Callable[[Floats], Texels], unpack: Callable[[Texels], Floats], **more: Any) -> Format:
-    """Returns the format of integers of this many bits, named after the number."""
+def _quantised(name: str, coding: Coding, **more: Any) -> Format:
+    """Returns a format of levels and scales."""
+    step = 1 / coding.range[1] * (2 if coding.minimum else 1)
     return Format(
-        f"q{bits}", "uint", 128 // bits, 1 / (2 ** (bits - 1) - 1), MAX_FLOAT32, 3.0, pack, unpack,
-        bits=bits, group=128, activations="f16", positions="q8", **more,
+        name, "uint", 4 * coding.tiles, step, MAX_FLOAT32, 3.0, coding.pack_levels, coding.unpack_levels,
+        coding=coding, activations="f16", positions="q8", **more,
     )  # fmt: skip
 
 
@@ -126,7 +143,25 @@ FORMATS = {
     for f in (
         Format("f32", "float", 4, 2.0**-23, MAX_FLOAT32, 128.0, _identity, _identity),
         Format("f16", "uint", 8, 2.0**-10, 65504.0, 3.0, _pack_f16, _unpack_f16),
-        _quantised(8, quantised.pack_bytes, quantised.unpack_bytes),
-        _quantised(4, quantised.pack_nibbles, quantised.unpack_nibbles, outer="q8"),
+        _quantised("q8", Coding(8)),
+        _quantised("q4", Coding(4, minimum=True), outer="q8"),
     )
 }
+# Formats that only hold weights that a file has in them, named after GGUF's types: they cannot be asked for.
+STORED = {
+    f.name: f
+    for f in (
+        _quantised("q5_1", Coding(8, minimum=True)),
+        _quantised("q4_k", Coding(4, minimum=True, wide=True)),
+        _quantised("q5_k", Coding(8, minimum=True, wide=True)),
+        _quantised("q6_k", Coding(8, group=16, wide=True)),
+    )
+}
+ALL = FORMATS | STORED
+
+
+def stored_format(array: NDArray[Any] | Blocks) -> str:
+    """Returns the name of the narrowest format that holds the numbers of a checkpoint's array exactly."""
+    if isinstance(array, Blocks):
+        return next(fmt.name for fmt in ALL.values() if fmt.coding == array.coding)
+    return "f16" if array.dtype == np.float16 else "f32"

@@ -8,18 +8,23 @@ A group may instead be split into panels: strips of `panel` texels, of which a l
 The rows of a panel are contiguous in memory. Texels beyond the matrix are zero.
 
 A quantised format has the scales of each group of rows in rows of texels above the group, in the same columns of
-texels. A tile is then `stored_height` rows high, and its row r is at `stored_row(r)`.
+texels. A tile is then `stored_height` rows high, and its row r is at `stored_row(r)`. The last group of a tile may have
+fewer rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.program.formats import FORMATS, Floats, Format, Texels
+from glgpt.program.formats import ALL, Floats, Format, Texels
+from glgpt.program.quantised import Blocks
+
+Matrix = NDArray[np.floating[Any]] | Blocks
 
 
 def texels(n: int) -> int:
@@ -45,15 +50,15 @@ class Layout:
     def __post_init__(self) -> None:
         if min(self.rows, self.cols, *self.tiles, self.stack) < 1 or self.panel < 0:
             raise ValueError(f"empty layout {self}")
-        if self.dtype not in FORMATS:
-            raise ValueError(f"a layout cannot be stored as {self.dtype!r}, only as {', '.join(FORMATS)}")
+        if self.dtype not in ALL:
+            raise ValueError(f"a layout cannot be stored as {self.dtype!r}, only as {', '.join(ALL)}")
         if self.tiles[1] % self.format.column_tiles_per_texel or (self.stack > 1 and not self.panel):
             raise ValueError(f"a layout of {self.dtype} cannot have {self.tiles} tiles, {self.stack} panels in a layer")
 
     @property
     def format(self) -> Format:
         """Returns the storage format."""
-        return FORMATS[self.dtype]
+        return ALL[self.dtype]
 
     @property
     def height(self) -> int:
@@ -115,7 +120,7 @@ class Layout:
         """Returns the size of the texture in bytes."""
         return self.texture_width * self.texture_height * self.layers * 16
 
-    def layer(self, matrix: NDArray[np.floating], index: int, y: int = 0, rows: int | None = None) -> Texels:
+    def layer(self, matrix: Matrix, index: int, y: int = 0, rows: int | None = None) -> Texels:
         """Returns `rows` rows (None: all) from y on of one layer of `matrix`: texels `[rows, texture_width, 4]`."""
         end = self.texture_height if rows is None else min(self.texture_height, y + rows)
         i, first = index // self.across, index % self.across * self.stack
@@ -127,38 +132,59 @@ class Layout:
             bands.append(read(matrix, strip, max(y - top, 0), min(end - top, self.stored_height)))
         return bands[0] if len(bands) == 1 else np.concatenate(bands)
 
-    def _packed(self, matrix: NDArray[np.floating], strip: tuple[int, int, int], y: int, end: int) -> Texels:
+    def _packed(self, matrix: Matrix, strip: tuple[int, int, int], y: int, end: int) -> Texels:
         """Returns the rows y..end of texels of a strip, (row tile, group of column tiles, panel)."""
-        return self.format.pack(self._values(matrix, strip, y, end))
+        return self.format.pack(self._values(matrix, strip, strip[0] * self.height + y, end - y))
 
-    def _quantised(self, matrix: NDArray[np.floating], strip: tuple[int, int, int], y: int, end: int) -> Texels:
+    def _quantised(self, matrix: Matrix, strip: tuple[int, int, int], y: int, end: int) -> Texels:
         """Returns the same for a quantised format: packs whole groups of rows and returns the rows asked for."""
         fmt = self.format
         step = fmt.group + fmt.scale_rows
         first, last = y // step, -(-end // step)
-        values = self._values(matrix, strip, first * fmt.group, min(last * fmt.group, self.height))
-        whole = np.zeros((last - first, fmt.group, *values.shape[1:]), np.float32)
-        whole.reshape(-1, *values.shape[1:])[: len(values)] = values
-        texels = fmt.quantise(whole)
-        return texels.reshape(-1, *texels.shape[2:])[y - first * step : end - first * step]
+        rows = max(0, min(self.height, matrix.shape[0] - strip[0] * self.height))  # without those beyond the matrix
+        whole = max(first, min(last, rows // fmt.group))
+        texels = np.zeros((last - first, step, self.texture_width, 4), np.uint32)
+        if whole > first:
+            texels[: whole - first] = self._groups(matrix, strip, first, whole, fmt.group)
+        if whole < last and rows > whole * fmt.group:  # fewer rows than a group
+            part = self._groups(matrix, strip, whole, whole + 1, rows - whole * fmt.group)
+            texels[whole - first, : part.shape[1]] = part[0]
+        return texels.reshape(-1, self.texture_width, 4)[y - first * step : end - first * step]
 
-    def _values(self, matrix: NDArray[np.floating], strip: tuple[int, int, int], y: int, end: int) -> Floats:
-        """Returns the rows y..end of a strip: float32 `[rows, texture_width, values of a texel]`."""
-        (i, group, panel), shared = strip, self.format.column_tiles_per_texel
-        tiles = [self._block(matrix, i, group * shared + t, panel, y, end) for t in range(shared)]
+    def _groups(self, matrix: Matrix, strip: tuple[int, int, int], first: int, last: int, rows: int) -> Texels:
+        """Returns groups first..last of a strip, of this many rows each, as texels with their scales above."""
+        fmt, i = self.format, strip[0]
+
+        def values(of: NDArray[Any] | Blocks, top: int, count: int) -> Floats:
+            found = self._values(of, strip, top, (last - first) * count)
+            return found.reshape(last - first, count, *found.shape[1:])
+
+        top = i * self.height + first * fmt.group
+        if not isinstance(matrix, Blocks) or matrix.coding != fmt.coding:
+            return fmt.quantise(values(matrix, top, rows))
+        if self.tiles[0] > 1 and self.height % fmt.group:
+            raise ValueError(f"blocks of {fmt.group} rows do not fit tiles of {self.height} rows")
+        at = top // fmt.group
+        minima = None if matrix.minima is None else values(matrix.minima, at, 1)[:, 0]
+        return fmt.pack_parts(values(matrix.levels, top, rows), values(matrix.scales, at, 1)[:, 0], minima)
+
+    def _values(self, matrix: NDArray[Any] | Blocks, strip: tuple[int, int, int], top: int, rows: int) -> Floats:
+        """Returns rows of the matrix in the columns of a strip: float32 `[rows, texture_width, values of a texel]`."""
+        (_, group, panel), shared = strip, self.format.column_tiles_per_texel
+        tiles = [self._block(matrix, top, rows, group * shared + t, panel) for t in range(shared)]
         return np.concatenate(tiles, axis=2) if len(tiles) > 1 else tiles[0]
 
-    def _block(self, matrix: NDArray[np.floating], i: int, j: int, panel: int, y: int, end: int) -> Floats:
-        """Returns the rows y..end of tile (i, j), only the columns in a panel: float32 `[rows, texture_width, 4]`."""
-        end, w = min(end, self.height), 4 * self.texture_width
-        top, left = i * self.height, 4 * (j * self.width + panel * self.texture_width)
+    def _block(self, matrix: NDArray[Any] | Blocks, top: int, rows: int, j: int, panel: int) -> Floats:
+        """Returns rows of the matrix in column tile j, only the columns in a panel: `[rows, texture_width, 4]`."""
+        w = 4 * self.texture_width
+        left = 4 * (j * self.width + panel * self.texture_width)
         right = min(left + w, 4 * (j + 1) * self.width)
-        block = matrix[top + y : top + end, left:right]
-        out = np.zeros((end - y, w), np.float32)
+        block = matrix[top : top + rows, left:right]
+        out = np.zeros((rows, w), np.float32)
         out[: block.shape[0], : block.shape[1]] = block
-        return out.reshape(end - y, self.texture_width, 4)
+        return out.reshape(rows, self.texture_width, 4)
 
-    def pack(self, matrix: NDArray[np.floating]) -> Texels:
+    def pack(self, matrix: Matrix) -> Texels:
         """Packs a matrix `[rows, cols]` as texels `[layers, texture_height, texture_width, 4]`, float32 or uint32."""
         return np.stack([self.layer(matrix, i) for i in range(self.layers)])
 
@@ -223,24 +249,31 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
     """Returns the layout of a weight with as few tiles as textures of `limit` texels a side allow.
 
     The number of column tiles is a multiple of `tile_cols`, or of the column tiles that share a texel if these are
-    more. The height of row tiles is a multiple of four, so that a product's step over four rows stays inside a tile.
+    more. The height of row tiles is a multiple of four, so that a product's step over four rows stays inside a tile. It
+    is a multiple of a quantised format's group if at most twice as many tiles are enough for that.
     """
-    fmt = FORMATS[dtype]
+    fmt = ALL[dtype]
     step = max(tile_cols, fmt.column_tiles_per_texel)
     tc = step
     while -(-cols // (4 * tc)) > limit:
         tc += step
-    tr = -(-rows // limit)
-    while (tr > 1 and -(-rows // tr) % 4) or _stored(-(-rows // tr), fmt) > limit:
-        tr += 1
-        if tr > rows:
-            raise ValueError(f"{rows} rows cannot be folded into tiles of at most {limit}")
+    least = next((tr for tr in range(1, rows + 1) if _folds(rows, tr, limit, fmt, 4)), None)
+    if least is None:
+        raise ValueError(f"{rows} rows cannot be folded into tiles of at most {limit}")
+    whole = (t for t in range(least, 2 * least + 1) if fmt.group and _folds(rows, t, limit, fmt, fmt.group))
+    tr = next(whole, least)
     return Layout(rows, cols, (tr, tc), dtype)
+
+
+def _folds(rows: int, tr: int, limit: int, fmt: Format, step: int) -> bool:
+    """True if the rows fit into this many tiles, whose height is a multiple of `step` if there are several."""
+    height = -(-rows // tr)
+    return (tr == 1 or height % step == 0) and _stored(height, fmt) <= limit
 
 
 def one_layer(rows: int, cols: int, dtype: str = "f32") -> Layout:
     """Returns the layout of a matrix in one layer, so that shaders need not compute a tile."""
-    return Layout(rows, cols, (1, FORMATS[dtype].column_tiles_per_texel), dtype)
+    return Layout(rows, cols, (1, ALL[dtype].column_tiles_per_texel), dtype)
 
 
 def _stored(height: int, fmt: Format) -> int:
@@ -253,7 +286,7 @@ def in_panels(rows: int, cols: int, limit: int, panel: int, dtype: str = "f32") 
 
     It has the tiles of `fold`. Raises ValueError for more than `limit` rows.
     """
-    high = _stored(rows, FORMATS[dtype])
+    high = _stored(rows, ALL[dtype])
     if high > limit:
         raise ValueError(f"{rows} rows cannot be stacked in a texture of {limit}")
     whole = fold(rows, cols, limit, dtype=dtype)

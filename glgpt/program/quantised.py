@@ -1,88 +1,213 @@
-"""Quantisation to small integers with a scale for each group of rows, and packing into 128-bit texels.
+"""Quantised weights: small integers (levels) with a scale, and possibly a minimum, for each group of rows of a column.
+
+A weight is level * scale, or level * scale + minimum. GGUF has the same blocks of 32 weights along the input axis,
+which are the rows of a weight's texture. `Blocks` holds them as they are, and decodes to the same float32 values. The
+last group of a matrix, or of a tile, may have fewer rows; its scale is that of these rows.
 
 Each component of a texel holds one column of every column tile that shares the texel, the first tile in the lowest
-bits. Scales are bfloat16, the upper half of a float32: they have the range of the weights and take two operations to
-decode on any driver. Numbers are rounded as numpy rounds float32, to nearest even, so that a checkpoint always gives
-the same texels.
+bits. Numbers are rounded as numpy rounds float32, to nearest even, so that a checkpoint always gives the same texels.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Texels = NDArray[np.float32 | np.uint32]
+Parts = tuple[Floats, Floats, Floats | None]  # levels, scales, minima
 
-SCALES_PER_TEXEL = 8
-_MIN_SCALE = np.float32(2.0**-126)  # the smallest scale; devices may flush smaller numbers to zero
+MIN_NORMAL = np.float32(2.0**-126)  # the smallest float32 that is stored; devices may flush smaller ones to zero
+CHUNK = 1 << 16  # values that are quantised together, so that intermediate arrays stay in a processor's cache
+# A search for scale and minimum starts with the range divided into this many levels more or fewer.
+SPREADS = (0.0, -1.0, -0.5, 0.5, 1.0)
 
 
-def quantise(values: Floats, bits: int) -> tuple[Floats, Floats]:
-    """Returns (integers as float32, scales) of the groups `[groups, rows, ...]`; values are about integers * scales.
+@dataclass(frozen=True)
+class Coding:
+    """The numbers that a quantised format stores.
 
-    The greatest magnitude of a group becomes the greatest integer, and every number is rounded by at most half a scale.
-    If a number of a group is not finite, the whole group reads as NaN.
+    Levels have `bits` bits, and `group` rows of a column share a scale. With `minimum`, levels count from 0 and the
+    minimum is added; otherwise they are signed. Scale and minimum are float16, or float32 if `wide`.
     """
-    most = np.float32(2 ** (bits - 1) - 1)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        scales = _rounded_up(np.abs(values).max(axis=1) / most)
-        inverse = np.where(scales > 0, np.float32(1) / scales, np.float32(0))
-        integers = np.rint(values * inverse[:, None])
-    np.nan_to_num(integers, copy=False, nan=0.0)
-    return np.clip(integers, -most, most, out=integers), scales
+
+    bits: int
+    group: int = 32
+    minimum: bool = False
+    wide: bool = False
+
+    @property
+    def tiles(self) -> int:
+        """Returns the number of column tiles that share a texel, which has four levels of each."""
+        return 32 // self.bits
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Returns the lowest and the highest level that `quantise` uses."""
+        most = 2 ** (self.bits - 1) - 1
+        return (0, 2 * most + 1) if self.minimum else (-most, most)
+
+    @property
+    def scale_rows(self) -> int:
+        """Returns the number of rows of texels that hold the scales and minima of a group of rows."""
+        return self.tiles * (2 if self.minimum else 1) // (1 if self.wide else 2)
+
+    def rounded(self, values: Floats) -> Floats:
+        """Rounds scales or minima to the numbers that are stored; NaN for those beyond them."""
+        found = np.asarray(values, np.float32)
+        if self.wide:
+            found = np.where(np.abs(found) < MIN_NORMAL, np.float32(0), found)
+        else:
+            with np.errstate(over="ignore"):
+                found = found.astype(np.float16).astype(np.float32)
+        return np.where(np.isfinite(found), found, np.float32("nan"))
+
+    # -- texels -------------------------------------------------------------------------------------------------
+
+    def pack_levels(self, levels: Floats) -> Texels:
+        """Packs levels `[..., 4 * tiles]`, four of each column tile in turn, as texels `[..., 4]`."""
+        mask = np.uint32(2**self.bits - 1)
+        whole = levels.astype(np.int16).astype(np.uint32) & mask
+        by_tile = whole.reshape(*levels.shape[:-1], self.tiles, 4)
+        shifts = (self.bits * np.arange(self.tiles, dtype=np.uint32))[:, None]
+        texels: Texels = np.bitwise_or.reduce(by_tile << shifts, axis=-2)
+        return texels
+
+    def unpack_levels(self, texels: Texels) -> Floats:
+        """Returns the levels that `pack_levels` packed."""
+        words = np.ascontiguousarray(texels)[..., None, :].view(np.uint32)
+        up = (32 - self.bits - self.bits * np.arange(self.tiles, dtype=np.uint32))[:, None]
+        top = words << up
+        found = (top if self.minimum else top.view(np.int32)) >> (32 - self.bits)
+        levels: Floats = found.reshape(*texels.shape[:-1], 4 * self.tiles).astype(np.float32)
+        return levels
+
+    def pack_scales(self, scales: Floats, minima: Floats | None) -> Texels:
+        """Packs scales and minima `[groups, n, 4 * tiles]` as texels `[groups, scale_rows, n, 4]`."""
+        both = [scales] if minima is None else [scales, minima]
+        values = np.stack([x.reshape(*scales.shape[:2], self.tiles, 4) for x in both], axis=3)
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(values, np.float32 if self.wide else np.float16).view(np.uint32)
+        by_row = stored.reshape(*scales.shape[:2], self.scale_rows, 4).transpose(0, 2, 1, 3)
+        texels: Texels = np.ascontiguousarray(by_row)
+        return texels
+
+    def unpack_scales(self, texels: Texels) -> tuple[Floats, Floats | None]:
+        """Returns the scales and minima that `pack_scales` packed."""
+        groups, _, n, _ = texels.shape
+        stored = np.ascontiguousarray(texels.transpose(0, 2, 1, 3)).view(np.float32 if self.wide else np.float16)
+        values = stored.astype(np.float32).reshape(groups, n, self.tiles, 2 if self.minimum else 1, 4)
+        scales, *minima = np.moveaxis(values, 3, 0).reshape(values.shape[3], groups, n, -1)
+        return scales, minima[0] if minima else None
+
+    # -- quantisation -------------------------------------------------------------------------------------------
+
+    def quantise(self, values: Floats) -> Parts:
+        """Returns (levels, scales, minima) of the groups `[groups, rows, ...]`, which may have fewer than `group` rows.
+
+        Without a minimum, the greatest magnitude of a group becomes the greatest level. With one, scale and minimum
+        minimise the squared error (`_search`). A group with a number that is not finite, or for which scale or minimum
+        are too large, reads as NaN.
+        """
+        flat = np.asarray(values, np.float32).reshape(*values.shape[:2], -1)
+        levels = np.empty_like(flat)
+        scales = np.empty((len(flat), flat.shape[2]), np.float32)
+        minima = np.empty_like(scales) if self.minimum else None
+        wide = max(1, CHUNK // flat.shape[1])
+        step = max(1, wide // flat.shape[2])  # groups
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            for g in range(0, len(flat), step):
+                for c in range(0, flat.shape[2], wide):
+                    part = np.s_[g : g + step, c : c + wide]
+                    group = flat[g : g + step, :, c : c + wide]
+                    found = self._search(group) if self.minimum else self._largest(group)
+                    levels[g : g + step, :, c : c + wide], scales[part] = found[0], found[1]
+                    if minima is not None:
+                        minima[part] = found[2]
+        shape = (len(flat), *values.shape[2:])
+        return levels.reshape(values.shape), scales.reshape(shape), None if minima is None else minima.reshape(shape)
+
+    def _largest(self, x: Floats) -> tuple[Floats, Floats, None]:
+        """Quantises `[groups, rows, n]` with the scale that makes the greatest magnitude the greatest level."""
+        low, high = self.range
+        scale = self.rounded(np.abs(x).max(axis=1) / np.float32(high))
+        levels: Floats = np.clip(np.rint(x * _inverse(scale)[:, None]), low, high)
+        return np.nan_to_num(levels, copy=False, nan=0.0), scale, None
+
+    def _search(self, x: Floats) -> tuple[Floats, Floats, Floats]:
+        """Quantises `[groups, rows, n]` with the scale and the minimum that minimise the squared error, approximately.
+
+        Each of some divisions of the range gives levels; the best line through the points (level, weight) gives scale
+        and minimum; both are rounded, and the levels chosen again. The first candidate is the range itself.
+        """
+        high, rows = np.float32(self.range[1]), np.float32(x.shape[1])
+        least, most = x.min(axis=1), x.max(axis=1)
+        t, span = x - least[:, None], most - least
+        sum_t = t.sum(axis=1)
+        best, scale, minimum = self._decoded_error(x, span / high, least)
+        for spread in SPREADS:
+            levels = np.clip(np.rint(t * _inverse(span / (high + np.float32(spread)))[:, None]), 0, high)
+            sum_q, sum_qq, sum_qt = levels.sum(axis=1), (levels * levels).sum(axis=1), (levels * t).sum(axis=1)
+            slope = (rows * sum_qt - sum_t * sum_q) * _inverse(rows * sum_qq - sum_q * sum_q)
+            error, *candidate = self._decoded_error(x, slope, least + (sum_t - slope * sum_q) / rows)
+            better = error < best
+            best = np.where(better, error, best)
+            scale, minimum = np.where(better, candidate[0], scale), np.where(better, candidate[1], minimum)
+        return self._nearest(x, scale, minimum), scale, minimum
+
+    def _nearest(self, x: Floats, scale: Floats, minimum: Floats) -> Floats:
+        levels: Floats = np.clip(np.rint((x - minimum[:, None]) * _inverse(scale)[:, None]), *self.range)
+        return np.nan_to_num(levels, copy=False, nan=0.0)
+
+    def _decoded_error(self, x: Floats, scale: Floats, minimum: Floats) -> tuple[Floats, Floats, Floats]:
+        """Returns (squared error, scale, minimum) with scale and minimum rounded to the stored numbers."""
+        scale, minimum = self.rounded(scale), self.rounded(minimum)
+        error = self._nearest(x, scale, minimum) * scale[:, None]
+        error += minimum[:, None]
+        error -= x
+        return np.einsum("gkn,gkn->gn", error, error), scale, minimum
 
 
-def _rounded_up(scales: Floats) -> Floats:
-    """Rounds up to bfloat16; returns zero for numbers that a device may flush to zero, NaN for those not finite."""
-    words = np.ascontiguousarray(scales, np.float32).view(np.uint32)
-    above = ((words + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
-    rounded = np.where(scales < _MIN_SCALE, np.float32(0), above)
-    found: Floats = np.where(np.isfinite(scales), rounded, np.float32("nan"))
-    return found
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A quantised matrix `[rows, cols]`, with the rows along the input axis, which upload stores without rounding.
+
+    `levels` `[rows, cols]` are integers within the range of `coding`, `scales` and `minima` `[groups, cols]` numbers
+    that it stores exactly. Slices `[rows, columns]` are float32 arrays of weights. Raises ValueError if shapes do not
+    fit, or there are minima without `coding.minimum` or none with it.
+    """
+
+    coding: Coding
+    levels: NDArray[np.integer[Any]]
+    scales: NDArray[np.floating[Any]]
+    minima: NDArray[np.floating[Any]] | None = None
+
+    def __post_init__(self) -> None:
+        rows, cols = self.levels.shape
+        wanted = (-(-rows // self.coding.group), cols)
+        if self.scales.shape != wanted or (self.minima is not None and self.minima.shape != wanted):
+            raise ValueError(f"scales and minima of {self.levels.shape} levels are not {wanted}")
+        if (self.minima is not None) != self.coding.minimum:
+            raise ValueError(f"{self.coding} has {'a' if self.coding.minimum else 'no'} minimum")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Returns the numbers of rows and columns."""
+        rows, cols = self.levels.shape
+        return rows, cols
+
+    def __getitem__(self, at: tuple[slice, slice]) -> Floats:
+        """Returns the weights in these rows and columns, with the values that shaders read."""
+        rows, cols = at
+        groups = np.arange(*rows.indices(self.shape[0])) // self.coding.group
+        found: Floats = self.levels[at].astype(np.float32) * self.scales[:, cols].astype(np.float32)[groups]
+        return found if self.minima is None else found + self.minima[:, cols].astype(np.float32)[groups]
 
 
-def pack_scales(scales: Floats, rows: int) -> Texels:
-    """Packs the scales `[groups, n, 8 rows]` as texels `[groups, rows, n, 4]`."""
-    upper = (np.ascontiguousarray(scales, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    by_row = upper.reshape(*scales.shape[:2], rows, SCALES_PER_TEXEL).transpose(0, 2, 1, 3)
-    texels: Texels = np.ascontiguousarray(by_row).view(np.uint32)
-    return texels
-
-
-def unpack_scales(texels: Texels) -> Floats:
-    """Returns the scales `[groups, n, 8 rows]` that `pack_scales` packed."""
-    upper = np.ascontiguousarray(texels).view(np.uint16).transpose(0, 2, 1, 3)
-    words: NDArray[np.uint32] = upper.reshape(*upper.shape[:2], -1).astype(np.uint32) << np.uint32(16)
-    found: Floats = words.view(np.float32)
-    return found
-
-
-def pack_bytes(integers: Floats) -> Texels:
-    """Packs integers `[..., 16]`, four of each column tile in turn, as texels `[..., 4]`."""
-    by_column = integers.astype(np.int8).reshape(*integers.shape[:-1], 4, 4).swapaxes(-1, -2)
-    texels: Texels = np.ascontiguousarray(by_column).view(np.uint32)[..., 0]
-    return texels
-
-
-def unpack_bytes(texels: Texels) -> Floats:
-    """Returns the integers that `pack_bytes` packed."""
-    by_column = np.ascontiguousarray(texels)[..., None].view(np.int8)
-    found: Floats = by_column.swapaxes(-1, -2).reshape(*texels.shape[:-1], 16).astype(np.float32)
-    return found
-
-
-def pack_nibbles(integers: Floats) -> Texels:
-    """Packs integers `[..., 32]`, four of each column tile in turn, as texels `[..., 4]`."""
-    tiles = (integers.astype(np.int8).view(np.uint8) & 15).reshape(*integers.shape[:-1], 4, 2, 4)
-    pairs = (tiles[..., 0, :] | (tiles[..., 1, :] << 4)).swapaxes(-1, -2)
-    texels: Texels = np.ascontiguousarray(pairs).view(np.uint32)[..., 0]
-    return texels
-
-
-def unpack_nibbles(texels: Texels) -> Floats:
-    """Returns the integers that `pack_nibbles` packed."""
-    pairs = np.ascontiguousarray(texels)[..., None].view(np.int8).swapaxes(-1, -2)
-    tiles = np.stack([(pairs << 4) >> 4, pairs >> 4], axis=-2)
-    found: Floats = tiles.reshape(*texels.shape[:-1], 32).astype(np.float32)
+def _inverse(scale: Floats) -> Floats:
+    """Returns 1 / scale, or 0 for a scale of zero."""
+    found: Floats = np.where(scale != 0, np.float32(1) / scale, np.float32(0))
     return found

@@ -10,8 +10,10 @@ An input `x` becomes the sampler `u_x` and gets
   place of the texel with columns 4 c4 ..; `x_at(row, c4)`, these columns as a vec4; and, if the format is not
   quantised, `x_one(row, c)`, one column;
 - `X_Y(row)`, the row of texels, counted from the first one, that holds a row of a tile. A quantised format also has
-  `X_GROUP`, the number of rows that share a scale, and `x_scale(row tile, row, ivec3 of X_AT, tile)`, the scales of
-  four columns, which `x_at` applies and `X_DECODE` does not.
+  `X_GROUP`, the number of rows that share a scale; `x_scaling(row tile, row, ivec3 of X_AT, tile)`, the scales and
+  minima of four columns; `X_WEIGHTS(levels, scaling)`, which `x_at` applies to levels and `X_DECODE` does not; and
+  `X_PLUS_SCALED(sum, levels, scaling, n)`, which turns a sum of levels times factors, whose sum is n, into a sum of
+  weights times the same factors, and adds it to another. `X_MINIMUM` is defined if the format has minima.
 
 An output `y` gets the same numbers; `Y_TILES(F)`, which repeats F(n, i, j) for each of the `Y_N` tiles (i, j) that the
 pass writes; and `STORE_Y(v)` for an array v of Y_N vec4. `Y_ROWTILES(F)` and `Y_COLTILES(F)` repeat F(n, i) for the
@@ -55,7 +57,7 @@ def accessors(name: str, layout: Layout) -> str:
         read, fetched = "t", f"{upper}_TEXEL t = {read}; "
     read = f"{upper}_DECODE({read}, {tile})"
     if fmt.quantised:
-        read += f" * {name}_scale({row_tile}, {y}, p, {tile})"
+        read = f"{upper}_WEIGHTS({read}, {name}_scaling({row_tile}, {y}, p, {tile}))"
     each = " ".join(f"F({t})" for t in range(shared))
     return "\n".join(
         [
@@ -87,17 +89,33 @@ def _one(name: str, layout: Layout, texel: str, tile: str) -> list[str]:
 
 
 def _rows(name: str, layout: Layout) -> list[str]:
-    """Returns GLSL for the places of the rows of a tile, and for their scales."""
-    upper, fmt = name.upper(), layout.format
-    if not fmt.quantised:
+    """Returns GLSL for the places of the rows of a tile, and for their scales and minima."""
+    upper, coding = name.upper(), layout.format.coding
+    if not coding:
         return [f"#define {upper}_Y(row) (row)"]
-    group, above = fmt.group, fmt.scale_rows
+    group, above = coding.group, coding.scale_rows
     across = f"tile_row * {layout.across} + " if layout.tiles[0] > 1 else ""
-    fetch = f"{upper}({across}p.z, row / {group} * {group + above} + tile / 2 + p.y, p.x)"
+
+    def fetch(number: str) -> str:
+        return f"{upper}({across}p.z, row / {group} * {group + above} + {number} + p.y, p.x)"
+
+    if coding.wide:
+        first = "2 * tile" if coding.minimum else "tile"
+        minimum = f"uintBitsToFloat({fetch('2 * tile + 1')})" if coding.minimum else "vec4(0.0)"
+        read = f"return Scaling(uintBitsToFloat({fetch(first)}), {minimum});"
+    elif coding.minimum:
+        read = f"uvec4 t = {fetch('tile')}; return Scaling(unpack_four(t.xy), unpack_four(t.zw));"
+    else:
+        read = f"uvec4 t = {fetch('tile / 2')}; return Scaling(f16_decode(t, tile % 2), vec4(0.0));"
     return [
         f"#define {upper}_Y(row) ((row) + ((row) / {group} + 1) * {above})",
         f"#define {upper}_GROUP {group}",
-        f"vec4 {name}_scale(int tile_row, int row, ivec3 p, int tile) {{ return scales_decode({fetch}, tile % 2); }}",
+        *([f"#define {upper}_MINIMUM 1"] if coding.minimum else []),
+        f"#define {upper}_WEIGHTS(levels, s) ((levels) * (s).scale{' + (s).minimum' if coding.minimum else ''})",
+        # Each product is added to a sum, so that all drivers that contract them into one operation do it alike.
+        f"#define {upper}_PLUS_SCALED(sum, levels, s, n) "
+        f"((sum) + (levels) * (s).scale{' + (n) * (s).minimum' if coding.minimum else ''})",
+        f"Scaling {name}_scaling(int tile_row, int row, ivec3 p, int tile) {{ {read} }}",
     ]
 
 

@@ -16,7 +16,14 @@
     vec4 v[4 * Y_NC]; \
     Y_COLTILES(DECODE) \
     Y_TILES(sums) \
+    ADD_INPUTS(x) \
   }
+#ifdef W_MINIMUM
+#define ADD_INPUTS(x) for (int n = 0; n < Y_NR; n++) inputs[n] += dot(x[n], vec4(1.0));
+#else
+#define ADD_INPUTS(x)
+#endif
+#define START_INPUTS for (int n = 0; n < Y_NR; n++) inputs[n] = 0.0;
 #define LOAD(n, i) x[n] = x_at(min(i * ROW_GROUPS + group, X_ROWS - 1), k4);
 #define DECODE(n, j) for (int o = 0; o < 4; o++) v[4 * n + o] = W_DECODE(w[4 * (n / W_SHARED) + o], TILE(j));
 #define SUM(i, j) \
@@ -29,6 +36,8 @@ void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, slice = p.y / BY % SPLIT_K, group = p.y / (BY * SPLIT_K);
   vec4 acc[Y_N];
+  float inputs[Y_NR];  // sums of each row's inputs within a group of rows of w, which are multiplied with the minima of w
+  START_INPUTS
   ivec3 at[COLUMNS];  // places in w
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
@@ -39,7 +48,8 @@ void main() {
   int end = min((slice + 1) * SLICE, K4);
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
   for (int k4 = slice * SLICE; k4 < end; k4++) MULTIPLY(ADD, k4)
-#define SCALE(n, i, j) acc[n] *= w_scale(0, 4 * slice * SLICE, at[(j - Y_J) / W_SHARED], TILE(j));
+#define SCALE(n, i, j) \
+  acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n], w_scaling(0, 4 * slice * SLICE, at[(j - Y_J) / W_SHARED], TILE(j)), inputs[i - Y_I]);
   Y_TILES(SCALE)
 #elif defined W_GROUP
   // The sums of each group of rows are multiplied with the group's scales.
@@ -47,10 +57,12 @@ void main() {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
     int stop = min(end, k4 + (min(row / W_GROUP * W_GROUP + W_GROUP, W_H) - row + 3) / 4);
     vec4 of_group[Y_N];
+    START_INPUTS
 #define START_GROUP(n, i, j) of_group[n] = vec4(0.0);
     Y_TILES(START_GROUP)
     for (; k4 < stop; k4++) MULTIPLY(ADD_TO_GROUP, k4)
-#define SCALE(n, i, j) acc[n] += of_group[n] * w_scale(tile, row, at[(j - Y_J) / W_SHARED], TILE(j));
+#define SCALE(n, i, j) \
+    acc[n] = W_PLUS_SCALED(acc[n], of_group[n], w_scaling(tile, row, at[(j - Y_J) / W_SHARED], TILE(j)), inputs[i - Y_I]);
     Y_TILES(SCALE)
   }
 #else

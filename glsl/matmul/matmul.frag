@@ -16,7 +16,7 @@ vec4 acc[Y_N];
 // acc += x (four columns of each row tile) times four rows of w. In f32 the four products are added to each other first,
 // since a sum that is rounded a quarter as often has half the error. Packed factors have already lost more precision.
 #ifdef W_GROUP
-void multiply(vec4 x[Y_NR], int tile, int row, vec4 scale[X_SHARED * Y_NC], int first) {
+void multiply(vec4 x[Y_NR], int tile, int row, Scaling scaling[X_SHARED * Y_NC], int first) {
 #else
 void multiply(vec4 x[Y_NR], int tile, int row) {
 #endif
@@ -41,7 +41,7 @@ void multiply(vec4 x[Y_NR], int tile, int row) {
 #define MULTIPLY(tile) \
   if (at[tile].x >= 0) { \
     for (int n = 0; n < Y_NR; n++) x[n] = X_DECODE(t[n], tile); \
-    multiply(x, at[tile].x, W_Y(at[tile].y + 4 * k) SCALE_OF(tile)); \
+    multiply(x, at[tile].x, W_Y(at[tile].y + 4 * k) SCALING_OF(tile)); \
   }
 void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
   int k = n * slice / SPLIT_K, end = n * (slice + 1) / SPLIT_K;
@@ -55,21 +55,21 @@ void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
   // Each stretch is inside one group of rows of w for each column tile of x.
   while (k < end) {
     int stop = end;
-    vec4 scale[X_SHARED * Y_NC];
-#define SCALE_OF(tile) , scale, tile * Y_NC
-#define LOAD_SCALE(tile) \
+    Scaling scaling[X_SHARED * Y_NC];
+#define SCALING_OF(tile) , scaling, tile * Y_NC
+#define LOAD_SCALING(tile) \
     if (at[tile].x >= 0) { \
       int row = at[tile].y + 4 * k; \
       stop = min(stop, k + (W_GROUP - row % W_GROUP) / 4); \
       for (int c = 0; c < Y_NC; c++) { \
-        scale[tile * Y_NC + c] = w_scale(at[tile].x, row, column[c / PER_TEXEL], TILE(c, (Y_J + c))); \
+        scaling[tile * Y_NC + c] = w_scaling(at[tile].x, row, column[c / PER_TEXEL], TILE(c, (Y_J + c))); \
       } \
     }
-    X_EACH_SHARED(LOAD_SCALE)
+    X_EACH_SHARED(LOAD_SCALING)
     for (; k < stop; k++) STEP
   }
 #else
-#define SCALE_OF(tile)
+#define SCALING_OF(tile)
   int count = n % SPLIT_K == 0 ? n / SPLIT_K : end - k;  // usually a constant, which makes packed products 10% faster
   for (int m = 0; m < count; m++, k++) STEP
 #endif

@@ -29,8 +29,14 @@
     for (int m = 0; m < AT_ONCE; m++) { \
       vec4 x = xs[m]; \
       Y_TILES(sums) \
+      ADD_INPUTS(x) \
     } \
   }
+#ifdef W_MINIMUM
+#define ADD_INPUTS(x) inputs += dot(x, vec4(1.0));
+#else
+#define ADD_INPUTS(x)
+#endif
 #define ROW(n, o) W_DECODE(w[4 * (COLUMNS * m + n / W_SHARED) + o], TILE(n))
 #define SUM(n) x.x * ROW(n, 0) + x.y * ROW(n, 1) + x.z * ROW(n, 2) + x.w * ROW(n, 3)
 #define ADD(n, i, j) acc[n] += SUM(n);
@@ -46,6 +52,7 @@ void main() {
 #endif
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, slice = p.y / BY;
   vec4 acc[Y_N];
+  float inputs = 0.0;  // their sum within a group of rows, which is multiplied with the minima of w
   ivec3 at[COLUMNS];  // places in w
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
@@ -57,7 +64,7 @@ void main() {
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
   // The slice is inside one group of rows; scaling the sums at the end halves the registers.
   for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(ADD, k4, end - 1)
-#define SCALE(n, i, j) acc[n] *= w_scale(0, 4 * slice * SLICE, at[n / W_SHARED], TILE(n));
+#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n], w_scaling(0, 4 * slice * SLICE, at[n / W_SHARED], TILE(n)), inputs);
   Y_TILES(SCALE)
 #elif defined W_GROUP
   // The sums of each group of rows are multiplied with the group's scales.
@@ -65,11 +72,12 @@ void main() {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
     int stop = min(end, k4 + (min(row / W_GROUP * W_GROUP + W_GROUP, W_H) - row + 3) / 4);
     vec4 of_group[Y_N];
+    inputs = 0.0;
 #define START_GROUP(n, i, j) of_group[n] = vec4(0.0);
     Y_TILES(START_GROUP)
     for (; k4 < stop; k4 += AT_ONCE) MULTIPLY(ADD_TO_GROUP, k4, stop - 1)
     k4 = stop;
-#define SCALE(n, i, j) acc[n] += of_group[n] * w_scale(tile, row, at[n / W_SHARED], TILE(n));
+#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(acc[n], of_group[n], w_scaling(tile, row, at[n / W_SHARED], TILE(n)), inputs);
     Y_TILES(SCALE)
   }
 #else

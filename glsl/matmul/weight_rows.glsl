@@ -1,7 +1,7 @@
 // Fetches four rows of w, from `row` on of row tile `tile`, for this fragment's column tiles, and decodes them into the array
 // w. All fetches precede all multiplications, since on software GL each is a call that spills the registers. The rows of a
 // column are fetched together, so that the processor prefetches.
-// For a quantised w, `scale` holds the scales of the rows' group for each column tile, from `first` on.
+// For a quantised w, `scaling` holds the scales and minima of the rows' group for each column tile, from `first` on.
 #define ROW(o, j) w[4 * (j - Y_J) + o]
 // Column tiles of y in the same texels of w; a tile of y may hold several tiles of w.
 #if W_SHARED > 1 && W_TC > Y_TC
@@ -18,12 +18,12 @@ int tile_of[Y_NC];  // column tile within its texel
 #define TILE(n, j) (j % W_SHARED)
 #endif
 #ifdef W_GROUP
-#define SCALED(n) * scale[first + n]
+#define WEIGHTS(levels, n) W_WEIGHTS(levels, scaling[first + n])
 #else
-#define SCALED(n)
+#define WEIGHTS(levels, n) levels
 #endif
 #define DECODE_COLUMN(n, j) \
-  for (int o = 0; o < 4; o++) w[4 * n + o] = W_DECODE(t[4 * (n / PER_TEXEL) + o], TILE(n, j)) SCALED(n);
+  for (int o = 0; o < 4; o++) w[4 * n + o] = WEIGHTS(W_DECODE(t[4 * (n / PER_TEXEL) + o], TILE(n, j)), n);
 #define FETCH_ROWS \
   W_TEXEL t[4 * COLUMNS]; \
   for (int n = 0; n < COLUMNS; n++) { \

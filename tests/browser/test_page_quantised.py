@@ -29,7 +29,7 @@ def test_the_page_has_the_desktops_numbers(
     config = GPT2Config(vocab_size=300, n_positions=300, n_embd=192, n_layer=1, n_head=3)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export(folder, tmp_path / "page", ExportOptions(dtype), device="software")
-    name = "h.0.mlp.c_proj.weight"  # six groups of rows
+    name = "h.0.mlp.c_fc.weight"  # six groups of rows, stored in four bits in q4
     address = serve(tmp_path / "page") + f"#view=textures&texture={name}&tokens=1"
     page = browse(address, preferring(rows), measures=True)
     page.evaluate("glgpt.ready")

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from glgpt import ops
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import ALL, FORMATS
 from glgpt.program.layout import Layout
+from glgpt.program.quantised import Blocks
 from glgpt.program.recorder import Recorder
 
 Array = NDArray[Any]
@@ -21,7 +22,7 @@ PACKING = pytest.mark.parametrize("packing", [True, False], ids=["packHalf2x16",
 WAYS = [Options("300 es", "texelFetch", "uint"), Options("330", "textureLod", "float")]
 
 
-def copied(device: Device, options: Options, layouts: tuple[Layout, Layout], matrix: Array) -> Array:
+def copied(device: Device, options: Options, layouts: tuple[Layout, Layout], matrix: Array | Blocks) -> Array:
     """Returns the texels of a copy of a matrix in another layout."""
     rec = Recorder()
     with rec.entry("copy"):
@@ -83,19 +84,36 @@ def test_shaders_need_packing_only_where_it_is_asked_for(device: Device, header:
     assert not any("Half2x16" in text for text in rec.program().shaders.values())
 
 
+def blocks(name: str, rows: int, cols: int) -> Blocks:
+    """Returns blocks with every level, and scales and minima of all magnitudes and signs, subnormal ones included."""
+    coding, random = ALL[name].coding, np.random.default_rng(0)
+    assert coding
+    count, low = -(-rows // coding.group), coding.range[0] - (not coding.minimum)
+    levels = random.permuted(np.arange(rows * cols) % 2**coding.bits + low).reshape(rows, cols)
+
+    def numbers() -> Array:
+        if coding.wide:
+            return (random.standard_normal((count, cols)) * 2.0 ** random.integers(-40, 30, (count, cols))).astype("f")
+        return random.integers(0, 0x7C00, (2, count, cols)).astype(np.uint16).view(np.float16)[0] * random.choice(
+            [-1, 1]
+        )
+
+    return Blocks(coding, levels, numbers(), numbers() if coding.minimum else None)
+
+
+@PACKING
 @pytest.mark.parametrize("options", WAYS, ids=["uint", "float"])
-@pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if fmt.quantised])
-def test_every_integer_is_decoded_exactly_in_every_column_tile(device: Device, options: Options, name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, fmt in ALL.items() if fmt.quantised])
+def test_blocks_are_decoded_exactly_in_every_column_tile(
+    device: Device, options: Options, packing: bool, name: str
+) -> None:
     """Fails if a sign is lost, a tile reads its neighbour's bits, or a scale of another group or column is used."""
-    fmt, random = FORMATS[name], np.random.default_rng(0)
-    most = 2 ** (fmt.bits - 1) - 1
-    rows, cols = 2 * fmt.group + 12, 8 * fmt.column_tiles_per_texel
-    matrix = random.integers(-most, most + 1, (rows, cols)).astype(np.float32)
-    matrix[:: fmt.group] = most  # the first row of each group, so that its scale is a power of two
-    matrix *= 2.0 ** random.integers(-30, 30, (3, cols)).repeat([fmt.group, fmt.group, 12], axis=0)
-    layouts = Layout(rows, cols, (1, fmt.column_tiles_per_texel), name), Layout(rows, cols)
-    found = layouts[1].unpack(copied(device, options, layouts, matrix.astype(np.float32)).view(np.float32))
-    assert np.array_equal(found, matrix)
+    fmt = ALL[name]
+    held = blocks(name, 2 * fmt.group + 12, 32 * fmt.column_tiles_per_texel)
+    layouts = Layout(*held.shape, (1, fmt.column_tiles_per_texel), name), Layout(*held.shape)
+    chosen = Options(options.header, options.fetch, options.storage, packing)
+    found = layouts[1].unpack(copied(device, chosen, layouts, held).view(np.float32))
+    assert np.array_equal(found, held[:, :]) and np.isfinite(found).all()
 
 
 @pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if not fmt.quantised])

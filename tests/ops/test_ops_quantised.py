@@ -12,12 +12,12 @@ from helpers.op_bench import EPS, STYLES, Bench, Style, play
 from glgpt import ops
 from glgpt.gl.device import Device, Options
 from glgpt.ops.matmul import slices
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import FORMATS, STORED
 from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 
-ROWS = 300  # of a weight: three groups, the last one incomplete
+ROWS = 300  # of a weight: ten groups, the last one incomplete
 NAMES = [name for name, fmt in FORMATS.items() if fmt.quantised]
 LIMITS = {"one tile": Limits(), "folded": Limits(212), "four targets": Limits(max_draw_buffers=4)}
 
@@ -92,12 +92,12 @@ def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, p
     [("q8", 768, 2304, 12, 72), ("q8", 768, 3072, 16, 96), ("q8", 3072, 768, 4, 96), ("q4", 768, 768, 2, 12)],
 )
 def test_two_threads_share_a_row_of_integers(name: str, inner: int, cols: int, by: int, rows: int) -> None:
-    """Fails if one thread of software GL draws two thirds of a product, or slices cross groups."""
+    """Fails if one thread of software GL draws two thirds of a product, or slices are not four groups."""
     b = bench(name, Limits())
     with b.entry("test"):
         sums = ops.matvec(b, b.normal("x", 1, inner), b.weight("w", inner, cols, panels=True), "sums", contiguous=4)
     place = sums.defines
-    assert (place["BY"], place["SPLIT_K"]) == (by, inner // FORMATS[name].group)
+    assert (place["BY"], place["SPLIT_K"]) == (by, inner // 128)
     assert place["BY"] * place["SPLIT_K"] == rows
     assert (place["PAD"] + rows // 2) % 64 in (0, 62)  # two bins of 64 pixels meet in the middle, or two rows from it
     assert sums.tensor.layout.height == place["PAD"] + rows
@@ -114,14 +114,36 @@ def test_rows_that_do_not_fit_are_not_padded() -> None:
 @pytest.mark.parametrize(
     ("inner", "cols", "least"), [(768, 768, 8), (768, 3072, 8), (1600, 6400, 16), (6400, 6400, 32)]
 )
-def test_slices_of_large_weights_stay_within_a_group(name: str, inner: int, cols: int, least: int) -> None:
-    """Fails if a fragment spans two groups of integers, or a large product has too many partial sums."""
+def test_slices_of_large_weights_are_whole_groups(name: str, inner: int, cols: int, least: int) -> None:
+    """Fails if two fragments share a group of integers, or a large product has too many partial sums."""
     layout = fold(inner, cols, Limits().max_texture_size, dtype=name)
     rec = Recorder(Limits())
     columns = layout.row_texels
     _, slice_texels = slices(rec, inner // 4, columns, None, layout)
     assert slice_texels == least
-    assert FORMATS[name].group % (4 * slice_texels) == 0
+    assert 4 * slice_texels % FORMATS[name].group == 0
+
+
+@pytest.mark.parametrize("panels", [True, False])
+@pytest.mark.parametrize("name", STORED)
+def test_formats_of_files_have_all_products(device: Device, name: str, panels: bool) -> None:
+    """Fails if a product leaves out minima of levels from 0 to 255, or reads float32 scales as float16."""
+
+    def record(b: Bench) -> list[Want]:
+        x, w = b.normal("x", 5, 84, b.many(5, 84)), b.weight("w", 84, 70, panels)
+        many = ops.matmul(b, x, w, None, "many", dtype="f16", tile_cols=2)
+        rows = b.given("rows", b.held["x"])
+        one, contiguous = b.given("one", b.held["x"][3:4]), 4 * panels
+        few = ops.combine(b, ops.few_rows(b, rows, w, "few", contiguous), "y")
+        single = ops.combine(b, ops.matvec(b, one, w, "single", contiguous=contiguous), "z")
+        y = ref.matmul(b.held["x"], b.held["w"])
+        return [Want(many, y), Want(few, y), Want(single, y[3:4])]
+
+    (many, matrix, _), (few, rows, _), (one, single, _) = play(device, bench(name, LIMITS["one tile"]), record)
+    ref.within(matrix, many.expected, 1e-4, 2 * FORMATS["f16"].spacing)
+    ref.within(rows, few.expected, 1e-4, 8 * EPS)
+    ref.within(single, one.expected, 1e-4, 8 * EPS)
+    assert np.array_equal(rows[3], single[0])
 
 
 @pytest.mark.parametrize("limits", ["one tile", "folded"])

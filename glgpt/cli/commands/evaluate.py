@@ -22,6 +22,8 @@ from glgpt.cli.progress import progress
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection.evaluate import evaluate
+from glgpt.inspection.format_comparison import compare_formats
+from glgpt.program.formats import FORMATS
 from glgpt.scoring.suite import Texts, as_csv, render, score, texts_of_run
 from glgpt.text.files import Text
 
@@ -34,10 +36,12 @@ def add_parser(sub: Subparsers) -> None:
         run,
         "measure a model's loss and perplexity on a text file",
         "glgpt eval play.txt --model runs/play --window 256\n"
+        "glgpt eval play.txt --model gpt2 --dtype q4 --compare-to f32\n"
         "glgpt eval runs/play --suite\n"
         "glgpt eval held.txt --model gpt2 --suite --training play.txt --json",
-        "Prints nats per token, bits per byte and perplexity. With --suite, also accuracy, calibration and copying,\n"
-        "next to chance, n-gram models and the embedded model.",
+        "Prints nats per token, bits per byte and perplexity. With --compare-to, the loss in both formats, the KL\n"
+        "divergence between them and how often their most likely token is the same. With --suite, also accuracy,\n"
+        "calibration and copying, next to chance, n-gram models and the embedded model.",
     )
     p.late = "file"
     p.add_argument(
@@ -47,6 +51,9 @@ def add_parser(sub: Subparsers) -> None:
     add_model_option(p)
     p.add_argument(
         "--window", type=positive, metavar="N", help="maximum context of a prediction, in tokens (default: the model's)"
+    )
+    p.add_argument(
+        "--compare-to", choices=tuple(FORMATS), help="format of weights to compare --dtype with, such as f32"
     )
     g = p.add_argument_group("suite")
     text = "full score: also accuracy, calibration and copying, next to chance, n-grams and the embedded model"
@@ -70,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     if args.csv or args.training:
         raise GlgptError("--csv and --training need --suite")
     text = read_input(args.file)
+    if args.compare_to:
+        return _compare_formats(args, text)
     with open_model(args) as model, progress("evaluating", "token") as show:
         result = evaluate(model, text, args.window, show)
     report(
@@ -82,12 +91,28 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _compare_formats(args: argparse.Namespace, text: str) -> int:
+    compared = argparse.Namespace(**vars(args) | {"dtype": args.compare_to})
+    with open_model(args) as model, open_model(compared) as other, progress("evaluating", "token") as show:
+        found = compare_formats(model, other, text, args.window, show)
+    report(
+        args,
+        asdict(found),
+        f"{found.nats_per_token:.4f} nats/token in {found.dtype}, {found.compared_nats:.4f} in {found.compared_to}; KL "
+        f"divergence {found.kl:.2g} nats/token; the same most likely token for {found.agreement:.1%}\n"
+        f"{found.tokens} tokens predicted, window {found.window}",
+    )
+    return 0
+
+
 def _run_suite(args: argparse.Namespace) -> int:
     """`glgpt eval --suite`; scores a run on its own text, or a model on a text file."""
     if args.csv and args.json:
         raise GlgptError("--csv and --json cannot be combined; give one of them")
     if args.window is not None:
         raise GlgptError("--window cannot be combined with --suite, which uses the whole context; set --context")
+    if args.compare_to:
+        raise GlgptError("--compare-to cannot be combined with --suite; evaluate a text without --suite")
     texts = _texts(args)
     with (
         open_model(args) as model,

@@ -139,11 +139,13 @@ class GPT2Config(ModelConfig):
         ]
 
     def _linear(self, layer: int, name: str, rows: int, cols: int, heads: Heads | None = None) -> list[Parameter]:
-        to_stream = name.endswith("c_proj")
+        to_stream, sensitive = name.endswith("c_proj"), name == "mlp.c_proj"
         deviation = DEVIATION / (2 * self.n_layer) ** 0.5 if to_stream else DEVIATION
         name, of_bias = f"h.{layer}.{name}", heads if heads and heads.axis == 1 else None
         return [
-            Parameter(f"{name}.weight", (rows, cols), False, True, heads, 0.0, deviation, True, layer),
+            Parameter(
+                f"{name}.weight", (rows, cols), False, True, heads, 0.0, deviation, True, layer, sensitive=sensitive
+            ),
             Parameter(f"{name}.bias", (cols,), heads=of_bias, layer=layer),
         ]
 

@@ -190,7 +190,8 @@ class LlamaConfig(ModelConfig):
 
     def _linear(self, layer: int, name: str, out: int, into: int, heads: Heads | None = None) -> Parameter:
         name = f"layers.{layer}.{name}.weight"
-        return Parameter(name, (out, into), True, True, heads, 0.0, DEVIATION, True, layer)
+        sensitive = name.endswith(("v_proj.weight", "down_proj.weight"))
+        return Parameter(name, (out, into), True, True, heads, 0.0, DEVIATION, True, layer, False, sensitive)
 
     @cached_property
     def activations(self) -> dict[str, Activation]:

@@ -12,6 +12,8 @@ export interface Format {
   /** Rows of a tile that share a scale in each column, and rows of texels above them with the scales; 0: no scales. */
   group: number;
   scaleRows: number;
+  /** True if each scale has a minimum, which is added to the products of levels and scales. */
+  minimum: boolean;
   /** The format that shows its memory layout. */
   memory: Dtype | Integers;
   /** Description of a texel for the user. */
@@ -20,7 +22,9 @@ export interface Format {
   reader: (texels: Texels) => (place: number) => number;
 }
 
-const PLAIN = { group: 0, scaleRows: 0 };
+// Levels count from 0 where a minimum is added, and are signed otherwise.
+const LEVELS: Readonly<Record<Integers, readonly [bits: number, minimum: boolean]>> = { i8: [8, false], i4: [4, true] };
+const PLAIN = { group: 0, scaleRows: 0, minimum: false };
 const scratch = new DataView(new ArrayBuffer(4));
 
 export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
@@ -45,48 +49,47 @@ export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
       return (place) => fromHalf(halves[place] ?? 0);
     },
   },
-  q8: quantised(8, "sixteen bytes"),
-  q4: quantised(4, "32 numbers of four bits"),
-  i8: only("i8", 8, "sixteen bytes"),
-  i4: only("i4", 4, "32 numbers of four bits"),
+  q8: quantised("q8", "i8", "sixteen bytes"),
+  q4: quantised("q4", "i4", "32 numbers of four bits"),
+  i8: levels("i8", "sixteen bytes"),
+  i4: levels("i4", "32 numbers of four bits"),
 };
 
-/** Returns the format of integers of this many bits, with the scales of their columns above each group of rows. */
-function quantised(bits: 8 | 4, texel: string): Format {
+/** Returns the format of levels with the scales, and possibly minima, of their columns above each group of rows. */
+function quantised(name: Dtype, memory: Integers, texel: string): Format {
+  const [bits, minimum] = LEVELS[memory];
+  const group = 32;
   return {
-    name: `q${bits}`,
+    name,
     texture: "uint",
     columnTiles: 32 / bits,
-    group: 128,
-    scaleRows: 16 / bits,
-    memory: `i${bits}`,
-    texel: `${texel}; above each 128 rows, their scales, eight bfloat16 per texel`,
-    reader: integers(bits),
+    group,
+    scaleRows: ((32 / bits) * (minimum ? 2 : 1)) / 2,
+    minimum,
+    memory,
+    texel: `${texel}; above each ${group} rows, their scales${minimum ? " and minima" : ""}, eight f16 numbers per texel`,
+    reader: integers(memory),
   };
 }
 
-/** Returns the format of integers of this many bits, without scales. */
-function only(name: Integers, bits: number, texel: string): Format {
-  return { name, texture: "uint", columnTiles: 32 / bits, ...PLAIN, memory: name, texel, reader: integers(bits) };
+/** Returns the format of levels without scales. */
+function levels(name: Integers, texel: string): Format {
+  return { name, texture: "uint", columnTiles: 32 / LEVELS[name][0], ...PLAIN, memory: name, texel, reader: integers(name) };
 }
 
-/** Reads integers of this many bits. A texel's component holds a column of every tile, the first in the lowest bits. */
-function integers(bits: number): Format["reader"] {
+/** Reads levels. A texel's component holds a column of every tile, the first in the lowest bits. */
+function integers(name: Integers): Format["reader"] {
+  const [bits, minimum] = LEVELS[name];
   const values = 128 / bits;
   return (texels) => {
     const words = new Uint32Array(texels.buffer, texels.byteOffset, texels.length);
     return (place) => {
       const within = place % values;
       const word = words[4 * ((place - within) / values) + (within & 3)] ?? 0;
-      return (word << (32 - bits - bits * (within >> 2))) >> (32 - bits);
+      const top = word << (32 - bits - bits * (within >> 2));
+      return minimum ? top >>> (32 - bits) : top >> (32 - bits);
     };
   };
-}
-
-/** Returns the number whose upper 16 bits these are. */
-export function fromBfloat16(bits: number): number {
-  scratch.setUint32(0, bits << 16);
-  return scratch.getFloat32(0);
 }
 
 /** Returns the formats in which the textures of a model of this dtype are shown. */

@@ -3,7 +3,7 @@
 import { must } from "../gl/errors";
 import type { Block, Player, Texels } from "../gl/player";
 import type { View } from "../gl/program";
-import { FORMATS, fromBfloat16, storedRows } from "./formats";
+import { FORMATS, fromHalf, storedRows } from "./formats";
 
 export interface Shape {
   /** Rows of a tile, and texels of a row. */
@@ -78,7 +78,7 @@ export function upload(player: Player, name: string, values: Float32Array): void
 export function unpack(view: View, texels: Texels): Float32Array {
   const { rows, cols, stack } = view;
   const { height, width, stored, panels, across } = shape(view);
-  const { columnTiles, reader, group, scaleRows } = FORMATS[view.dtype];
+  const { columnTiles, reader, group, scaleRows, minimum } = FORMATS[view.dtype];
   const value = reader(texels);
   const scales = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
   const line = view.panel || width;
@@ -88,17 +88,19 @@ export function unpack(view: View, texels: Texels): Float32Array {
     for (let c4 = 0; 4 * c4 < cols; c4++) {
       const tile = Math.floor(c4 / width);
       const x = c4 % width;
-      const number = Math.floor(tile / columnTiles) * panels + Math.floor(x / line);
-      const layer = i * across + Math.floor(number / stack);
-      const first = (layer * stack + (number % stack)) * stored; // row of texels of the panel
+      const panel = Math.floor(tile / columnTiles) * panels + Math.floor(x / line);
+      const layer = i * across + Math.floor(panel / stack);
+      const first = (layer * stack + (panel % stack)) * stored; // row of texels of the panel
       const above = group ? (Math.floor(y / group) + 1) * scaleRows : 0;
       const place = 4 * (((first + above + y) * line + (x % line)) * columnTiles + (tile % columnTiles));
       const shared = tile % columnTiles;
-      const row = first + (above - scaleRows) + (y - (group ? y % group : 0)) + (shared >> 1);
-      const scale = 8 * (row * line + (x % line)) + 4 * (shared & 1);
+      const number = shared * (minimum ? 2 : 1); // of the four scales, in halves of texels
+      const row = first + (above - scaleRows) + (y - (group ? y % group : 0)) + (number >> 1);
+      const scale = 8 * (row * line + (x % line)) + 4 * (number & 1);
       for (let c = 4 * c4; c < Math.min(4 * c4 + 4, cols); c++) {
         out[r * cols + c] = value(place + (c & 3));
-        if (group) out[r * cols + c]! *= fromBfloat16(scales[scale + (c & 3)] ?? 0);
+        if (group) out[r * cols + c]! *= fromHalf(scales[scale + (c & 3)] ?? 0);
+        if (minimum) out[r * cols + c]! += fromHalf(scales[scale + 4 + (c & 3)] ?? 0);
       }
     }
   }
