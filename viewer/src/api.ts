@@ -1,17 +1,17 @@
 // The scriptable object `globalThis.glgpt`, which the console, an embedding page and the tests use.
 
-import { ContextLost, Device } from "./gl/device";
-import { Loader, type Progress } from "./engine/loader";
-import { Queue, sleep } from "./gl/wait";
-import { Model, type ModelOptions, type Token } from "./engine/model";
-import { checkOptions, type Names } from "./engine/options";
-import { parity, type Parity } from "./engine/parity";
-import { canRemember } from "./engine/probe";
-import { PageError } from "./gl/errors";
-import { checkFinite } from "./engine/sampling";
+import { ContextLost, Device } from "./runtime/gl/device";
+import { Loader, type Progress } from "./runtime/engine/loader";
+import { Queue, sleep } from "./runtime/gl/wait";
+import { Model, type ModelOptions, type Token } from "./runtime/engine/model";
+import { checkOptions, type Names } from "./runtime/engine/options";
+import { parity, type Parity } from "./runtime/engine/parity";
+import { canRemember } from "./runtime/engine/probe";
+import { PageError } from "./runtime/gl/errors";
+import { checkFinite } from "./runtime/engine/sampling";
 import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
-import { parseRecorded, type Manifest, type Recorded } from "./engine/manifest";
-import { HttpSource, type Source } from "./engine/source";
+import { parseRecorded, type Manifest, type Recorded } from "./runtime/engine/manifest";
+import { HttpSource, type Source } from "./runtime/engine/source";
 import { Store } from "./training/store";
 import { otherFigures, type Score, type ScoreProgress } from "./training/score";
 import type { Session } from "./training/session";
@@ -19,7 +19,7 @@ import { Training, type Trained, type TrainOptions } from "./training/training";
 import { Federation, type FederateOptions } from "./training/federate";
 import { allowed, fetchText, type FetchedText, type FetchOptions } from "./training/fetching";
 import type { Files } from "./training/files";
-import type { Values } from "./engine/capture";
+import type { Values } from "./runtime/engine/capture";
 
 export interface GenerateOptions {
   prompt?: string;

@@ -1,15 +1,15 @@
 import { render } from "preact";
 import { Glgpt } from "./api";
 import { EmbeddedSource, exportId } from "./document";
-import { lens } from "./engine/lens";
-import { Replaced } from "./engine/loader";
-import { App } from "./ui/app";
-import { start } from "./ui/state";
-import { drawing } from "./ui/tools";
-import "./ui/base.css";
-import "./ui/drawings.css";
-import "./ui/views.css";
-import "./ui/train.css";
+import { lens } from "./runtime/engine/lens";
+import { Replaced } from "./runtime/engine/loader";
+import { App } from "./app/shell";
+import { start } from "./app/stores/state";
+import { drawing } from "./app/ui/tools";
+import "./app/ui/base.css";
+import "./app/ui/drawings.css";
+import "./app/ui/views.css";
+import "./app/features/train/train.css";
 
 const RELOADED = "glgpt reloaded";
 const glgpt = new Glgpt();

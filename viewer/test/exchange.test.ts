@@ -2,7 +2,7 @@
 
 import { expect, test } from "vitest";
 import { starts } from "../src/training/batches";
-import { half } from "../src/engine/formats";
+import { half } from "../src/runtime/engine/formats";
 import { encode, shardStarts } from "../src/training/exchange";
 import { readLink } from "../src/training/federate";
 

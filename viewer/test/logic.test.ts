@@ -1,26 +1,26 @@
 // Tests the engine's logic that needs no browser: chunks, layouts, schemas, sampling, the loader's checks.
 
 import { describe, expect, it, vi } from "vitest";
-import { plan, sizes } from "../src/engine/chunks";
-import { parseIntervention, scales, written } from "../src/engine/interventions";
-import { memoryView, statistics } from "../src/engine/field";
-import { guess, pick } from "../src/engine/probe";
-import { fromHalf } from "../src/engine/formats";
-import { blocks, shape, unpack } from "../src/engine/layout";
-import { digest, Loader } from "../src/engine/loader";
-import { Names } from "../src/engine/names";
-import { parseManifest, parseProgram, parseRecorded, parseReference, parseTokenizer, type Manifest, type Recording } from "../src/engine/manifest";
-import { measure, ties } from "../src/engine/tolerance";
-import { check } from "../src/gl/player";
-import { header, shaderError } from "../src/gl/shaders";
-import { PageError } from "../src/gl/errors";
-import type { Program, View } from "../src/gl/program";
-import { alternatives, chosen, Sampler } from "../src/engine/sampling";
-import { readAll, type Source } from "../src/engine/source";
-import { Tokenizer } from "../src/engine/tokenizer";
-import { caption, interventionName } from "../src/ui/names";
-import { countInWords } from "../src/ui/tools";
-import { split } from "../src/ui/source";
+import { plan, sizes } from "../src/runtime/engine/chunks";
+import { parseIntervention, scales, written } from "../src/runtime/engine/interventions";
+import { memoryView, statistics } from "../src/runtime/engine/field";
+import { guess, pick } from "../src/runtime/engine/probe";
+import { fromHalf } from "../src/runtime/engine/formats";
+import { blocks, shape, unpack } from "../src/runtime/engine/layout";
+import { digest, Loader } from "../src/runtime/engine/loader";
+import { Names } from "../src/runtime/engine/names";
+import { parseManifest, parseProgram, parseRecorded, parseReference, parseTokenizer, type Manifest, type Recording } from "../src/runtime/engine/manifest";
+import { measure, ties } from "../src/runtime/engine/tolerance";
+import { check } from "../src/runtime/gl/player";
+import { header, shaderError } from "../src/runtime/gl/shaders";
+import { PageError } from "../src/runtime/gl/errors";
+import type { Program, View } from "../src/runtime/gl/program";
+import { alternatives, chosen, Sampler } from "../src/runtime/engine/sampling";
+import { readAll, type Source } from "../src/runtime/engine/source";
+import { Tokenizer } from "../src/runtime/engine/tokenizer";
+import { caption, interventionName } from "../src/app/ui/names";
+import { countInWords } from "../src/app/ui/tools";
+import { split } from "../src/app/features/passes/source";
 
 const COSTS = { one_token: 4, per_chunk: 4 };
 

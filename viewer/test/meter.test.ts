@@ -1,7 +1,7 @@
 // Tests that the page inspects tokens only as often as a small share of the time allows.
 
 import { describe, expect, it } from "vitest";
-import { Meter } from "../src/ui/meter";
+import { Meter } from "../src/app/stores/meter";
 
 /**
  * Returns the mean and longest time between looks, and how much slower the last 400 of 600 tokens are. Each token takes

@@ -1,7 +1,7 @@
 // Tests the pace of a simulated device that takes known times for its passes.
 
 import { expect, test } from "vitest";
-import { Pace } from "../src/gl/pace";
+import { Pace } from "../src/runtime/gl/pace";
 
 /** A simulated device that draws passes one after another. `passed` resolves as soon as everything issued is done. */
 class Drawing {

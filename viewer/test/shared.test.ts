@@ -2,16 +2,16 @@
 
 import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
-import { plan, windowStart } from "../src/engine/chunks";
-import { draft } from "../src/engine/drafts";
-import { fromHalf } from "../src/engine/formats";
-import { unpack } from "../src/engine/layout";
-import { parseTokenizer } from "../src/engine/manifest";
-import { drawSeed, hash4, Sampler } from "../src/engine/sampling";
-import { AGAIN, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS } from "../src/engine/split";
-import { Tokenizer } from "../src/engine/tokenizer";
-import { klDivergence, measure } from "../src/engine/tolerance";
-import type { View } from "../src/gl/program";
+import { plan, windowStart } from "../src/runtime/engine/chunks";
+import { draft } from "../src/runtime/engine/drafts";
+import { fromHalf } from "../src/runtime/engine/formats";
+import { unpack } from "../src/runtime/engine/layout";
+import { parseTokenizer } from "../src/runtime/engine/manifest";
+import { drawSeed, hash4, Sampler } from "../src/runtime/engine/sampling";
+import { AGAIN, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS } from "../src/runtime/engine/split";
+import { Tokenizer } from "../src/runtime/engine/tokenizer";
+import { klDivergence, measure } from "../src/runtime/engine/tolerance";
+import type { View } from "../src/runtime/gl/program";
 import { clean, inspect, type CleaningStep } from "../src/training/cleaning";
 import { copies } from "../src/training/copies";
 import { afterOverflow, afterStep, FIRST, type Scale } from "../src/training/loss-scale";

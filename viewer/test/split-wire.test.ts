@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { fromHalf, half } from "../src/engine/formats";
-import { matrixOf } from "../src/engine/uploaded";
-import { highLatency } from "../src/engine/split";
-import { decode, encode, packStates, unpackStates } from "../src/engine/split-wire";
+import { fromHalf, half } from "../src/runtime/engine/formats";
+import { matrixOf } from "../src/runtime/engine/uploaded";
+import { highLatency } from "../src/runtime/engine/split";
+import { decode, encode, packStates, unpackStates } from "../src/runtime/engine/split-wire";
 
 describe("messages of a split model", () => {
   it("are read as they were written", () => {

@@ -1,9 +1,9 @@
 // Compares training code that needs no browser with the desktop: the tokenizer, the inputs of steps, and the files.
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { check, Player } from "../src/gl/player";
-import type { Device } from "../src/gl/device";
-import type { Program } from "../src/gl/program";
+import { check, Player } from "../src/runtime/gl/player";
+import type { Device } from "../src/runtime/gl/device";
+import type { Program } from "../src/runtime/gl/program";
 import made from "./bpe.json";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows } from "../src/training/batches";
 import { BpeError, encodeText, trainBpe } from "../src/training/bpe";

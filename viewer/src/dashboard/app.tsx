@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import { Mark } from "../ui/mark";
+import { Mark } from "../app/ui/mark";
 import { Confirmation } from "./confirmation";
 import { count, duration, headline } from "./describe";
 import { Devices } from "./devices";

@@ -1,6 +1,6 @@
 // Metrics of the finished rounds: loss curves, the latest sample, and a table.
 
-import { Curves } from "../ui/curves";
+import { Curves } from "../app/ui/curves";
 import { count, decimals, duration, sampled } from "./describe";
 import type { RoundMetrics } from "./gateway";
 

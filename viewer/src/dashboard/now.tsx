@@ -1,7 +1,7 @@
 // The state of the session, and the buttons that control it.
 
 import type { ComponentChildren } from "preact";
-import { Facts } from "../ui/facts";
+import { Facts } from "../app/ui/facts";
 import { count, decimals, duration, expected, headline, secondsLeft, size } from "./describe";
 import type { Status } from "./gateway";
 import * as state from "./state";

@@ -1,8 +1,8 @@
 // The inputs of a training step: windows of the text, the index for the embedding's gradient, the learning rate. The
 // cases in tests/page/shared_cases.json check that Python computes the same.
 
-import type { Schedule } from "../engine/manifest";
-import { PageError } from "../gl/errors";
+import type { Schedule } from "../runtime/engine/manifest";
+import { PageError } from "../runtime/gl/errors";
 
 export type Ids = Uint16Array;
 

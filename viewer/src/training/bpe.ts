@@ -1,7 +1,7 @@
 // Trains a byte-level BPE on a text, with the same merges as `glgpt tokenizer train`.
 
-import { Heap } from "../engine/heap";
-import { merge } from "../engine/merging";
+import { Heap } from "../runtime/engine/heap";
+import { merge } from "../runtime/engine/merging";
 
 export const EOS = "<|endoftext|>";
 export const SMALLEST = 257;

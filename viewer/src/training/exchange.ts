@@ -1,7 +1,7 @@
 // Encodes the parameters that a page sends to a federation's gateway: one vector, in frames of at most 1 MiB.
 
-import { half } from "../engine/formats";
-import { PageError } from "../gl/errors";
+import { half } from "../runtime/engine/formats";
+import { PageError } from "../runtime/gl/errors";
 import { starts } from "./batches";
 
 export const FRAME = 1 << 20;

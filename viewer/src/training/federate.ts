@@ -1,8 +1,8 @@
 // A page as a member of a federation: connects to the gateway and trains rounds. See docs/reference/protocols.md.
 
-import { pause, sleep } from "../gl/wait";
-import { must, PageError } from "../gl/errors";
-import type { Offer } from "../engine/manifest";
+import { pause, sleep } from "../runtime/gl/wait";
+import { must, PageError } from "../runtime/gl/errors";
+import type { Offer } from "../runtime/engine/manifest";
 import type { Ids } from "./batches";
 import { encode, FRAME, shardStarts, type Dtype } from "./exchange";
 import { readTokenizer, type About } from "./files";

@@ -1,7 +1,7 @@
 // Fetches a text that the visitor asks for, in several tries, each of which resumes where the last one was interrupted.
 
-import { PageError } from "../gl/errors";
-import { pause } from "../gl/wait";
+import { PageError } from "../runtime/gl/errors";
+import { pause } from "../runtime/gl/wait";
 
 /** Maximum bytes of a text: what works in a gigabyte of script memory. */
 export const MOST = 100_000_000;

@@ -1,8 +1,8 @@
 // The files of a saved model: those of Hugging Face, and the state from which `Trainer.load` resumes on the desktop.
 
 import { strToU8, unzipSync, zipSync } from "fflate";
-import type { Offer } from "../engine/manifest";
-import { PageError } from "../gl/errors";
+import type { Offer } from "../runtime/engine/manifest";
+import { PageError } from "../runtime/gl/errors";
 import { EOS, LETTERS, type Bpe } from "./bpe";
 import type { Scale } from "./loss-scale";
 

@@ -1,7 +1,7 @@
 // Worker: counts n-grams, finds copies and a toy task's answers, and tokenizes for the page's model.
 
-import type { TokenizerData } from "../engine/manifest";
-import { Tokenizer } from "../engine/tokenizer";
+import type { TokenizerData } from "../runtime/engine/manifest";
+import { Tokenizer } from "../runtime/engine/tokenizer";
 import { splitAt, type Ids } from "./batches";
 import { copies, type Copies } from "./copies";
 import { baselines, NGRAMS } from "./ngrams";

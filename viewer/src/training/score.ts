@@ -2,10 +2,10 @@
 
 import { ofLogits, figures, noPredictions, sizeOf, targetsOf, type Figures } from "./predictions";
 import { fixedWindows } from "./batches";
-import type { Model } from "../engine/model";
-import { parseTokenizer } from "../engine/manifest";
-import { must, PageError } from "../gl/errors";
-import { pause } from "../gl/wait";
+import type { Model } from "../runtime/engine/model";
+import { parseTokenizer } from "../runtime/engine/manifest";
+import { must, PageError } from "../runtime/gl/errors";
+import { pause } from "../runtime/gl/wait";
 import type { Copies } from "./copies";
 import type { Plan } from "./session";
 import type { Answers } from "./task";

@@ -1,11 +1,11 @@
 // Runs a training: schedules evaluations, samples and checkpoints; pauses, resumes and recovers from a lost context.
 
-import { ContextLost, type Device } from "../gl/device";
-import { pause, Queue } from "../gl/wait";
-import { digest } from "../engine/loader";
-import type { Offer } from "../engine/manifest";
-import type { Weights } from "../engine/model";
-import { must, PageError } from "../gl/errors";
+import { ContextLost, type Device } from "../runtime/gl/device";
+import { pause, Queue } from "../runtime/gl/wait";
+import { digest } from "../runtime/engine/loader";
+import type { Offer } from "../runtime/engine/manifest";
+import type { Weights } from "../runtime/engine/model";
+import { must, PageError } from "../runtime/gl/errors";
 import { checkRate, fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
 import { encodeText, type Bpe } from "./bpe";
 import { MOMENTS, modelFiles, written, type About, type Files } from "./files";

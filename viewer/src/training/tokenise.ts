@@ -1,7 +1,7 @@
 // Converts texts to ids in a worker, and ids back to text.
 
-import { Vocabulary } from "../engine/tokenizer";
-import { PageError } from "../gl/errors";
+import { Vocabulary } from "../runtime/engine/tokenizer";
+import { PageError } from "../runtime/gl/errors";
 import { encodeText, EOS, LETTERS, type Bpe } from "./bpe";
 import TokenWorker from "./worker?worker&inline";
 import type { Job, Said, Tokenised } from "./worker";

@@ -1,14 +1,14 @@
 // Trains a model by playing a recorded training step. It does not depend on what the passes compute.
 
-import { plan, sizes, writeIds, writeToken } from "../engine/chunks";
-import { ContextLost, type Device, type Options } from "../gl/device";
-import { Player } from "../gl/player";
-import { unpack, upload } from "../engine/layout";
-import type { Offer, Tuning } from "../engine/manifest";
-import { must, PageError } from "../gl/errors";
-import { yielder } from "../gl/wait";
-import type { Program, View } from "../gl/program";
-import { chosen, NOT_FINITE, Sampler, type Settings } from "../engine/sampling";
+import { plan, sizes, writeIds, writeToken } from "../runtime/engine/chunks";
+import { ContextLost, type Device, type Options } from "../runtime/gl/device";
+import { Player } from "../runtime/gl/player";
+import { unpack, upload } from "../runtime/engine/layout";
+import type { Offer, Tuning } from "../runtime/engine/manifest";
+import { must, PageError } from "../runtime/gl/errors";
+import { yielder } from "../runtime/gl/wait";
+import type { Program, View } from "../runtime/gl/program";
+import { chosen, NOT_FINITE, Sampler, type Settings } from "../runtime/engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
 import { afterOverflow, afterStep, FIRST, known, type Scale } from "./loss-scale";
 import { noPredictions, type Predictions } from "./predictions";

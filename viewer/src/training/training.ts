@@ -1,12 +1,12 @@
 // Training in the page: the sizes it offers, the current session, and its saved state.
 
-import { check } from "../gl/player";
-import { pause, Queue } from "../gl/wait";
-import { parseProgram, parseTraining, type Manifest, type Offer, type Recording, type Schedule, type TrainingIndex } from "../engine/manifest";
-import type { Beside, Model, Weights } from "../engine/model";
-import { productMs } from "../engine/probe";
-import { must, PageError } from "../gl/errors";
-import type { Program } from "../gl/program";
+import { check } from "../runtime/gl/player";
+import { pause, Queue } from "../runtime/gl/wait";
+import { parseProgram, parseTraining, type Manifest, type Offer, type Recording, type Schedule, type TrainingIndex } from "../runtime/engine/manifest";
+import type { Beside, Model, Weights } from "../runtime/engine/model";
+import { productMs } from "../runtime/engine/probe";
+import { must, PageError } from "../runtime/gl/errors";
+import type { Program } from "../runtime/gl/program";
 import { checkRate, type Ids, type Rates } from "./batches";
 import type { Bpe } from "./bpe";
 import { chosenFiles, readModel, zip, type About, type Files, type Loaded } from "./files";

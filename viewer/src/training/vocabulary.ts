@@ -1,6 +1,6 @@
 // Trains vocabularies and measures their tokenization, in a worker.
 
-import { PageError } from "../gl/errors";
+import { PageError } from "../runtime/gl/errors";
 import type { Bpe, Cut } from "./bpe";
 import VocabularyWorker from "./vocabulary-worker?worker&inline";
 

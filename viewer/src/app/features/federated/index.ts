@@ -1,0 +1,3 @@
+// What other features may use of training together.
+
+export { Together } from "./panel";

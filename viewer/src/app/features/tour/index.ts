@@ -1,0 +1,3 @@
+// What other features may use of the tour.
+
+export { CARD, openCard } from "./tour";
