@@ -47,6 +47,7 @@ export default tseslint.config(
     linterOptions: { reportUnusedDisableDirectives: "error" },
     rules: {
       "@typescript-eslint/no-non-null-assertion": "off", // tsc types every index as possibly undefined
+      "max-params": ["error", 8],
       "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true }],
       "@typescript-eslint/no-meaningless-void-operator": "off", // `void signal.value` subscribes to a signal
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],

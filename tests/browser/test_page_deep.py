@@ -223,7 +223,7 @@ def test_a_head_of_the_last_block_can_be_cut(deep_page: Deep) -> None:
     page, ids = deep_page.page, deep_page.ids
     deep_page.show("attention", layer=11, head=1)
     page.get_by_role("button", name="Ablate head 1 of block 11").click()
-    page.wait_for_function("glgpt.model.interventions.join() === 'h.11.attn.1'")
+    page.wait_for_function("glgpt.model.interventions.parts.join() === 'h.11.attn.1'")
     asked = {"ids": ids, "tokens": 12, "temperature": 0}
     found = page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked)
     cut = [Ablate("h.11.attn", head=1)]

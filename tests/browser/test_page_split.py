@@ -205,7 +205,7 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
     }"""
     found = np.array(page.evaluate(weigh))
     assert page.evaluate("glgpt.model.split.reconnects === 1 && globalThis.chunks > 4")
-    page.evaluate("() => { glgpt.model.forget(0); glgpt.model.split.held = []; }")
+    page.evaluate("() => { glgpt.model.cache.forget(0); glgpt.model.split.held = []; }")
     np.testing.assert_allclose(found, np.array(page.evaluate(weigh)), rtol=1e-3)
 
 

@@ -3,12 +3,13 @@
 import { ContextLost, Device } from "./runtime/gl/device";
 import { Loader, type Progress } from "./runtime/engine/loader";
 import { Queue, sleep } from "./runtime/gl/wait";
-import { Model, type ModelOptions, type Token } from "./runtime/engine/model";
+import { Model, type Compiled, type ModelOptions } from "./runtime/engine/model";
 import { checkOptions, type Names } from "./runtime/engine/options";
 import { parity, type Parity } from "./runtime/engine/parity";
 import { canRemember } from "./runtime/engine/probe";
 import { PageError } from "./runtime/gl/errors";
-import { checkFinite } from "./runtime/engine/sampling";
+import { logProbabilities } from "./runtime/engine/probabilities";
+import { checkFinite, samplingOptions, type SamplingOptions, type Token } from "./runtime/engine/sampling";
 import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./runtime/engine/manifest";
 import { HttpSource, type Source } from "./runtime/engine/source";
@@ -73,7 +74,7 @@ export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "a
   /** Called with all texts after each token. The array holds the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
   /** Called with the progress of the shaders, which the first call compiles. */
-  onCompiled?: (compiled: number, shaders: number) => void;
+  onCompiled?: Compiled;
 }
 
 const CONTINUATIONS: Names<ContinuationsOptions> = {
@@ -160,7 +161,7 @@ export class Glgpt {
 
   /** Compiles the remaining shaders and measures kernels once the device is idle. */
   private async warmUpAtRest(): Promise<void> {
-    const done = () => this.own.complete && (this.own.probe || !canRemember());
+    const done = () => this.own.complete && (this.own.kernels.probe || !canRemember());
     for (let attempts = 0; attempts < ATTEMPTS && !done(); attempts++) {
       do await sleep(REST);
       while (!this.rests(REST));
@@ -229,7 +230,7 @@ export class Glgpt {
    * is a model from files written by `glgpt train` or `save`; `own` is the page's. Releases the previous model's
    * textures, except the weights of the page's model.
    */
-  async use(which: Used, files: readonly File[] = [], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
+  async use(which: Used, files: readonly File[] = [], onCompiled?: Compiled): Promise<void> {
     await this.usable();
     await this.training.settled();
     return this.queue.run(async () => {
@@ -297,9 +298,9 @@ export class Glgpt {
   }
 
   private async run(options: GenerateOptions): Promise<Generated> {
-    const { tokens = 100, temperature = 0.8, stop, onToken, signal } = options;
-    const { topK = null, topP = null, minP = null, eos = true, seed = Math.floor(Math.random() * 2 ** 32) } = options;
+    const { tokens = 100, stop, onToken, eos = true, alternatives = 0, signal } = options;
     checkLength(tokens, stop);
+    const sampling = samplingOf(options);
     const prompt = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
     const { model } = this;
     const decoder = model.tokenizer?.stream();
@@ -308,14 +309,12 @@ export class Glgpt {
     let stopped = "tokens" as Generated["stopped"];
     const start = performance.now();
     let [first, last] = [start, start]; // times of the first and the last token
-    const { repetitionPenalty = null, logitBias = null } = options;
-    const settings = { temperature, topK, topP, minP, repetitionPenalty, logitBias, eos, seed, alternatives: options.alternatives ?? 0, ...(signal ? { signal } : {}) };
     await this.lent(async () => {
       if (model.stale) await model.recover(signal); // `model.generate` itself recovers from later losses
       model.follow();
       // `ids` is not empty if a lost context interrupted an earlier attempt
-      const rest = { ...settings, tokens: tokens - ids.length, drawn: (options.drawn ?? 0) + ids.length };
-      for await (const token of model.generate([...prompt, ...ids], rest)) {
+      const rest = { sampling, eos, alternatives, ...(signal ? { signal } : {}), tokens: tokens - ids.length, drawn: (options.drawn ?? 0) + ids.length };
+      for await (const token of model.generator.generate([...prompt, ...ids], rest)) {
         last = performance.now();
         if (!ids.length) first = last;
         ids.push(token.id);
@@ -336,11 +335,11 @@ export class Glgpt {
     if (stopped !== "text") text += decoder?.flush() ?? "";
     if (signal?.aborted || this.disposed) stopped = "aborted";
     else if (stopped === "tokens" && ids.length < tokens) stopped = "eos";
-    return { ids, text, prefillMs: (ids.length ? first : end) - start, decodeMs: last - first, seed, stopped };
+    return { ids, text, prefillMs: (ids.length ? first : end) - start, decodeMs: last - first, seed: sampling.seed, stopped };
   }
 
   /**
-   * Generates `model.texts` continuations of one prompt in a batch, with the seeds `seed`, `seed` + 1, …. Each text
+   * Generates `model.batch.texts` continuations of one prompt in a batch, with the seeds `seed`, `seed` + 1, …. Each text
    * equals that of `generate` with its seed. A batch is faster than separate calls, since each weight is read once for
    * all texts. A text ends when the context or the rows that the texts share are full.
    */
@@ -351,18 +350,18 @@ export class Glgpt {
   }
 
   private async sideBySide(options: ContinuationsOptions): Promise<Continuation[]> {
-    const { tokens = 100, temperature = 0.8, seed = Math.floor(Math.random() * 2 ** 32), stop, onTexts, onCompiled, signal } = options;
-    const { topK = null, topP = null, minP = null, repetitionPenalty = null, logitBias = null, eos = true } = options;
+    const { tokens = 100, stop, onTexts, onCompiled, eos = true, signal } = options;
     checkLength(tokens, stop);
+    const sampling = samplingOf(options);
     const { model } = this;
     const ids = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
-    const decoders = Array.from({ length: model.texts }, () => model.tokenizer?.stream());
-    const texts = decoders.map((_, i): Continuation => ({ ids: [], text: "", seed: seed + i, stopped: "tokens" }));
+    const decoders = Array.from({ length: model.batch.texts }, () => model.tokenizer?.stream());
+    const texts = decoders.map((_, i): Continuation => ({ ids: [], text: "", seed: sampling.seed + i, stopped: "tokens" }));
     const over = new Set<number>();
     if (model.stale) await model.recover(signal);
     model.follow();
-    const run = { tokens, temperature, topK, topP, minP, repetitionPenalty, logitBias, eos, seed, ...(signal ? { signal } : {}) };
-    for await (const found of model.continuations(ids, run, { over, ...(onCompiled ? { onCompiled } : {}) })) {
+    const run = { tokens, sampling, eos, ...(signal ? { signal } : {}) };
+    for await (const found of model.batch.generate(ids, run, { over, ...(onCompiled ? { onCompiled } : {}) })) {
       for (const [i, text] of texts.entries()) {
         const token = found[i];
         if (!token) {
@@ -391,7 +390,7 @@ export class Glgpt {
   logits(ids: readonly number[]): Promise<Float32Array> {
     return this.queued(async () => {
       this.model.check(ids);
-      const { data } = (await this.model.activations(ids, ["logits"])).get("logits")!;
+      const { data } = (await this.model.activations.read(ids, ["logits"])).get("logits")!;
       checkFinite(data);
       return data;
     });
@@ -400,9 +399,9 @@ export class Glgpt {
   /** Returns a named activation of `ids`, by default of the text generated last. */
   activation(name: string, ids?: number[]): Promise<Values> {
     return this.queued(async () => {
-      const of = ids?.slice(0, this.model.manifest.config.n_positions) ?? this.model.read(this.last);
+      const of = ids?.slice(0, this.model.manifest.config.n_positions) ?? this.model.context.read(this.last);
       this.model.check(of);
-      return (await this.model.activations(of, [name])).get(name)!;
+      return (await this.model.activations.read(of, [name])).get(name)!;
     });
   }
 
@@ -412,7 +411,7 @@ export class Glgpt {
       if (this.used !== "own") {
         throw new PageError("The page has the desktop's numbers only for its own model; switch to it to compare.");
       }
-      if (this.model.interventions.length) throw new PageError("Parts of the model are changed; restore them to compare.");
+      if (this.model.interventions.active) throw new PageError("Parts of the model are changed; restore them to compare.");
       return parity(this.model);
     });
   }
@@ -423,8 +422,8 @@ export class Glgpt {
    * first. `h.3.mlp@7@text` patches token 7 with the part's output at that token in another text. `h.3.attn.5:previous`
    * makes a head attend to the previous token (or `uniform`, `first`).
    */
-  intervene(parts: readonly string[], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
-    return this.queued(() => this.model.intervene(parts, onCompiled));
+  intervene(parts: readonly string[], onCompiled?: Compiled): Promise<void> {
+    return this.queued(() => this.model.interventions.apply(parts, onCompiled));
   }
 
   /**
@@ -432,7 +431,7 @@ export class Glgpt {
    * returns false.
    */
   logProbabilities(ids: readonly number[], from = 1, going?: () => boolean): Promise<Float32Array> {
-    return this.queued(() => this.model.logProbabilities(ids, from, going));
+    return this.queued(() => logProbabilities(this.model, ids, from, going));
   }
 
   /** Runs `work`, which needs the device, between other calls. */
@@ -528,13 +527,19 @@ export class Glgpt {
       rows: model.recording.rows,
       drawBuffers: model.recording.draw_buffers,
       ...model.options,
-      probeMs: this.own.probe,
-      guessed: this.own.guessedKernel,
+      probeMs: this.own.kernels.probe,
+      guessed: this.own.kernels.guessed,
       textureBytes: model.memory(),
       times: model.times,
       contexts: device.generation + 1,
     };
   }
+}
+
+/** Returns the sampling options of a call; the temperature is 0.8 unless given. */
+function samplingOf(options: GenerateOptions | ContinuationsOptions): SamplingOptions {
+  const { temperature = 0.8 } = options;
+  return samplingOptions({ ...options, temperature });
 }
 
 /** Throws PageError for an invalid number of tokens or an invalid stop text. */

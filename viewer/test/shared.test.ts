@@ -8,7 +8,7 @@ import { fromHalf } from "../src/runtime/engine/formats";
 import { unpack } from "../src/runtime/engine/layout";
 import { parseTokenizer } from "../src/runtime/engine/manifest";
 import { drawSeed, hash4, Sampler } from "../src/runtime/engine/sampling";
-import { AGAIN, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS } from "../src/runtime/engine/split";
+import { AGAIN, MAX_FROM_SERVER, MAX_GUESSES, MAX_REPLAYS } from "../src/runtime/engine/split";
 import { Tokenizer } from "../src/runtime/engine/tokenizer";
 import { klDivergence, measure } from "../src/runtime/engine/tolerance";
 import type { View } from "../src/runtime/gl/program";
@@ -45,7 +45,7 @@ describe("cases shared with Python", () => {
   });
 
   it("the limits of a split server's messages", () => {
-    expect({ guesses: MOST_GUESSES, alternatives: MOST_FROM_SERVER, again: AGAIN, replays: REPLAYS }).toEqual(shared.limits);
+    expect({ guesses: MAX_GUESSES, alternatives: MAX_FROM_SERVER, again: AGAIN, replays: MAX_REPLAYS }).toEqual(shared.limits);
   });
 
   it.each(shared.layouts)("the layout $view", ({ view, bits, matrix }) => {

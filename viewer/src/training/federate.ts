@@ -11,8 +11,8 @@ import { tokenise } from "./tokenise";
 import { isLost, type Trainer } from "./trainer";
 import type { Training } from "./training";
 
-const MOST_WAIT = 4_000; // maximum ms between two attempts to connect
-const TELL = 500; // ms between two progress messages of a round
+const MAX_WAIT_MS = 4_000; // maximum ms between two attempts to connect
+const PROGRESS_INTERVAL_MS = 500; // ms between two progress messages of a round
 const PING = 10_000; // ms between two pings
 const STALL = 60_000; // ms without a message from the host after which the connection is closed
 const FATAL = [4403, 4410, 4429]; // close codes: no invitation, removed, full
@@ -269,7 +269,7 @@ export class Federation {
   // -- the socket -------------------------------------------------------------------------------------------------
 
   private async connect(): Promise<void> {
-    for (let wait = 500; !this.gone(); wait = Math.min(MOST_WAIT, 2 * wait)) {
+    for (let wait = 500; !this.gone(); wait = Math.min(MAX_WAIT_MS, 2 * wait)) {
       if (await this.converse()) wait = 500;
       if (this.gone()) return;
       this.say("reconnecting", "Reconnecting");
@@ -453,7 +453,7 @@ export class Federation {
         take(await this.device.submit(this.ids, first, lr));
         this.step = i + 1;
         this.tokensPerS = (1000 * (i + 1) * batch * context) / (performance.now() - began);
-        if (performance.now() - told > TELL || i + 1 === message.lr.length) {
+        if (performance.now() - told > PROGRESS_INTERVAL_MS || i + 1 === message.lr.length) {
           told = performance.now();
           const loss = results && Number.isFinite(sum) ? sum / results : null;
           this.send({ type: "progress", step: i + 1, loss, tokens_per_s: this.tokensPerS });

@@ -4,10 +4,10 @@ import { PageError } from "../runtime/gl/errors";
 import { pause } from "../runtime/gl/wait";
 
 /** Maximum bytes of a text: what works in a gigabyte of script memory. */
-export const MOST = 100_000_000;
+export const MAX_BYTES = 100_000_000;
 const TRIES = 4;
 const WAIT = 500; // ms before the second try, doubled for each further try
-const PATIENCE = 20_000; // ms without a byte after which a try ends
+const STALL_TIMEOUT_MS = 20_000; // ms without a byte after which a try ends
 const TIME_LIMIT_MS = 3_600_000; // for all tries together
 
 export interface FetchOptions {
@@ -84,7 +84,7 @@ class Download {
   }
 
   async attempt(): Promise<void> {
-    const { signal, patience = PATIENCE } = this.options;
+    const { signal, patience = STALL_TIMEOUT_MS } = this.options;
     const stop = new AbortController();
     const given = () => stop.abort();
     signal?.addEventListener("abort", given);
@@ -171,7 +171,7 @@ class Download {
   }
 
   private fits(size: number): void {
-    const { most = MOST } = this.options;
+    const { most = MAX_BYTES } = this.options;
     if (size > most) throw new Given(`${this.url.href} has ${mb(size)}; this page accepts up to ${mb(most)}.`);
   }
 
@@ -208,7 +208,7 @@ class Download {
   }
 
   private async answers(mode: RequestMode): Promise<boolean> {
-    const signal = AbortSignal.timeout(this.options.patience ?? PATIENCE);
+    const signal = AbortSignal.timeout(this.options.patience ?? STALL_TIMEOUT_MS);
     try {
       await fetch(this.url, { mode, method: "HEAD", credentials: "omit", cache: "no-store", signal });
       return true;

@@ -89,7 +89,7 @@ export async function otherFigures(plan: Plan, model: Model, progress: (share: n
   const found = noPredictions(targets.length);
   for (const [i, start] of first.entries()) {
     const window = ids.slice(start, start + context);
-    const logits = must((await model.capture.run(window, ["logits"])).get("logits"), "logits").data;
+    const logits = must((await model.activations.capture.run(window, ["logits"])).get("logits"), "logits").data;
     await pause(); // unpacking takes long
     ofLogits(logits, ids.slice(start + 1, start + context + 1), found, i * context);
     progress((i + 1) / first.length);

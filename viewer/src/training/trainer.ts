@@ -8,7 +8,7 @@ import type { Offer, Tuning } from "../runtime/engine/manifest";
 import { must, PageError } from "../runtime/gl/errors";
 import { yielder } from "../runtime/gl/wait";
 import type { Program, View } from "../runtime/gl/program";
-import { chosen, NOT_FINITE, Sampler, type Settings } from "../runtime/engine/sampling";
+import { chosen, NOT_FINITE, Sampler, type SamplingRequest } from "../runtime/engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
 import { afterOverflow, afterStep, FIRST, known, type Scale } from "./loss-scale";
 import { noPredictions, type Predictions } from "./predictions";
@@ -300,7 +300,7 @@ export class Trainer {
   // -- texts ------------------------------------------------------------------------------------------------------
 
   /** Continues `ids` with the current parameters, up to a full context. */
-  async *generate(ids: readonly number[], tokens: number, settings: Settings): AsyncGenerator<number> {
+  async *generate(ids: readonly number[], tokens: number, settings: SamplingRequest): AsyncGenerator<number> {
     const { player } = this;
     const context = this.offer.config.n_positions;
     const sampler = new Sampler(settings);

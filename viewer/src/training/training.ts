@@ -79,8 +79,8 @@ export interface Earlier {
 
 const SHARE = 0.6; // the speed of a step relative to that of its products: 0.5 on an H200, 0.7 on software GL
 const EARLIER = "earlier";
-const LEAST = 5; // minimum points of a curve that is saved
-const MOST = 1000; // approximate maximum points that are saved
+const MIN_KEPT_POINTS = 5; // minimum points of a curve that is saved
+const MAX_KEPT_POINTS = 1000; // approximate maximum points that are saved
 
 export class Training {
   private listed: TrainingIndex | null = null;
@@ -319,9 +319,9 @@ export class Training {
 
   /** Estimates a training's operations per second on this device from the probe of products; 0: not measured. */
   async rate(): Promise<number> {
-    if (!this.model().probe) await this.measured();
-    const { loader, probe, recording, options } = this.model();
-    const ms = productMs(probe ?? {}, recording, options.fetch);
+    if (!this.model().kernels.probe) await this.measured();
+    const { loader, kernels, recording, options } = this.model();
+    const ms = productMs(kernels.probe ?? {}, recording, options.fetch);
     if (!ms) return 0;
     const { entries } = parseProgram(await loader.json(recording.product), recording.product);
     const flops = entries["probe"]!.passes.reduce((sum, p) => sum + p.flops, 0);
@@ -419,8 +419,8 @@ export class Training {
   /** Saves the curves of the session before it ends. */
   private leaveCurves(): void {
     const { points, plan } = this.session ?? { points: [] };
-    if (!plan || points.length < LEAST) return;
-    const every = Math.ceil(points.length / MOST);
+    if (!plan || points.length < MIN_KEPT_POINTS) return;
+    const every = Math.ceil(points.length / MAX_KEPT_POINTS);
     const kept = points.filter((p, i) => i % every === 0 || p.validation !== undefined);
     const { offer, origin, rates } = plan;
     this.earlier = {

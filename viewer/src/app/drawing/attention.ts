@@ -70,7 +70,7 @@ export class Attention {
     for (let at = 0; at < wanted.length; at += most) {
       const layers = wanted.slice(at, at + most);
       const missing = layers.filter((layer) => !this.remoteSlabs.has(layer));
-      const found = missing.length ? await this.model.fetched(ids, missing.map((layer) => names.get(layer)!)) : new Map<string, Uploaded>();
+      const found = missing.length ? await this.model.activations.fetch(ids, missing.map((layer) => names.get(layer)!)) : new Map<string, Uploaded>();
       for (const layer of layers) {
         const slab = this.remoteSlabs.get(layer) ?? found.get(names.get(layer)!)!;
         this.remoteSlabs.delete(layer); // re-inserted at the end, as the most recently used
@@ -93,11 +93,11 @@ export class Attention {
 
   /** Draws the remote layers into the grid that `drawGrid` has drawn for these tokens, as they arrive. */
   async drawTheirs(target: HTMLCanvasElement, ids: readonly number[], kind: Kind): Promise<void> {
-    if (!this.model.isRemote(this.model.blocks - 1)) return;
+    if (!this.model.placement.isRemote(this.model.placement.blocks - 1)) return;
     await this.fetch(ids, kind, null, (layers) => {
       if (!this.current) return;
       const { current } = this;
-      this.painter.grid(current, this.model.blocks, false);
+      this.painter.grid(current, this.model.placement.blocks, false);
       for (const layer of layers) this.each(layer, 0, ids.length, kind, (slab) => this.painter.gridRows(current, layer, slab));
       this.painter.showGrid(target);
     });
@@ -115,7 +115,7 @@ export class Attention {
   private each(layer: number, from: number, total: number, kind: Kind, use: (slab: Slab) => void): void {
     const { player, manifest } = this.model;
     const scores = kind !== "pattern";
-    if (this.model.isRemote(layer)) {
+    if (this.model.placement.isRemote(layer)) {
       const slab = this.remoteSlabs.get(layer);
       if (slab) use({ texture: slab.player.texture(slab.view.texture), view: slab.view, start: 0, valid: total, scores, transposed: false });
       return;
@@ -133,7 +133,7 @@ export class Attention {
   /** Draws the grid of all layers and heads for `total` tokens; draws only the rows that are new. */
   drawGrid(target: HTMLCanvasElement, total: number, kind: Kind, growing: boolean): Grid {
     const { n_head, n_positions } = this.model.manifest.config;
-    const { blocks: n_layer } = this.model;
+    const { blocks: n_layer } = this.model.placement;
     let capacity = total;
     if (growing) {
       const roomy = this.current && this.current.capacity >= total && this.current.capacity <= 2 * SPARE * total;
@@ -145,7 +145,7 @@ export class Attention {
     const grid = (this.current = { cell, pitch: cell + 4, capacity, heads: n_head });
     this.kind = kind;
     this.painter.grid(grid, n_layer, this.drawn === 0);
-    const played = growing ? Math.min(n_layer, this.model.here) : n_layer; // the remote layers are not in this page's caches yet
+    const played = growing ? Math.min(n_layer, this.model.placement.here) : n_layer; // the remote layers are not in this page's caches yet
     for (let layer = 0; layer < played; layer++) {
       this.each(layer, this.drawn, total, kind, (slab) => this.painter.gridRows(grid, layer, slab));
     }
@@ -200,7 +200,7 @@ export class Attention {
 
   private async read(entry: Entry, layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
     const { player, manifest } = this.model;
-    if (this.model.isRemote(layer)) {
+    if (this.model.placement.isRemote(layer)) {
       const slab = must(this.remoteSlabs.get(layer), `layer ${layer} from the server`);
       const { n_head: heads } = manifest.config;
       const from = (h: number) => (t * heads + h) * slab.view.cols;

@@ -1,7 +1,8 @@
 // The machine's picture: the passes it shows, where each one is, and drawing them while they are played.
 
 import { memoryView } from "../../runtime/engine/field";
-import type { Model, Watcher } from "../../runtime/engine/model";
+import type { Watcher } from "../../runtime/engine/kv-cache";
+import type { Model } from "../../runtime/engine/model";
 import type { Entry, Pass, View } from "../../runtime/gl/program";
 import { pause } from "../../runtime/gl/wait";
 import { CELLS, type Cell, type Painter } from "./painter";

@@ -8,6 +8,7 @@ import type { Progress } from "../../runtime/engine/loader";
 import type { Manifest, Recorded } from "../../runtime/engine/manifest";
 import { PageError, reason } from "../../runtime/gl/errors";
 import { Meter } from "./meter";
+import { probabilities } from "../../runtime/engine/probabilities";
 import type { Candidate } from "../../runtime/engine/sampling";
 
 export interface Tok {
@@ -198,11 +199,11 @@ export const lost = signal(false);
 export const promptLength = computed(() => (phase.value === "ready" && model.value >= 0 ? known(promptIds).length : 0));
 export const ids = computed(() => tokens.value.map((t) => t.id));
 /** The part of the text that fits the model's context: its first position, its tokens and their ids. */
-export const readFrom = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.readFrom(tokens.value.length) : 0));
-export const read = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.read(tokens.value) : []));
+export const readFrom = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.context.readFrom(tokens.value.length) : 0));
+export const read = computed(() => (phase.value === "ready" && model.value >= 0 ? glgpt.model.context.read(tokens.value) : []));
 export const readIds = computed(() => read.value.map((t) => t.id));
 /** The maximum of tokens to generate at once. */
-export const MOST_TOKENS = 4096;
+export const MAX_TOKENS = 4096;
 /** Continuations side by side (null: none were requested), their speed in tokens per second, and a status or error message. */
 export const several = signal<readonly Continuation[] | null>(null);
 export const severalRate = signal(0);
@@ -210,7 +211,7 @@ export const severalNote = signal("");
 /** Counts the moves of the split point. */
 export const moved = signal(0);
 /** The number of continuations side by side; 0: the model in its current state can only write one text at a time. */
-export const textsAtOnce = computed(() => (phase.value === "ready" && model.value >= 0 && moved.value >= 0 && applied.value === "" ? glgpt.model.texts : 0));
+export const textsAtOnce = computed(() => (phase.value === "ready" && model.value >= 0 && moved.value >= 0 && applied.value === "" ? glgpt.model.batch.texts : 0));
 /** Called during a generation before each update of the text, with the number of its tokens that are in the context. */
 export const listeners = new Set<(read: number) => void>();
 
@@ -289,14 +290,14 @@ function watchSpeed(): (p: Progress) => void {
 /** Clamps the settings of a link to the model's layers and heads. */
 function fit(): void {
   const { n_head } = glgpt.model.manifest.config;
-  const { blocks: n_layer } = glgpt.model;
+  const { blocks: n_layer } = glgpt.model.placement;
   place.layer.value = Math.min(place.layer.value, n_layer - 1);
   place.head.value = Math.min(place.head.value, n_head - 1);
   place.beside.value = place.beside.value.filter((name) => {
     const [layer, head] = headNamed(name);
     return layer < n_layer && head < n_head;
   });
-  settings.tokens.value = Math.min(Math.max(1, Math.floor(settings.tokens.value)), MOST_TOKENS);
+  settings.tokens.value = Math.min(Math.max(1, Math.floor(settings.tokens.value)), MAX_TOKENS);
 }
 
 /** Applies the address after it changed: an entry of this page's history (`own`), or a pasted link. */
@@ -425,10 +426,10 @@ export async function setInterventions(parts: readonly string[], again = true): 
     await glgpt.intervene(parts, (compiled, shaders) => (intervening.value = `Compiling shaders ${compiled} of ${shaders}`));
     intervening.value = "";
   } catch (error) {
-    interventions.value = glgpt.model.interventions;
+    interventions.value = glgpt.model.interventions.parts;
     intervening.value = error instanceof Error ? error.message : String(error);
   }
-  applied.value = glgpt.model.interventions.join();
+  applied.value = glgpt.model.interventions.parts.join();
   if (!applied.value) before.value = null;
   shifts.value = null;
   if (again) await write();
@@ -469,7 +470,7 @@ export async function go(count: number, from?: number, instead?: number): Promis
 
 async function stream(count: number, kept: Tok[]): Promise<void> {
   const list = [...kept];
-  const held = glgpt.model.held(kept.map((t) => t.id)); // tokens in the KV cache, which need no prefill
+  const held = glgpt.model.cache.held(kept.map((t) => t.id)); // tokens in the KV cache, which need no prefill
   abort = new AbortController();
   let waiting = false;
   meter.rest();
@@ -489,7 +490,7 @@ async function stream(count: number, kept: Tok[]): Promise<void> {
         list.push({ ...token, label: label(token.id), given: false });
         if (!meter.due(token.more) || waiting) return;
         waiting = true;
-        const read = list.length - glgpt.model.readFrom(list.length);
+        const read = list.length - glgpt.model.context.readFrom(list.length);
         listeners.forEach((listen) => listen(read));
         requestAnimationFrame(shown);
       },
@@ -585,7 +586,7 @@ export async function readContinuation(seed: number): Promise<void> {
 export function closeSeveral(): void {
   several.value = null;
   void glgpt.borrow((model) => {
-    model.closeSeveral();
+    model.batch.close();
     return Promise.resolve();
   });
 }
@@ -622,7 +623,7 @@ async function weigh(): Promise<void> {
   await glgpt
     .borrow(async (model) => {
       if (chosen.value !== at || tokens.value !== list) return;
-      const { p, top } = await model.weighed(list.map((t) => t.id), at, WEIGHED);
+      const { p, top } = await probabilities(model, list.map((t) => t.id), at, WEIGHED);
       if (p !== undefined && top) tokens.value = tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
     })
     .catch((error: unknown) => (note.value = error instanceof Error ? error.message : String(error)));

@@ -8,7 +8,7 @@ import * as state from "../stores/state";
 import { percent } from "./tools";
 
 const SHOWN = 6; // alternatives listed for each text
-const MOST_SHIFT = 3; // change in nats at which a token has its deepest colour
+const MAX_SHIFT = 3; // change in nats at which a token has its deepest colour
 const SOME = 8; // tokens of each text that the bar quotes
 const SOON = 300; // ms before the effect of a change is computed, so that the view draws first
 
@@ -275,7 +275,7 @@ export function Compared() {
           <span class="more" style={{ "--shift": 1 }}>
             more likely
           </span>{" "}
-          in the changed model, after the same words (deepest colour: {MOST_SHIFT} nats or more). {!state.shifts.value && "Computing…"}
+          in the changed model, after the same words (deepest colour: {MAX_SHIFT} nats or more). {!state.shifts.value && "Computing…"}
         </p>
       </div>
       <div>
@@ -318,7 +318,7 @@ export function Compared() {
 function shiftOf(tok: state.Tok, i: number) {
   const by = state.shifts.value?.[i] ?? NaN;
   if (tok.given || !Number.isFinite(by)) return { class: "" };
-  const amount = Math.min(1, Math.abs(by) / MOST_SHIFT);
+  const amount = Math.min(1, Math.abs(by) / MAX_SHIFT);
   return { class: by < 0 ? "less" : "more", style: { "--shift": amount.toFixed(2) }, title: `${tok.label}: ${signed(by)} nats, from ${percent(tok.p ?? 0)} to ${percent((tok.p ?? 0) * Math.exp(by))}` };
 }
 

@@ -6,7 +6,7 @@ import { FORMATS, storedRows } from "./formats";
 import { unpack } from "./layout";
 import type { TextureSpec, View } from "../gl/program";
 
-const MOST = 4 << 20; // maximum bytes of one read; of a larger texture, only some rows of each tile are read
+const MAX_READ_BYTES = 4 << 20; // maximum bytes of one read; of a larger texture, only some rows of each tile are read
 const BINS = 48;
 const SAMPLE = 20_000; // values from which quantiles are computed
 const MASKED = -1e29; // values up to this one are masked scores
@@ -54,7 +54,7 @@ export async function readField(player: Player, view: View, rows = view.rows, fi
   const tile = Math.ceil(view.rows / view.tiles[0]);
   const format = FORMATS[view.dtype];
   const whole = format.group || 1; // rows that are read together
-  const room = Math.max(1, Math.floor(MOST / (spec.width * spec.layers * 16 * whole))) * whole;
+  const room = Math.max(1, Math.floor(MAX_READ_BYTES / (spec.width * spec.layers * 16 * whole))) * whole;
   const height = Math.min(tile, room);
   const from = height < tile ? Math.floor(Math.min(first, tile - height) / whole) * whole : 0;
   const window = height < tile ? { ...view, rows: height * view.tiles[0] } : view;

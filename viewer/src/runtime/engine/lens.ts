@@ -21,15 +21,15 @@ const LIKELIEST = 6;
 /** Returns the predictions from every state of the residual stream at token `t` of `ids`. */
 export async function lens(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { player } = model;
-  if (model.split && !model.movable) return across(model, ids, t);
+  if (model.split && !model.placement.movable) return across(model, ids, t);
   await player.prepare("lens");
-  if (t > 0) model.fill(ids.slice(0, t));
+  if (t > 0) model.cache.fill(ids.slice(0, t));
   writeIds(player, ids, { start: t, valid: 1, size: 1 });
   player.set("pos", t);
   player.play("lens");
-  model.forget(t); // its keys and values were computed by other passes than usual
+  model.cache.forget(t); // its keys and values were computed by other passes than usual
   const entry = must(model.programs.generate.entries["lens"], "entry lens");
-  const names = model.names.stream(model.blocks);
+  const names = model.names.stream(model.placement.blocks);
   const read = async (name: string) => {
     const view = must(entry.outputs[name], `output ${name}`);
     return unpack(view, await player.read(view.texture));
@@ -47,13 +47,13 @@ function block(name: string, state: Float32Array, logits: Float32Array, before?:
 async function across(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { n_embd, vocab_size } = model.manifest.config;
   const names = model.manifest.split!.stream;
-  const found = await model.activations(ids.slice(0, t + 1), names);
+  const found = await model.activations.read(ids.slice(0, t + 1), names);
   const states = names.map((name) => found.get(name)!.data.subarray(t * n_embd, (t + 1) * n_embd));
   const rows = new Float32Array(names.length * n_embd);
   states.forEach((state, i) => rows.set(state, i * n_embd));
   const { data: logits } = (
     model.split!.settings.head === "page"
-      ? await model.capture.head(rows, ["logits"])
+      ? await model.activations.capture.head(rows, ["logits"])
       : await model.split!.look(rows, names.length, [], true, true)
   ).get("logits")!;
   return names.map((name, i) =>

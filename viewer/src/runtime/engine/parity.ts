@@ -5,6 +5,7 @@ import type { Values } from "./capture";
 import { parseReference } from "./manifest";
 import type { Model } from "./model";
 import { Names } from "./names";
+import { samplingOptions } from "./sampling";
 import { klDivergence, measure, ties, type Tolerance } from "./tolerance";
 
 export interface Parity {
@@ -31,7 +32,7 @@ export async function parity(model: Model): Promise<Parity> {
   const reference = parseReference(await model.loader.json(file), file);
   const { tolerance, ids } = reference;
   const names = [...Names.of(model.manifest).activations.keys()].filter((name) => name in reference.activations);
-  const found = await model.activations(ids, [...names, "logits"]);
+  const found = await model.activations.read(ids, [...names, "logits"]);
   const vocab = model.manifest.config.vocab_size;
   const here = found.get("logits")!.data.subarray(reference.logits.first * vocab);
   const there = floatsFrom(reference.logits.data);
@@ -49,7 +50,7 @@ export async function parity(model: Model): Promise<Parity> {
     greatest = Math.max(greatest, off.excess);
   }
   const greedy: number[] = [];
-  for await (const token of model.generate(ids, { tokens: reference.greedy.length, temperature: 0 }))
+  for await (const token of model.generator.generate(ids, { tokens: reference.greedy.length, sampling: samplingOptions({ temperature: 0 }) }))
     greedy.push(token.id);
   const same = reference.greedy.findIndex((id, i) => greedy[i] !== id);
   const greedyEqual = same < 0;
@@ -72,7 +73,7 @@ export async function parity(model: Model): Promise<Parity> {
 /** True if this greedy token and the desktop's, after `same` equal ones, are as likely within the tolerance. */
 async function tied(model: Model, reference: ReturnType<typeof parseReference>, same: number, own: number) {
   const text = [...reference.ids, ...reference.greedy.slice(0, same)];
-  const { data } = (await model.activations(text, ["logits"])).get("logits")!;
+  const { data } = (await model.activations.read(text, ["logits"])).get("logits")!;
   return ties(data.subarray(-model.manifest.config.vocab_size), own, reference.greedy[same]!, reference.tolerance);
 }
 

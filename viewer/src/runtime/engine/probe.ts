@@ -9,9 +9,9 @@ import { Player } from "../gl/player";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
 const ROUNDS = 4;
-const MOST_ROUNDS = 10; // on a machine whose times vary
+const MAX_ROUNDS = 10; // on a machine whose times vary
 const FILL = 20; // milliseconds that repeats should add, since a wait for the device may end up to 4 ms late
-const MOST = 2048; // maximum repeats
+const MAX_REPEATS = 2048; // maximum repeats
 const BITS = 0x3c003c00; // the bits of the factors; not zero in any format
 const VERSION = 10; // version of the stored measurements' meaning
 
@@ -215,7 +215,7 @@ async function times(
     }
     // Other work can only add time, so take the minimum for each number of plays, then their difference. It excludes
     // the cost of a read. The minimum of the differences would favour a short run that was delayed.
-    for (let round = 0, steady = false; round < ROUNDS || (round < MOST_ROUNDS && !steady); round++) {
+    for (let round = 0, steady = false; round < ROUNDS || (round < MAX_ROUNDS && !steady); round++) {
       for (const probe of probes) {
         probe.once.push(await run(probe, 1));
         probe.more.push(await run(probe, 1 + probe.repeats));
@@ -274,7 +274,7 @@ async function calibrate(probe: Probe, device: Device): Promise<void> {
   const once = Math.min(await run(probe, 1), await run(probe, 1));
   let n = 4;
   const fills = async () => (await run(probe, 1 + n)) - once >= FILL;
-  while (n < MOST && !((await fills()) && (await fills()))) n *= 2; // checked twice, since other work may delay a run
+  while (n < MAX_REPEATS && !((await fills()) && (await fills()))) n *= 2; // checked twice, since other work may delay a run
   probe.repeats = n;
 }
 

@@ -5,7 +5,7 @@
 import { must, PageError } from "../gl/errors";
 
 export const NOT_FINITE = "The model's logits are not finite; its weights overflow this dtype.";
-export const MOST_ALTERNATIVES = 8; // maximum alternatives that the device returns with a token
+export const MAX_ALTERNATIVES = 8; // maximum alternatives that the device returns with a token
 const MAX_TEMPERATURE = 1e30; // multiplied by the range of a nucleus, it still fits a 32-bit float
 const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit divided or multiplied by it is finite
 const MAX_BIAS = 3e38;
@@ -36,17 +36,54 @@ export function drawSeed(seed: number): number {
   return found;
 }
 
-export interface Settings {
-  temperature: number;
-  topK: number | null;
-  topP: number | null;
-  /** Keeps tokens whose probability is at least this multiple of the most likely token's. */
-  minP?: number | null;
+/** True if a setting is a number. JavaScript would compare a string with numbers too. */
+const isNumber = (value: unknown): value is number => typeof value === "number" && !Number.isNaN(value);
+
+/** How tokens are chosen, checked by `samplingOptions`. */
+export interface SamplingOptions {
+  /** 0: always the most likely token. */
+  readonly temperature: number;
+  /** Keeps this many of the most likely tokens; null: all. */
+  readonly topK: number | null;
+  /** Keeps the most likely tokens whose probabilities sum to this; null: all. */
+  readonly topP: number | null;
+  /** Keeps tokens whose probability is at least this multiple of the most likely token's; null: all. */
+  readonly minP: number | null;
   /** Penalizes tokens already in the text (higher is stronger): divides positive logits, multiplies negative ones. */
-  repetitionPenalty?: number | null;
+  readonly repetitionPenalty: number | null;
   /** Values to add to the logits of these ids. */
-  logitBias?: Readonly<Record<number, number>> | null;
-  seed: number;
+  readonly logitBias: Readonly<Record<number, number>> | null;
+  readonly seed: number;
+}
+
+/** Any of the options. */
+export type SamplingRequest = { [Key in keyof SamplingOptions]?: SamplingOptions[Key] | undefined };
+
+/**
+ * Returns the options of `asked`, frozen, with defaults: temperature 1, a random seed, nothing excluded or changed. Throws
+ * PageError if one is invalid.
+ */
+export function samplingOptions(asked: SamplingRequest): SamplingOptions {
+  const { temperature = 1, topK = null, topP = null, minP = null, repetitionPenalty = null, logitBias = null } = asked;
+  const { seed = Math.floor(Math.random() * 2 ** 32) } = asked;
+  const options = { temperature, topK, topP, minP, repetitionPenalty, logitBias, seed };
+  const { repetitionPenalty: penalty } = options;
+  if (!(isNumber(temperature) && temperature >= 0 && temperature <= MAX_TEMPERATURE)) {
+    throw new PageError(`Temperature is ${temperature}; it must be a number from 0 (greedy) to ${MAX_TEMPERATURE}.`);
+  }
+  if (topK !== null && !(Number.isInteger(topK) && topK >= 1)) throw new PageError(`Top-k is ${topK}; it must be 1 or more.`);
+  if (topP !== null && !(isNumber(topP) && topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must be in (0, 1].`);
+  if (minP !== null && !(isNumber(minP) && minP >= 0 && minP <= 1)) throw new PageError(`Min-p is ${minP}; it must be in [0, 1].`);
+  if (penalty !== null && !(isNumber(penalty) && penalty >= MIN_PENALTY && penalty <= MAX_PENALTY)) {
+    throw new PageError(`Repetition penalty is ${penalty}; it must be from ${MIN_PENALTY} to ${MAX_PENALTY} (1: none).`);
+  }
+  for (const [id, bias] of Object.entries(logitBias ?? {})) {
+    if (!(/^\d+$/.test(id) && isNumber(bias) && (Math.abs(bias) <= MAX_BIAS || bias === -Infinity))) {
+      throw new PageError(`Logit bias of ${id} is ${bias}; it must be a number up to ${MAX_BIAS}, or -Infinity to forbid the token.`);
+    }
+  }
+  if (!(Number.isSafeInteger(seed) && seed >= 0)) throw new PageError(`Seed is ${seed}; it must be a non-negative integer.`);
+  return Object.freeze(options);
 }
 
 export interface Candidate {
@@ -55,6 +92,17 @@ export interface Candidate {
   p: number;
   /** The probability after temperature, top-k, top-p and min-p; 0: excluded. */
   sampled?: number;
+}
+
+export interface Token {
+  id: number;
+  /** If alternatives were requested: its probability over the whole vocabulary, and the most likely tokens in `top`. */
+  p?: number;
+  /** The probability with which it was sampled. */
+  sampled?: number;
+  top?: Candidate[];
+  /** Number of further tokens that were read together with this one and follow it. */
+  more?: number;
 }
 
 /** A sampled token, and the sampler's probability of each id. */
@@ -69,7 +117,7 @@ export const certain = (id: number): Draw => ({ id, sampled: (other) => (other =
 type Logits = Float32Array | Float64Array;
 
 /** Throws PageError if a logit is NaN or infinite, unless a bias of -Infinity caused it. */
-export function checkFinite(logits: Logits, biases?: Settings["logitBias"]): void {
+export function checkFinite(logits: Logits, biases?: SamplingOptions["logitBias"]): void {
   for (let id = 0; id < logits.length; id++) {
     if (!Number.isFinite(logits[id]) && biases?.[id] !== -Infinity) throw new PageError(NOT_FINITE);
   }
@@ -114,30 +162,11 @@ export function alternatives(logits: Float32Array, count: number, chosen: number
   return { top: best.map((id) => ({ id, ...both(id) })), ...both(chosen) };
 }
 
-/** True if a setting is a number. JavaScript would compare a string with numbers too. */
-const isNumber = (value: unknown): value is number => typeof value === "number" && !Number.isNaN(value);
-
 export class Sampler {
-  constructor(readonly settings: Settings) {
-    const { temperature, topK, topP, minP = null, seed } = settings;
-    if (!(isNumber(temperature) && temperature >= 0 && temperature <= MAX_TEMPERATURE)) {
-      throw new PageError(`Temperature is ${temperature}; it must be a number from 0 (greedy) to ${MAX_TEMPERATURE}.`);
-    }
-    if (topK !== null && !(Number.isInteger(topK) && topK >= 1))
-      throw new PageError(`Top-k is ${topK}; it must be 1 or more.`);
-    if (topP !== null && !(isNumber(topP) && topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must be in (0, 1].`);
-    if (minP !== null && !(isNumber(minP) && minP >= 0 && minP <= 1)) throw new PageError(`Min-p is ${minP}; it must be in [0, 1].`);
-    const { repetitionPenalty: penalty, logitBias } = settings;
-    if (penalty != null && !(isNumber(penalty) && penalty >= MIN_PENALTY && penalty <= MAX_PENALTY)) {
-      throw new PageError(`Repetition penalty is ${penalty}; it must be from ${MIN_PENALTY} to ${MAX_PENALTY} (1: none).`);
-    }
-    for (const [id, bias] of Object.entries(logitBias ?? {})) {
-      if (!(/^\d+$/.test(id) && isNumber(bias) && (Math.abs(bias) <= MAX_BIAS || bias === -Infinity))) {
-        throw new PageError(`Logit bias of ${id} is ${bias}; it must be a number up to ${MAX_BIAS}, or -Infinity to forbid the token.`);
-      }
-    }
-    if (!(Number.isSafeInteger(seed) && seed >= 0))
-      throw new PageError(`Seed is ${seed}; it must be a non-negative integer.`);
+  readonly settings: SamplingOptions;
+
+  constructor(settings: SamplingRequest) {
+    this.settings = samplingOptions(settings);
   }
 
   get greedy(): boolean {
@@ -147,7 +176,7 @@ export class Sampler {
   /** True if logits are changed before a token is chosen. The page then chooses, from the whole row. */
   get adjusts(): boolean {
     const { repetitionPenalty: penalty, logitBias } = this.settings;
-    return (penalty != null && penalty !== 1) || Object.keys(logitBias ?? {}).length > 0;
+    return (penalty !== null && penalty !== 1) || Object.keys(logitBias ?? {}).length > 0;
   }
 
   /**

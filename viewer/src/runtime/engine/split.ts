@@ -5,11 +5,11 @@ import type { Values } from "./capture";
 import type { Candidate } from "./sampling";
 import { decode, encode, packStates, PROTOCOL, unpackStates, type Message, type Wire } from "./split-wire";
 
-const PATIENCE = 60_000; // ms for which a lost server is retried
+const RECONNECT_TIMEOUT_MS = 60_000; // ms for which a lost server is retried
 const BACKOFF = [100, 2000] as const; // ms between attempts to connect: first and maximum
-const GREETING = 10_000; // ms within which a server must accept a connection
-const ANSWER = 120_000; // ms without an answer after which a server counts as lost, the same as on the desktop
-const LOOKING = 10_000; // ms that `look` waits for a connection
+const CONNECT_TIMEOUT_MS = 10_000; // ms within which a server must accept a connection
+const ANSWER_TIMEOUT_MS = 120_000; // ms without an answer after which a server counts as lost, the same as on the desktop
+const LOOK_TIMEOUT_MS = 10_000; // ms that `look` waits for a connection
 
 export interface SplitSettings {
   server: string;
@@ -90,9 +90,9 @@ interface Waiting {
   reject: (error: Error) => void;
 }
 
-export const MOST_FROM_SERVER = 32; // maximum alternatives in an answer, by the protocol
-export const MOST_GUESSES = 7; // maximum tokens that a server checks in one pass
-export const REPLAYS = 20; // times that a text is sent again for one token
+export const MAX_FROM_SERVER = 32; // maximum alternatives in an answer, by the protocol
+export const MAX_GUESSES = 7; // maximum tokens that a server checks in one pass
+export const MAX_REPLAYS = 20; // times that a text is sent again for one token
 const LATEST = 8; // round trips over which latency is judged
 const HIGH_LATENCY = 20; // minimum ms on the network that counts as high latency
 export const AGAIN = ["evicted", "draining", "order", "full"]; // error codes after which the client reconnects
@@ -167,7 +167,7 @@ export class Split {
     return held;
   }
 
-  /** Connects if there is no connection. Tries for `PATIENCE` ms or until `signal` aborts. */
+  /** Connects if there is no connection. Tries for `RECONNECT_TIMEOUT_MS` ms or until `signal` aborts. */
   async connect(signal?: AbortSignal): Promise<void> {
     if (this.socket) return;
     this.opening ??= this.reach().finally(() => (this.opening = null));
@@ -186,7 +186,7 @@ export class Split {
   }
 
   private async reach(): Promise<void> {
-    const end = performance.now() + PATIENCE;
+    const end = performance.now() + RECONNECT_TIMEOUT_MS;
     for (;;) {
       if (!this.wanted()) {
         this.say("idle");
@@ -232,10 +232,10 @@ export class Split {
         socket.close();
         reject(new PageError(`${server} does not answer.`)); // rejects now, since closing may take as long again
       };
-      let late = setTimeout(giveUp, GREETING);
+      let late = setTimeout(giveUp, CONNECT_TIMEOUT_MS);
       socket.onopen = () => {
         clearTimeout(late);
-        late = setTimeout(giveUp, ANSWER); // the server may first finish computing for other clients
+        late = setTimeout(giveUp, ANSWER_TIMEOUT_MS); // the server may first finish computing for other clients
         const hello: Message = { op: "open", protocol: PROTOCOL, model: digest, wire, part };
         if (this.session) hello["session"] = this.session;
         if (this.token) hello["token"] = this.token;
@@ -312,7 +312,7 @@ export class Split {
         if (this.socket !== socket) return;
         this.broke();
         socket.close();
-      }, ANSWER);
+      }, ANSWER_TIMEOUT_MS);
       this.waiting.push({
         seq,
         sent: performance.now(),
@@ -366,7 +366,7 @@ export class Split {
    */
   async look(states: Float32Array, n: number, names: readonly string[], end: boolean, head = false): Promise<Map<string, Values>> {
     for (let attempt = 0; ; attempt++) {
-      await this.connect(AbortSignal.timeout(LOOKING));
+      await this.connect(AbortSignal.timeout(LOOK_TIMEOUT_MS));
       try {
         const { header, payload } = await this.ask({ op: "look", n, names, head, end }, packStates(states, n, this.settings.wire));
         return arrays(header, payload);

@@ -76,13 +76,13 @@ function checkPattern(pattern: string): void {
   }
 }
 
-const MOST_RUN = 400_000; // characters; the same as on the desktop (glgpt.text.runs)
+const MAX_RUN = 400_000; // characters; the same as on the desktop (glgpt.text.runs)
 const PAIR = 2 ** 22; // greater than any rank
-const MOST_PAIRS = 2 ** 20; // maximum entries of the cache of pairs
+const MAX_PAIRS = 2 ** 20; // maximum entries of the cache of pairs
 const BLANK = /^\p{White_Space}$/u;
 
 /** Splits a text within each run of blanks, or of other characters, after every `most` characters of the run. */
-export function parts(text: string, most = MOST_RUN): string[] {
+export function parts(text: string, most = MAX_RUN): string[] {
   if (text.length <= most) return [text];
   const found: string[] = [];
   let start = 0;
@@ -200,7 +200,7 @@ export class Tokenizer extends Vocabulary {
     if (rank === undefined) {
       const [a, b] = [this.tokens[left]!, this.tokens[right]!];
       rank = a.length + b.length <= this.longest ? (this.ranks.get(a + b) ?? -1) : -1;
-      if (this.pairs.size >= MOST_PAIRS) this.pairs.clear();
+      if (this.pairs.size >= MAX_PAIRS) this.pairs.clear();
       this.pairs.set(key, rank);
     }
     return rank;

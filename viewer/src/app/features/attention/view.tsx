@@ -12,8 +12,8 @@ import { drawing, drawingNow, fraction, percent, short, useDevice } from "../../
 const ARCS = 10; // the number of largest weights that get an arc
 const NAMED = 3; // the number of largest weights that are listed in the heading
 const LINE = 30; // height in pixels of a line of text with arcs
-const ENOUGH = 12; // minimum tokens to search for the sharpest head
-const LEAST = 11; // minimum pixels per cell for token labels to be legible
+const MIN_TOKENS = 12; // minimum tokens to search for the sharpest head
+const MIN_LABELLED_CELL = 11; // minimum pixels per cell for token labels to be legible
 const KIND_NAMES: Record<Kind, string> = {
   pattern: "weights (softmax)",
   scores: "scores, masked",
@@ -38,11 +38,11 @@ interface Row {
 const missing = signal("");
 
 /** Returns the kind to show for a layer: for remote layers, masked scores replace raw ones, which the server does not send. */
-const kindOf = (layer: number): Kind => (state.place.kind.value === "raw" && state.engine().model.isRemote(layer) ? "scores" : state.place.kind.value);
+const kindOf = (layer: number): Kind => (state.place.kind.value === "raw" && state.engine().model.placement.isRemote(layer) ? "scores" : state.place.kind.value);
 
 /** Fetches a remote layer's attention; does nothing for a local layer. */
 async function ready({ attention, model }: Awaited<ReturnType<typeof drawing>>, layer: number, kind: Kind, ids: readonly number[]): Promise<void> {
-  if (model.isRemote(layer)) await attention.fetch(ids, kind, layer);
+  if (model.placement.isRemote(layer)) await attention.fetch(ids, kind, layer);
 }
 
 export function AttentionView() {
@@ -65,15 +65,15 @@ export function AttentionView() {
   useDevice(
     async (model) => {
       const wanted = () => sought.value;
-      if (!wanted() || busy || total < ENOUGH) return;
+      if (!wanted() || busy || total < MIN_TOKENS) return;
       const { attention } = await drawing(model);
-      model.fill(state.readIds.value);
+      model.cache.fill(state.readIds.value);
       const [layer, head, t] = await attention.sharpest(total);
       if (!wanted()) return; // a head was chosen during the search
       looked.value = t;
       state.chooseHead(layer, head);
     },
-    [busy, total >= ENOUGH],
+    [busy, total >= MIN_TOKENS],
   );
   return (
     <section class="attention" aria-label="Attention">
@@ -84,7 +84,7 @@ export function AttentionView() {
         <h2>Every layer and head</h2>
         <p class="dim">
           Each row is a layer, each square a head. Click one to enlarge it.
-          {model.isRemote(model.blocks - 1) && ` Layers ${model.manifest.config.n_layer} and up run on the server; they appear when the text is complete.`}
+          {model.placement.isRemote(model.placement.blocks - 1) && ` Layers ${model.manifest.config.n_layer} and up run on the server; they appear when the text is complete.`}
         </p>
         {missing.value && (
           <p class="problem" role="alert">
@@ -99,7 +99,7 @@ export function AttentionView() {
             Layer {layer.value}, {head.value === MEAN ? "the mean of its heads" : `head ${head.value}`}
           </h2>
           <div class="buttons">
-            <Choice label="Layer" of={layer.value} count={model.blocks} set={(v) => state.chooseHead(v, head.value)} />
+            <Choice label="Layer" of={layer.value} count={model.placement.blocks} set={(v) => state.chooseHead(v, head.value)} />
             <Choice label="Head" of={head.value} count={n_head} mean set={(v) => state.chooseHead(layer.value, v)} />
             <label class="inline">
               Show
@@ -121,8 +121,8 @@ export function AttentionView() {
           >
             Pin for comparison
           </button>
-          {head.value !== MEAN && !model.isRemote(layer.value) && <AblateButton part={model.names.attention(layer.value, head.value)} />}
-          {!model.isRemote(layer.value) && <LooksAt part={model.names.attention(layer.value, head.value === MEAN ? null : head.value)} />}
+          {head.value !== MEAN && !model.placement.isRemote(layer.value) && <AblateButton part={model.names.attention(layer.value, head.value)} />}
+          {!model.placement.isRemote(layer.value) && <LooksAt part={model.names.attention(layer.value, head.value === MEAN ? null : head.value)} />}
         </div>
         <p class="dim explained">{EXPLAINED[kindOf(layer.value)]}</p>
         {enlarged}
@@ -154,7 +154,7 @@ function Beside({ name, total }: { name: string; total: number }) {
       await ready(tools, layer, shownKind, ids);
       const target = shown();
       if (!target) return;
-      model.fill(ids);
+      model.cache.fill(ids);
       tools.attention.drawHead(target, layer, head, total, shownKind);
     },
     [name, kind.value, busy, busy ? "" : state.ids.value.join()],
@@ -208,7 +208,7 @@ function GridCanvas({ total }: { total: number }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const grid = useSignal<Grid | null>(null);
-  const { blocks: n_layer } = state.engine().model;
+  const { blocks: n_layer } = state.engine().model.placement;
   const { n_head } = state.engine().model.manifest.config;
   const { layer, head, kind } = state.place;
   const busy = state.running.value;
@@ -218,7 +218,7 @@ function GridCanvas({ total }: { total: number }) {
       const { attention } = await drawing(model);
       if (!shown()) return; // the view is gone
       const ids = state.readIds.value;
-      model.fill(ids);
+      model.cache.fill(ids);
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
       missing.value = "";
@@ -326,7 +326,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
       await ready(tools, of, shownKind, ids);
       const target = shown();
       if (!target) return; // the view is gone
-      model.fill(ids);
+      model.cache.fill(ids);
       tools.attention.drawHead(target, of, which, total, shownKind);
     },
     [layer.value, head.value, kind.value, busy, tokens.map((tok) => tok.id).join()],
@@ -339,7 +339,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
       const { attention } = tools;
       const ids = tokens.map((tok) => tok.id);
       await ready(tools, of, shownKind, ids);
-      model.fill(ids);
+      model.cache.fill(ids);
       row.value = { tokens, from, t, values: ofHead(await attention.row(of, t, shownKind), which) };
       if (k > t) above.value = { s: k, values: ofHead(await attention.ahead(of, k), which) };
     },
@@ -353,7 +353,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
     return () => observer.disconnect();
   }, []);
   const fit = room.value / Math.max(1, total);
-  const cell = Math.max(zoom.value || Math.min(26, Math.max(LEAST + 2, fit)), 2);
+  const cell = Math.max(zoom.value || Math.min(26, Math.max(MIN_LABELLED_CELL + 2, fit)), 2);
   const value = k > t ? (above.value?.s === k ? above.value.values[t] : undefined) : r?.t === t ? r.values[k] : undefined;
   const name = (i: number) => tokens[i]?.label ?? "";
   const said = value === undefined ? "…" : shownKind === "pattern" ? `${(100 * value).toFixed(2)}%` : short(value);
@@ -381,8 +381,8 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
       </p>
       <div class="head" ref={scroll} tabIndex={0} aria-label="The enlarged head; scrollable">
         <div class="table" style={{ "--cell": `${cell}px`, "--total": total }}>
-          <Labels list={tokens} side="columns" at={k} shown={cell >= LEAST} />
-          <Labels list={tokens} side="lines" at={t} shown={cell >= LEAST} />
+          <Labels list={tokens} side="columns" at={k} shown={cell >= MIN_LABELLED_CELL} />
+          <Labels list={tokens} side="lines" at={t} shown={cell >= MIN_LABELLED_CELL} />
           <div class={`square ${shownKind}`} onMouseMove={point} onMouseLeave={() => (over.value = null)} onClick={() => (state.chosen.value = from + t)}>
             <canvas ref={canvas} role="img" aria-label={`Attention of layer ${layer.value}, ${head.value === MEAN ? "mean of its heads" : `head ${head.value}`}`} />
             {over.value && (

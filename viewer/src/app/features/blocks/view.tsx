@@ -8,7 +8,7 @@ import { cell, walkCells } from "../../ui/roving";
 import * as state from "../../stores/state";
 import { percent, short, useDevice } from "../../ui/tools";
 
-const LEAST = 10; // minimum number of columns (tokens)
+const MIN_COLUMNS = 10; // minimum number of columns (tokens)
 const COLUMN = 78; // pixels per column
 const NAMES = 110; // pixels of the row headers
 const KEPT = 400; // columns that are cached
@@ -31,7 +31,7 @@ export function BlocksView() {
   const end = useSignal<number | null>(null); // one past the last column; null: the end of the text, also as it grows
   const chosen = useSignal<[number, number] | null>(null); // (token, block)
   const show = useSignal<Show>("token");
-  const shown = useSignal(LEAST);
+  const shown = useSignal(MIN_COLUMNS);
   const done = useSignal(0); // columns computed; each change renders the table
   const problem = useSignal("");
   const last = Math.min(Math.max(end.value ?? total, 1), total);
@@ -62,7 +62,7 @@ export function BlocksView() {
   const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
   const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
   useLayoutEffect(() => {
-    const fit = () => (shown.value = Math.max(LEAST, Math.floor(((box.current?.clientWidth ?? 0) - NAMES) / COLUMN)));
+    const fit = () => (shown.value = Math.max(MIN_COLUMNS, Math.floor(((box.current?.clientWidth ?? 0) - NAMES) / COLUMN)));
     fit();
     const observer = new ResizeObserver(fit);
     if (box.current) observer.observe(box.current);
@@ -187,7 +187,7 @@ export function BlocksView() {
                 </li>
               ))}
             </ol>
-            {blockOf(detail.name) >= 0 && !state.engine().model.isRemote(blockOf(detail.name)) && <AblateButtons block={blockOf(detail.name)} token={ct} />}
+            {blockOf(detail.name) >= 0 && !state.engine().model.placement.isRemote(blockOf(detail.name)) && <AblateButtons block={blockOf(detail.name)} token={ct} />}
             <p class="dim">
               The norm of the stream is {short(detail.norm)} here
               {detail.change ? `; the norm of what the block added is ${short(detail.change)}` : ""}. See its values:{" "}

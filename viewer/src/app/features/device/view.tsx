@@ -12,9 +12,9 @@ const OWN = ["state", "input", "scratch"]; // roles of textures other than weigh
 const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 export function DeviceView() {
-  const measured = useSignal(engine().own.probe !== null);
+  const measured = useSignal(engine().own.kernels.probe !== null);
   useEffect(() => {
-    const timer = setInterval(() => (measured.value = engine().own.probe !== null), 1000);
+    const timer = setInterval(() => (measured.value = engine().own.kernels.probe !== null), 1000);
     return () => clearInterval(timer);
   }, []);
   const info = engine().info();

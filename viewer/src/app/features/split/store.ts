@@ -31,13 +31,13 @@ let watched: Split | null = null;
 
 /** Moves the split point, so that this many blocks run in the page. */
 export function move(model: Model, blocks: number): void {
-  model.here = blocks;
-  here.value = model.here;
+  model.placement.here = blocks;
+  here.value = model.placement.here;
   moved.value++;
   latest = [];
   mean.value = tried.value.get(blocks) ?? NONE;
   last.value = null;
-  if (model.here < model.manifest.config.n_layer) model.split!.connect().catch(() => {}); // the strip shows the error
+  if (model.placement.here < model.manifest.config.n_layer) model.split!.connect().catch(() => {}); // the strip shows the error
 }
 
 /** Switches guessing ahead on or off; null: on while it saves time. */
@@ -49,7 +49,7 @@ export function watch(model: Model): void {
   const split = model.split!;
   if (watched === split) return;
   watched = split;
-  here.value = model.here;
+  here.value = model.placement.here;
   split.speculate = speculate.value;
   const tell = () => {
     status.value = split.status;

@@ -13,14 +13,14 @@ export function SplitStrip({ model }: { model: Model }) {
   if (!about || !model.split) return null;
   split.watch(model);
   const blocks = about.stream.length - 1;
-  const here = model.movable ? split.here.value : model.manifest.config.n_layer;
+  const here = model.placement.movable ? split.here.value : model.manifest.config.n_layer;
   const whole = here === blocks;
   const { tokens, sent, received, reconnects, guessed, accepted } = split.total.value;
   const last = split.last.value;
   const head = about.head === "page" ? ["head"] : [];
   return (
     <section class="split" aria-label="Where the blocks run">
-      {model.movable && <Slider model={model} here={here} blocks={blocks} />}
+      {model.placement.movable && <Slider model={model} here={here} blocks={blocks} />}
       <div class={whole ? "way whole" : "way"}>
         <Side
           label="in this page"
@@ -46,7 +46,7 @@ export function SplitStrip({ model }: { model: Model }) {
         )}
       </div>
       <Bars />
-      {model.movable && <Tried blocks={blocks} here={here} />}
+      {model.placement.movable && <Tried blocks={blocks} here={here} />}
       <p class="said">
         {!whole && (
           <span role="status" class={split.status.value}>
@@ -104,7 +104,7 @@ function Guessing({ model }: { model: Model }) {
 
 /** Sets the number of blocks that run in the page. */
 function Slider({ model, here, blocks }: { model: Model; here: number; blocks: number }) {
-  const cut = model.interventions.length > 0;
+  const cut = model.interventions.active;
   return (
     <label class="inline slider">
       Blocks in this page

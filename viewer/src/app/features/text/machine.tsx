@@ -61,7 +61,7 @@ function Cells() {
     return () => {
       observer.disconnect();
       state.listeners.delete(see);
-      if (model.watcher === strip.current) model.watcher = null;
+      if (model.cache.watcher === strip.current) model.cache.watcher = null;
     };
   }, []);
   useDevice(
@@ -77,7 +77,7 @@ function Cells() {
         drawn.value = true;
         if (!state.running.value) shown.value++; // no animation during generation
       };
-      m.watcher = strip.current = made;
+      m.cache.watcher = strip.current = made;
       await still(made);
     },
     [width.value],
@@ -233,7 +233,7 @@ function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signa
 /** True if the slider has moved this stage's block to the server. */
 function isThere({ column }: Stage): boolean {
   const { model } = state.engine();
-  return model.movable && split.here.value < model.manifest.config.n_layer && column > split.here.value;
+  return model.placement.movable && split.here.value < model.manifest.config.n_layer && column > split.here.value;
 }
 
 /** True if an intervention changes this stage: all of it or one of its heads. */
@@ -279,10 +279,10 @@ async function still(strip: Strip): Promise<void> {
   const given = ids.length > 1 ? ids.slice(0, -1) : ids; // the input that produced the last token
   await strip.prepare();
   await model.player.prepare(ENTRY);
-  model.rewind(given, ENTRY);
+  model.cache.rewind(given, ENTRY);
   strip.see(given.length);
   await model.player.passed(); // otherwise showing the picture would block the page until all this is done
-  model.watched(ENTRY, strip);
+  model.cache.watched(ENTRY, strip);
   await model.player.passed();
   strip.done();
 }

@@ -2,6 +2,7 @@
 
 import { useSignal, type Signal } from "@preact/signals";
 import { useRef } from "preact/hooks";
+import { probabilities } from "../../../runtime/engine/probabilities";
 import { Sampler, type Candidate } from "../../../runtime/engine/sampling";
 import * as state from "../../stores/state";
 import { percent, useDevice } from "../../ui/tools";
@@ -49,7 +50,7 @@ export function Sampling() {
     async (model) => {
       if (model.split) return; // a split server sends the likeliest tokens only
       if (busy || at < 1 || state.ids.value.length <= at || found.value?.key === key) return;
-      const { top, level } = await model.weighed(state.ids.value.slice(0, at + 1), at, vocab_size);
+      const { top, level } = await probabilities(model, state.ids.value.slice(0, at + 1), at, vocab_size);
       found.value = { at, key, all: top ?? [], level };
     },
     [busy, at, key],
@@ -99,7 +100,7 @@ function Slider({ label, of, min, max, step, hint, none }: SliderProps) {
 function redistributed({ all, at, level }: Distribution, id: number): Candidate[] {
   const logits = Float32Array.from(all, ({ p }) => Math.log(Math.max(p, 1e-38)) + level);
   const sampler = new Sampler({ ...state.sampling(), seed: 0 });
-  const text = new Set(state.engine().model.window(state.ids.value.slice(0, at)));
+  const text = new Set(state.engine().model.context.window(state.ids.value.slice(0, at)));
   const there = [...all.keys()].filter((i) => text.has(all[i]!.id)); // this sampler's ids are indices into `all`
   const { sampled } = sampler.draw(sampler.adjusted(logits, there), 0);
   const shown = all.map((c, i) => [c, i] as const).filter(([c, i]) => i < BARS || c.id === id);

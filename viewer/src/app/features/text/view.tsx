@@ -16,7 +16,7 @@ import { percent } from "../../ui/tools";
 const STILL = "(prefers-reduced-motion: reduce)";
 const WORD = 80; // ms between two tokens of the recorded text
 const WIDE = "(min-width: 860px)"; // as in views.css
-const MOST_BITS = 8; // surprise at which the colour is deepest
+const MAX_BITS = 8; // surprise at which the colour is deepest
 const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
 const END = 40; // pixels from the end of the text within which it follows new tokens
 
@@ -147,7 +147,7 @@ function Prompt() {
         <summary>Settings</summary>
         <Sliders />
         <div class="fields">
-          <NumberField label="Length" of={settings.tokens} min={1} max={state.MOST_TOKENS} step={1} hint="Number of tokens to generate" />
+          <NumberField label="Length" of={settings.tokens} min={1} max={state.MAX_TOKENS} step={1} hint="Number of tokens to generate" />
           <NumberField label="Seed" of={settings.seed} min={0} max={seeds} step={1} hint="The same seed and settings give the same text" />
           <label class="field" title="Generation stops before this text">
             <span>Stop at</span>
@@ -227,9 +227,9 @@ function Text() {
     <div class="panel written" onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
       <div class="legend">
         <span>surprise</span>
-        <span class="scale" role="img" aria-label={`From 0 to ${MOST_BITS} bits and more`}>
-          {[0, 2, 4, 6, MOST_BITS].map((bits) => (
-            <small key={bits}>{bits === MOST_BITS ? `${bits}+` : bits}</small>
+        <span class="scale" role="img" aria-label={`From 0 to ${MAX_BITS} bits and more`}>
+          {[0, 2, 4, 6, MAX_BITS].map((bits) => (
+            <small key={bits}>{bits === MAX_BITS ? `${bits}+` : bits}</small>
           ))}
         </span>
         <span title="Surprise is −log2 of the probability that the model gave the token: 1 bit is as surprising as a coin toss">
@@ -310,7 +310,7 @@ class Token extends Component<TokenProps> {
     return (
       <span
         class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}${past ? " past" : ""}${tok.text.startsWith("\n") ? " newline" : ""}`}
-        style={tok.p === undefined || tok.given ? {} : { "--doubt": Math.min(1, surprise(tok.p) / MOST_BITS).toFixed(3) }}
+        style={tok.p === undefined || tok.given ? {} : { "--doubt": Math.min(1, surprise(tok.p) / MAX_BITS).toFixed(3) }}
         tabIndex={focusable || chosen ? 0 : -1}
         role="button"
         aria-label={`${tok.label}${tok.p === undefined ? "" : `, ${percent(tok.p)}`}`}

@@ -49,7 +49,7 @@ export function TexturesView() {
     if (state.running.value || !texts.length) return null;
     if (!isActivation) return playState(m, texts, name, memory.value);
     if (isRemoteActivation(m, name)) {
-      const came = (await m.fetched(texts, [name])).get(name)!;
+      const came = (await m.activations.fetch(texts, [name])).get(name)!;
       fetched?.player.close();
       fetched = came;
       const whole = { start: 0, valid: texts.length, size: texts.length };
@@ -58,7 +58,7 @@ export function TexturesView() {
     }
     const last = await playActivation(m, texts, name, part.value);
     found.value = last;
-    const { player } = m.capture;
+    const { player } = m.activations.capture;
     const inner = player.spec(last.view.texture);
     const view = memory.value ? memoryView(inner, last.view.dtype) : last.view;
     return { player, view, rows: memory.value ? view.rows : rowsOf(m, name, last) };
@@ -120,7 +120,7 @@ export function TexturesView() {
 
 /** Returns the names of all activations, local and remote, in the order of the model. */
 function activationsOf(model: Model): string[] {
-  return [...(model.split && !model.movable ? model.names : model.manifest).activations.keys()];
+  return [...(model.split && !model.placement.movable ? model.names : model.manifest).activations.keys()];
 }
 
 /** True if only the server has this activation. */
@@ -176,18 +176,18 @@ function Names() {
   return (
     <div class="panel names">
       <div class="blocks-row" role="group" aria-label="Block">
-        {Array.from({ length: model.blocks + 1 }, (_, i) => (
+        {Array.from({ length: model.placement.blocks + 1 }, (_, i) => (
           <button
             key={i}
             aria-pressed={block === i - 1}
-            {...(model.isRemote(i - 1) ? { class: "there", title: "on the server" } : {})}
+            {...(model.placement.isRemote(i - 1) ? { class: "there", title: "on the server" } : {})}
             onClick={() => go(i - 1)}
           >
             {i ? i - 1 : OUTSIDE}
           </button>
         ))}
       </div>
-      <h2>{block < 0 ? OUTSIDE : `Block ${block}${model.isRemote(block) ? ", on the server" : ""}`}</h2>
+      <h2>{block < 0 ? OUTSIDE : `Block ${block}${model.placement.isRemote(block) ? ", on the server" : ""}`}</h2>
       <div class="list">
         {groups.map(([title, all]) => {
           const some = all.filter((name) => names.block(name) === block);
@@ -228,7 +228,7 @@ function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
 
 /** Plays the text up to the selected chunk and returns where the activation is then. */
 async function playActivation(model: Model, ids: readonly number[], name: string, part: number): Promise<Found> {
-  const { player } = model.capture;
+  const { player } = model.activations.capture;
   const known = sizes(Object.keys(player.program.entries), "logits_");
   const chunks = plan(ids.length, model.manifest.config.n_positions, known, model.manifest.tuning);
   const longest = chunks.reduce((a, b, i) => (b.valid > chunks[a]!.valid ? i : a), 0);
@@ -256,7 +256,7 @@ async function playState(model: Model, ids: readonly number[], name: string, mem
     return { player, view: seen, rows: seen.rows };
   }
   if (!view) return null;
-  model.fill(ids);
+  model.cache.fill(ids);
   const seen = memory ? memoryView(player.spec(name), view.dtype) : view;
   const byPosition = view.rows === model.manifest.config.n_positions && player.spec(name).role === "state";
   return { player, view: seen, rows: byPosition && !memory ? Math.min(ids.length, view.rows) : seen.rows };
