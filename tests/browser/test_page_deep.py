@@ -176,7 +176,7 @@ def test_attention_is_that_of_each_layer(deep_page: Deep) -> None:
     assert page.locator(".grid .lines span").all_inner_texts() == ["layer 0", *map(str, range(1, BLOCKS))]
     script = """([ids, layers]) => glgpt.borrow(async (model) => {
       const {attention} = await glgpt.drawing(model), rows = [];
-      model.fill(ids);
+      model.cache.fill(ids);
       for (const layer of layers) rows.push(await attention.row(layer, ids.length - 1, 'pattern'));
       return rows.map((heads) => heads.map((row) => Array.from(row)));
     })"""

@@ -131,7 +131,8 @@ def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(exported: Path, ser
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
     page.wait_for_function("document.querySelectorAll('.arcs button').length")
     assert page.locator(".arcs button").count() == read
-    top = page.evaluate("(ids) => glgpt.borrow((model) => model.weighed(ids, 300, 1))", [*ids, *wanted])["top"][0]
+    script = "(ids) => glgpt.borrow((model) => glgpt.probabilities(model, ids, 300, 1))"
+    top = page.evaluate(script, [*ids, *wanted])["top"][0]
     assert top["id"] == row.argmax() and abs(top["p"] - math.exp(row.max()) / np.exp(row).sum()) < 1e-3
 
 

@@ -180,12 +180,12 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
     page.evaluate("glgpt.ready")
     generated(page, 2, prompt="All: We know't, we know't. " * 16)
     script = """() => {
-      const {model} = glgpt, {split} = model, hidden = model.hidden.bind(model);
+      const {split, cache, splitGenerator} = glgpt.model, hidden = splitGenerator.hidden.bind(splitGenerator);
       const until = async (status) => { while (split.status !== status) await new Promise((r) => setTimeout(r, 1)); };
       globalThis.chunks = 0;
-      model.known = model.known.filter((size) => size <= 64); // several chunks
+      cache.known = cache.known.filter((size) => size <= 64); // several chunks
       split.socket.send = () => {};
-      model.hidden = async (...args) => {
+      splitGenerator.hidden = async (...args) => {
         const states = await hidden(...args);
         if (++globalThis.chunks === 2) {
           split.socket.close();

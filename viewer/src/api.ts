@@ -1,5 +1,6 @@
 // The scriptable object `globalThis.glgpt`, which the console, an embedding page and the tests use.
 
+import { effect, signal, untracked } from "@preact/signals-core";
 import { ContextLost, Device } from "./runtime/gl/device";
 import { Loader, type Progress } from "./runtime/engine/loader";
 import { Queue, sleep } from "./runtime/gl/wait";
@@ -88,14 +89,9 @@ export type Used = "own" | "mine" | "file";
 export class Glgpt {
   /** Resolves when the model can be used. Rejects with a message for the user. */
   readonly ready: Promise<void>;
-  /** The model that all calls use: the page's, or one selected with `use`. */
-  model!: Model;
   /** The page's model. */
   own!: Model;
-  /** Which model `model` is. */
-  used: Used = "own";
-  /** Called when `use` selects another model. */
-  onModel: () => void = () => {};
+  private readonly current = signal<{ model: Model; used: Used } | null>(null);
   private readonly store = new Store(folder().pathname);
   /** Runs `train` and holds the sessions that the page shows. */
   readonly training = new Training(() => this.own, this.store, () => this.warmedUp);
@@ -107,6 +103,7 @@ export class Glgpt {
   private last: number[] = [];
   private readonly queue = new Queue(); // one call at a time, since all share one set of caches
   private disposed = false;
+  private unfollow: () => void = () => {};
 
   constructor(
     source: Source = EmbeddedSource.here() ?? new HttpSource(folder()),
@@ -114,6 +111,16 @@ export class Glgpt {
   ) {
     this.ready = this.open(source, options);
     this.ready.catch(() => {}); // callers that await it receive the error
+  }
+
+  /** The model that all calls use: the page's, or one selected with `use`. Reading it subscribes to changes of it. */
+  get model(): Model {
+    return this.current.value?.model as Model; // undefined until `ready`
+  }
+
+  /** Which model `model` is. */
+  get used(): Used {
+    return this.current.value?.used ?? "own";
   }
 
   /** Resolves when the model can be used. Rejects if it cannot be loaded, and after `dispose`. */
@@ -129,6 +136,7 @@ export class Glgpt {
   async dispose(): Promise<void> {
     if (this.disposed) return;
     this.disposed = true;
+    this.unfollow();
     this.federation?.leave();
     await this.training.settled();
     await this.training.session?.close();
@@ -153,9 +161,13 @@ export class Glgpt {
       const document = await loader.json(recorded).catch(() => null);
       if (document) this.onRecorded(parseRecorded(document, recorded, loader.manifest.config), loader.manifest);
     }
-    this.model = this.own = await Model.load(device, loader, options);
+    this.own = await Model.load(device, loader, options);
+    this.current.value = { model: this.own, used: "own" };
     if (this.disposed) this.release();
-    this.training.listeners.add(() => void this.leave());
+    this.unfollow = effect(() => {
+      const { session } = this.training;
+      untracked(() => void this.leave(session));
+    });
     this.warmedUp = this.warmUpAtRest().catch((error: unknown) => console.warn("warming up:", error));
   }
 
@@ -248,13 +260,13 @@ export class Glgpt {
   private replace(model: Model, used: Used, session: Session | null): void {
     if (this.model === this.own) this.own.rest();
     else this.model.close();
-    [this.model, this.used, this.played, this.last] = [model, used, session, []];
-    this.onModel();
+    [this.played, this.last] = [session, []];
+    this.current.value = { model, used };
   }
 
   /** Selects the page's model again if the training whose model is in use has ended. */
-  private async leave(): Promise<void> {
-    if (this.played && this.played !== this.training.session) await this.use("own");
+  private async leave(session: Session | null): Promise<void> {
+    if (this.played && this.played !== session) await this.use("own");
   }
 
   /** Returns the names of files that later calls may need on this device. */
@@ -462,9 +474,11 @@ export class Glgpt {
   }
 
   /** The federation that this page has joined last; null: none. */
-  federation: Federation | null = null;
-  /** Called when `federate` replaces it. */
-  onFederation: () => void = () => {};
+  get federation(): Federation | null {
+    return this.joined.value;
+  }
+
+  private readonly joined = signal<Federation | null>(null);
 
   /**
    * Joins a federation by an invitation link and trains with it. Resolves when its rounds are done or the page left it.
@@ -473,9 +487,9 @@ export class Glgpt {
   async federate(options: FederateOptions): Promise<void> {
     await this.usable();
     this.federation?.leave();
-    this.federation = new Federation(options, this.training, this.store);
-    this.onFederation();
-    await this.federation.done;
+    const federation = new Federation(options, this.training, this.store);
+    this.joined.value = federation;
+    await federation.done;
   }
 
   /** Pauses the current training. Resolves when its checkpoint is saved. */

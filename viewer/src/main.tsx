@@ -3,8 +3,9 @@ import { Glgpt } from "./api";
 import { EmbeddedSource, exportId } from "./document";
 import { lens } from "./runtime/engine/lens";
 import { Replaced } from "./runtime/engine/loader";
+import { probabilities } from "./runtime/engine/probabilities";
 import { App } from "./app/shell";
-import { start } from "./app/stores/state";
+import { start } from "./app/start";
 import { drawing } from "./app/ui/tools";
 import "./app/ui/base.css";
 import "./app/ui/drawings.css";
@@ -13,7 +14,7 @@ import "./app/features/train/train.css";
 
 const RELOADED = "glgpt reloaded";
 const glgpt = new Glgpt();
-Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens }) }); // with the views' drawing functions
+Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens, probabilities }) }); // with functions of the views
 start(glgpt);
 void glgpt.ready.catch(reloadOnce);
 // A page that is a folder and is served securely works offline on a later visit.

@@ -1,45 +1,30 @@
 // The page's frame: header, tabs, progress while loading, errors, and the current view.
 
 import { useSignal } from "@preact/signals";
-import type { ComponentType } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { AttentionView } from "./features/attention/view";
-import { BlocksView } from "./features/blocks/view";
-import { DeviceView } from "./features/device/view";
-import { PassesView } from "./features/passes/view";
 import { InterventionBar } from "./ui/interventions";
-import { RecordedAttention } from "./features/attention/recorded";
-import { RecordedText, TextView } from "./features/text/view";
-import { TrainView } from "./features/train/view";
-import { TexturesView } from "./features/textures/view";
+import { VIEWS } from "./features";
+import { invited } from "./features/federated/store";
 import { SplitStrip } from "./features/split/strip";
+import * as tour from "./features/tour/store";
 import { openCard, Tour } from "./features/tour/tour";
 import { Mark } from "./ui/mark";
 import type { Progress } from "../runtime/engine/loader";
 import { ModelSwitch, TrainingChip } from "./ui/models";
-import * as state from "./stores/state";
+import { generation } from "./stores/generation";
+import { engine, models } from "./stores/model";
+import { route, type View } from "./stores/route";
 import { countInWords } from "./ui/tools";
-import { invited } from "./features/federated/store";
 
 const LONG_LOST = 5000; // ms without a graphics context after which the page suggests a reload
-const RECORDED: Partial<Record<state.ViewName, ComponentType>> = { text: RecordedText, attention: RecordedAttention };
-const VIEWS: Record<state.ViewName, ComponentType> = {
-  text: TextView,
-  attention: AttentionView,
-  blocks: BlocksView,
-  textures: TexturesView,
-  passes: PassesView,
-  train: TrainView,
-  device: DeviceView,
-};
 
 export function App() {
-  const phase = state.phase.value;
-  const split = phase === "ready" && state.engine().model.split !== null;
-  const manifest = phase === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
-  const trains = Boolean(manifest?.training);
-  const view = state.view.value === "train" && phase === "ready" && !trains ? "text" : state.view.value;
-  const View = VIEWS[view];
+  const phase = models.phase.value;
+  const split = phase === "ready" && engine().model.split !== null;
+  const manifest = phase === "ready" ? engine().model.manifest : generation.recorded.value?.about;
+  const has = ({ available }: View) => !available || (manifest !== undefined && available(manifest));
+  const wanted = VIEWS.find(({ name }) => name === route.view.value)!;
+  const view = phase === "ready" && !has(wanted) ? VIEWS[0]! : wanted;
   const tabs = useRef<HTMLElement>(null);
   useEffect(() => {
     tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone not all tabs fit
@@ -47,15 +32,15 @@ export function App() {
   return (
     <>
       <button class="skip" onClick={skip}>
-        {view === "text" ? "Skip to the prompt" : "Skip to the view"}
+        {view.name === "text" ? "Skip to the prompt" : "Skip to the view"}
       </button>
       <div class="band">
         <header>
           <Mark />
           <h1>glgpt</h1>
-          {phase === "loading" && state.recorded.value && <Loading />}
+          {phase === "loading" && generation.recorded.value && <Loading />}
           {phase === "ready" && <CopyLink />}
-          {phase === "ready" && state.tour.value === 0 && (
+          {phase === "ready" && tour.card.value === 0 && (
             <button class="quiet take" title="Ten short cards that explain the views" onClick={() => openCard(1)}>
               Take the tour
             </button>
@@ -64,29 +49,29 @@ export function App() {
         </header>
         <div class="tabs">
           <nav aria-label="Views" ref={tabs}>
-            {state.VIEWS.filter((name) => name !== "train" || trains).map((name) => (
+            {VIEWS.filter(has).map(({ name, title }) => (
               <button
                 key={name}
-                aria-current={view === name ? "page" : undefined}
+                aria-current={view.name === name ? "page" : undefined}
                 onClick={(e) => {
                   e.currentTarget.scrollIntoView({ block: "nearest", inline: "center" });
-                  state.show(name);
+                  route.show(name);
                 }}
               >
-                {state.TITLES[name]}
+                {title}
               </button>
             ))}
           </nav>
           <div class="shown" role="region" aria-label="Model">
             <TrainingChip />
-            {phase === "ready" && trains && <ModelSwitch />}
+            {phase === "ready" && manifest?.training && <ModelSwitch />}
           </div>
         </div>
       </div>
       <Lost />
-      {split && <SplitStrip model={state.engine().model} />}
+      {split && <SplitStrip model={engine().model} />}
       <UnknownLink />
-      <main tabIndex={-1}>{phase === "failed" ? <Failed /> : phase === "ready" ? <><InterventionBar /><View key={view === "train" ? "" : state.model.value} /><Tour /></> : <Coming view={view} />}</main>
+      <main tabIndex={-1}>{phase === "failed" ? <Failed /> : phase === "ready" ? <><InterventionBar /><view.component key={view.stays ? "" : engine().model.id} /><Tour /></> : <Coming view={view} />}</main>
     </>
   );
 }
@@ -99,12 +84,12 @@ function skip(): void {
 
 /** Lists the settings of a link that this page does not know, for example from another version of the page. */
 function UnknownLink() {
-  const unknown = state.unknown.value;
+  const unknown = route.unknown.value;
   if (!unknown.length) return null;
   return (
     <p class="unknown" role="status">
       The link sets {unknown.join(", ")}, which this page does not know. All other settings of the link are applied.{" "}
-      <button class="quiet" onClick={() => (state.unknown.value = [])}>
+      <button class="quiet" onClick={() => (route.unknown.value = [])}>
         Dismiss
       </button>
     </p>
@@ -114,7 +99,7 @@ function UnknownLink() {
 /** A message while the graphics context is lost; after some seconds it offers to reload the page. */
 function Lost() {
   const long = useSignal(false);
-  const lost = state.lost.value;
+  const lost = models.lost.value;
   useEffect(() => {
     long.value = false;
     if (!lost) return;
@@ -137,12 +122,12 @@ function Lost() {
 
 /** One sentence about the model: name, size, training data, and where it runs. */
 function About() {
-  const manifest = state.phase.value === "ready" ? state.engine().model.manifest : state.recorded.value?.about;
+  const manifest = models.phase.value === "ready" ? engine().model.manifest : generation.recorded.value?.about;
   if (!manifest) return <>A language model that runs in your browser, on your graphics card.</>;
   const { model, parameters, trained_on } = manifest;
   const source = "source" in manifest && /^https?:/.test(manifest.source ?? "") ? manifest.source! : null;
-  if (state.model.value >= 0 && state.used.value !== "own") return <Other name={model} parameters={parameters ?? 0} />;
-  const split = state.phase.value === "ready" && manifest.split ? (manifest.split.rest === null ? "movable" : "fixed") : null;
+  if (models.used.value !== "own") return <Other name={model} parameters={parameters ?? 0} />;
+  const split = models.phase.value === "ready" && manifest.split ? (manifest.split.rest === null ? "movable" : "fixed") : null;
   return (
     <>
       <b>{model}</b> is a language model{parameters && ` of ${countInWords(parameters)} parameters`}
@@ -167,7 +152,7 @@ function About() {
 
 /** The same sentence for a model other than the page's own, with the memory that it takes. */
 function Other({ name, parameters }: { name: string; parameters: number }) {
-  const { model, used } = state.engine();
+  const { model, used } = engine();
   const { weight = 0, ...rest } = model.memory();
   const more = Object.values(rest).reduce((sum, bytes) => sum + bytes, 0);
   return (
@@ -213,24 +198,23 @@ function waitingFor({ done, total, compiled, shaders }: Progress): { what: strin
 }
 
 /** Shown until the model can run: the progress, and the recorded generation if this view can show it. */
-function Coming({ view }: { view: state.ViewName }) {
-  const Recorded = state.recorded.value && RECORDED[view];
+function Coming({ view: { recorded: Recorded } }: { view: View }) {
   return (
     <>
-      {!state.recorded.value && <Loading />}
-      {Recorded && <Recorded />}
+      {!generation.recorded.value && <Loading />}
+      {generation.recorded.value && Recorded && <Recorded />}
     </>
   );
 }
 
 function Loading() {
-  const { done, total, cached, compiled, shaders, speed } = state.progress.value;
-  const { what, share } = waitingFor(state.progress.value);
+  const { done, total, cached, compiled, shaders, speed } = models.progress.value;
+  const { what, share } = waitingFor(models.progress.value);
   return (
     <section class="loading" aria-label="Loading">
       <h2>
         {what}
-        {state.recorded.value && <small> · the text below is a recording</small>}
+        {generation.recorded.value && <small> · the text below is a recording</small>}
       </h2>
       <progress value={share} max={1} aria-label={what} />
       <p>
@@ -247,7 +231,7 @@ function Failed() {
   return (
     <section class="panel failed" role="alert">
       <h2>The model could not be opened</h2>
-      <p>{state.failure.value}</p>
+      <p>{models.failure.value}</p>
       <button class="primary" onClick={() => location.reload()}>
         Try again
       </button>

@@ -1,5 +1,6 @@
 // A page as a member of a federation: connects to the gateway and trains rounds. See docs/reference/protocols.md.
 
+import { signal, type ReadonlySignal } from "@preact/signals-core";
 import { pause, sleep } from "../runtime/gl/wait";
 import { must, PageError } from "../runtime/gl/errors";
 import type { Offer } from "../runtime/engine/manifest";
@@ -104,6 +105,11 @@ export function readLink(link: string): Invitation {
   return { base: new URL(url.pathname.replace(/train\/?(index\.html)?$/, ""), url).href, token };
 }
 
+type Shown = "status" | "problem" | "doing" | "terms" | "member" | "name" | "round" | "step" | "deadline" | "tokensPerS" | "trained" | "lastAnswer";
+
+/** The state of a membership, for those who show it. */
+export type FederationState = Readonly<Pick<Federation, Shown | "rounds" | "others" | "paused">>;
+
 /** The page's membership in a session. */
 export class Federation {
   status: FederationStatus = "opening";
@@ -123,7 +129,7 @@ export class Federation {
   others: Other[] = [];
   /** True while the host starts and ends no rounds. */
   paused = false;
-  onChange: () => void = () => {};
+  private readonly snapshot = signal<FederationState | null>(null);
   /** Resolves when the session is over or the page has left. Rejects if the page cannot take part. */
   readonly done: Promise<void>;
   private end!: () => void;
@@ -156,6 +162,7 @@ export class Federation {
       this.giveUp = reject;
     });
     this.done.catch(() => {}); // callers that await it receive the error
+    this.changed();
     void this.run();
   }
 
@@ -192,10 +199,23 @@ export class Federation {
     }
   }
 
+  /** The state after the latest change; null: nothing has happened yet. */
+  get state(): ReadonlySignal<FederationState | null> {
+    return this.snapshot;
+  }
+
+  private changed(): void {
+    const { status, problem, doing, terms, member, name, round, step, deadline, tokensPerS, trained, lastAnswer, rounds, others, paused } = this;
+    this.snapshot.value = {
+      ...{ status, problem, doing, terms, member, name, round, step, deadline },
+      ...{ tokensPerS, trained, lastAnswer, rounds, others, paused },
+    };
+  }
+
   private say(status: FederationStatus, doing: string): void {
     this.status = status;
     this.doing = doing;
-    this.onChange();
+    this.changed();
   }
 
   private async get(path: string): Promise<Response> {
@@ -210,7 +230,7 @@ export class Federation {
   private async open(): Promise<void> {
     this.terms = (await (await this.get("v1/session")).json()) as Terms;
     const { terms } = this;
-    this.onChange();
+    this.changed();
     const files = (await (await this.get("v1/session/tokenizer")).json()) as Record<string, string>;
     const encoder = new TextEncoder();
     const bpe = readTokenizer(Object.fromEntries(Object.entries(files).map(([name, text]) => [name, encoder.encode(text)])));
@@ -370,7 +390,7 @@ export class Federation {
       case "state":
         this.others = said["members"] as Other[];
         this.paused = said["paused"] === true;
-        this.onChange();
+        this.changed();
         break;
       case "pong":
         this.roundTrip = performance.now() - this.pinged;
@@ -425,7 +445,7 @@ export class Federation {
       this.options.onRound?.(merged);
     }
     this.rounds = [...all.values()].sort((a, b) => a.round - b.round);
-    this.onChange();
+    this.changed();
   }
 
   // -- training ---------------------------------------------------------------------------------------------------
@@ -457,7 +477,7 @@ export class Federation {
           told = performance.now();
           const loss = results && Number.isFinite(sum) ? sum / results : null;
           this.send({ type: "progress", step: i + 1, loss, tokens_per_s: this.tokensPerS });
-          this.onChange();
+          this.changed();
         }
         await pause(); // messages are received between two steps
         if (overtaken()) return void (await this.device.drain());

@@ -1,5 +1,6 @@
 // Runs a training: schedules evaluations, samples and checkpoints; pauses, resumes and recovers from a lost context.
 
+import { signal, type ReadonlySignal } from "@preact/signals-core";
 import { ContextLost, type Device } from "../runtime/gl/device";
 import { pause, Queue } from "../runtime/gl/wait";
 import { digest } from "../runtime/engine/loader";
@@ -75,6 +76,11 @@ export interface Checkpoint {
 
 export type Status = "paused" | "running" | "done" | "failed";
 
+/** The state of a session, for those who show it. */
+export type SessionState = Readonly<
+  Pick<Session, "plan" | "status" | "problem" | "step" | "points" | "samples" | "scores" | "baselines" | "checkpoint" | "tokensPerS" | "doing">
+>;
+
 export class Session {
   status: Status = "paused";
   problem = "";
@@ -91,8 +97,7 @@ export class Session {
   checkpoint: Checkpoint | null = null;
   /** The activity other than steps, for the page; "" for none. */
   doing = "";
-  /** Called after each change: a step, a sample, another status. */
-  readonly listeners = new Set<() => void>();
+  private readonly snapshot = signal<SessionState | null>(null);
   onStep: (point: Point) => void = () => {};
   /** Called when it has stopped for any reason. */
   onEnd: () => void = () => {};
@@ -146,10 +151,16 @@ export class Session {
       this.trainer.close();
       throw error;
     }
+    this.changed();
   }
 
   get step(): number {
     return this.trainer.steps;
+  }
+
+  /** The state after the latest change (a step, a sample, another status); null until it is open. */
+  get state(): ReadonlySignal<SessionState | null> {
+    return this.snapshot;
   }
 
   /** The current parameters, for another player of the model. */
@@ -238,7 +249,8 @@ export class Session {
   }
 
   private changed(): void {
-    this.listeners.forEach((listen) => listen());
+    const { plan, status, problem, step, points, samples, scores, baselines, checkpoint, tokensPerS, doing } = this;
+    this.snapshot.value = { plan, status, problem, step, points, samples, scores, baselines, checkpoint, tokensPerS, doing };
   }
 
   private set(status: Status): void {

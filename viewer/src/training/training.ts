@@ -1,5 +1,6 @@
 // Training in the page: the sizes it offers, the current session, and its saved state.
 
+import { signal } from "@preact/signals-core";
 import { check } from "../runtime/gl/player";
 import { pause, Queue } from "../runtime/gl/wait";
 import { parseProgram, parseTraining, type Manifest, type Offer, type Recording, type Schedule, type TrainingIndex } from "../runtime/engine/manifest";
@@ -84,13 +85,7 @@ const MAX_KEPT_POINTS = 1000; // approximate maximum points that are saved
 
 export class Training {
   private listed: TrainingIndex | null = null;
-  session: Session | null = null;
-  /** The previous training, if it took some steps. */
-  earlier: Earlier | null = null;
-  /** Why the browser does not save checkpoints beyond this visit; "" if it does. */
-  unkept = "";
-  /** Called when the session is replaced or ended. */
-  readonly listeners = new Set<() => void>();
+  private readonly signals = { session: signal<Session | null>(null), earlier: signal<Earlier | null>(null), unkept: signal("") };
 
   private readonly queue = new Queue(); // changes of the session
 
@@ -100,6 +95,21 @@ export class Training {
     /** Resolves when the page has measured its device or has stopped trying. */
     private readonly measured: () => Promise<void>,
   ) {}
+
+  /** The current session; null: none. Reading it subscribes to its replacement, as do the following properties. */
+  get session(): Session | null {
+    return this.signals.session.value;
+  }
+
+  /** The previous training, if it took some steps. */
+  get earlier(): Earlier | null {
+    return this.signals.earlier.value;
+  }
+
+  /** Why the browser does not save checkpoints beyond this visit; "" if it does. */
+  get unkept(): string {
+    return this.signals.unkept.value;
+  }
 
   /** True if it uses the device. */
   get busy(): boolean {
@@ -173,7 +183,7 @@ export class Training {
 
   private async restored(): Promise<Session | null> {
     await this.ready();
-    this.earlier ??= (await this.store.kept<Earlier>(EARLIER).catch(() => undefined)) ?? null;
+    this.signals.earlier.value ??= (await this.store.kept<Earlier>(EARLIER).catch(() => undefined)) ?? null;
     const offered = (run: Run) => this.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer);
     const kept = await this.store.takeRun<{ run: Run; checkpoint: Checkpoint }>(offered).catch(() => null);
     return kept && this.open(kept.run, kept.checkpoint);
@@ -292,8 +302,7 @@ export class Training {
     }
     this.leaveCurves();
     await before?.close();
-    this.session = session;
-    this.listeners.forEach((listen) => listen());
+    this.signals.session.value = session;
     return session;
   }
 
@@ -399,9 +408,9 @@ export class Training {
   private async keep(run: Run, checkpoint: Checkpoint): Promise<void> {
     try {
       await this.store.keepRun(run.id, run, checkpoint);
-      this.unkept = "";
+      this.signals.unkept.value = "";
     } catch (error) {
-      this.unkept = error instanceof Error ? error.message : String(error); // training continues unsaved
+      this.signals.unkept.value = error instanceof Error ? error.message : String(error); // training continues unsaved
     }
   }
 
@@ -410,9 +419,8 @@ export class Training {
     return this.queue.run(async () => {
       this.leaveCurves();
       await this.session?.close();
-      this.session = null;
+      this.signals.session.value = null;
       await this.store.forgetRuns().catch(() => {}); // nothing was kept
-      this.listeners.forEach((listen) => listen());
     });
   }
 
@@ -423,17 +431,18 @@ export class Training {
     const every = Math.ceil(points.length / MAX_KEPT_POINTS);
     const kept = points.filter((p, i) => i % every === 0 || p.validation !== undefined);
     const { offer, origin, rates } = plan;
-    this.earlier = {
+    const earlier = {
       name: `${origin?.source ?? "own text"}, ${offer.name}, learning rate ${rates.lr}`,
       tokenizer: offer.tokenizer,
       points: kept.map(({ step, loss, validation }) => ({ step, loss, ...(validation === undefined ? {} : { validation }) })),
     };
-    this.store.keep(EARLIER, this.earlier).catch(() => {}); // it remains available during this visit
+    this.signals.earlier.value = earlier;
+    this.store.keep(EARLIER, earlier).catch(() => {}); // it remains available during this visit
   }
 
   /** Deletes the curves of the previous training. */
   async forgetEarlier(): Promise<void> {
-    this.earlier = null;
+    this.signals.earlier.value = null;
     await this.store.forget(EARLIER).catch(() => {}); // a browser that stores nothing has none to delete
   }
 

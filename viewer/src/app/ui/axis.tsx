@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import type { Model } from "../../runtime/engine/model";
-import * as state from "../stores/state";
+import { generation } from "../stores/generation";
 
 const EACH = 13; // minimum pixels per label
 
@@ -16,7 +16,7 @@ export interface Axes {
 export function axesOf(model: Model, name: string, { rows, cols }: { rows: number; cols: number }, start: number): Axes {
   const { config } = model.manifest;
   const about = model.names.activations.get(name);
-  const token = (t: number) => state.read.value[t]?.label ?? "";
+  const token = (t: number) => generation.read.value[t]?.label ?? "";
   const heads = about?.heads ?? 1;
   if (about?.kind === "scores" || about?.kind === "pattern") {
     const head = (row: number) => `head ${row % heads}`;
@@ -24,13 +24,13 @@ export function axesOf(model: Model, name: string, { rows, cols }: { rows: numbe
     return { rowName: (row) => (one ? head(row) : `${token(start + Math.floor(row / heads))}, ${head(row)}`), colName: token };
   }
   const outside = model.names.block(name) < 0; // within a block, a width may equal the vocabulary's size by chance
-  const words = outside && cols === config.vocab_size ? { colName: state.label } : {};
+  const words = outside && cols === config.vocab_size ? { colName: (id: number) => generation.label(id) } : {};
   if (about) {
     if (cols !== heads * about.width) return {}; // partial sums
     const rowName = (row: number) => token(about.kind === "cache" ? row : start + row);
     return heads > 1 ? { rowName, colName: (col) => `head ${Math.floor((col * heads) / cols)}` } : { rowName, ...words };
   }
-  return outside && rows === config.vocab_size ? { rowName: state.label, ...words } : words;
+  return outside && rows === config.vocab_size ? { rowName: (id: number) => generation.label(id), ...words } : words;
 }
 
 interface Props {

@@ -4,7 +4,10 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { parseIntervention, scales, written } from "../../runtime/engine/interventions";
 import { interventionName } from "./names";
-import * as state from "../stores/state";
+import { generation, type Tok } from "../stores/generation";
+import { interventions } from "../stores/interventions";
+import { engine } from "../stores/model";
+import { route } from "../stores/route";
 import { percent } from "./tools";
 
 const SHOWN = 6; // alternatives listed for each text
@@ -12,18 +15,18 @@ const MAX_SHIFT = 3; // change in nats at which a token has its deepest colour
 const SOME = 8; // tokens of each text that the bar quotes
 const SOON = 300; // ms before the effect of a change is computed, so that the view draws first
 
-const named = (change: string) => interventionName(state.engine().model.names, change);
+const named = (change: string) => interventionName(engine().model.names, change);
 
 export function AblateButton({ part }: { part: string }) {
-  const made = state.interventions.value.find((each) => scales(each) && parseIntervention(each).part === part);
+  const made = interventions.parts.value.find((each) => scales(each) && parseIntervention(each).part === part);
   const is = made !== undefined;
   return (
     <button
       class="ablate"
       aria-pressed={is}
-      disabled={Boolean(state.intervening.value) && !is}
+      disabled={Boolean(interventions.status.value) && !is}
       title={is ? "Switch it on again" : "Ablate: switch this part off and generate the text again, to see what changes"}
-      onClick={() => void state.toggleIntervention(made ?? part)}
+      onClick={() => void interventions.toggle(made ?? part)}
     >
       ✂ {is ? "Restore" : "Ablate"} {named(part)}
     </button>
@@ -32,7 +35,7 @@ export function AblateButton({ part }: { part: string }) {
 
 /** Returns all active changes except those of this kind to this part, which a new one replaces. */
 const others = (part: string, kind: "pattern" | "patch" | "steering") =>
-  state.interventions.value.filter((each) => {
+  interventions.parts.value.filter((each) => {
     const change = parseIntervention(each);
     return change.part !== part || !change[kind];
   });
@@ -41,18 +44,18 @@ const PATTERN_NAMES: Record<string, string> = { uniform: "all earlier tokens equ
 
 /** Selects what a head, or all heads of a layer, attend to: unchanged, or a fixed pattern. */
 export function LooksAt({ part }: { part: string }) {
-  const { patterns = [] } = state.engine().model.manifest;
-  const made = state.interventions.value.map(parseIntervention).find((change) => change.part === part && change.pattern);
+  const { patterns = [] } = engine().model.manifest;
+  const made = interventions.parts.value.map(parseIntervention).find((change) => change.part === part && change.pattern);
   if (!patterns.length) return null;
   return (
     <label class="inline" title="Replaces the attention pattern and generates the text again, to see what changes">
       Attends to
       <select
         value={made?.pattern ?? ""}
-        disabled={Boolean(state.intervening.value)}
+        disabled={Boolean(interventions.status.value)}
         onChange={(e) => {
           const pattern = e.currentTarget.value;
-          void state.setInterventions([...others(part, "pattern"), ...(pattern ? [written({ part, pattern })] : [])]);
+          void interventions.set([...others(part, "pattern"), ...(pattern ? [written({ part, pattern })] : [])]);
         }}
       >
         <option value="">(unchanged)</option>
@@ -70,11 +73,11 @@ export function LooksAt({ part }: { part: string }) {
 export function AblateButtons({ block, token }: { block: number; token: number }) {
   return (
     <div class="buttons ablate-buttons">
-      {state.engine().model.names.partsOf(block).map((part) => (
+      {engine().model.names.partsOf(block).map((part) => (
         <AblateButton key={part} part={part} />
       ))}
-      {state.engine().model.tokenizer && <Patch block={block} token={token} />}
-      {state.engine().model.tokenizer && <Steer block={block} />}
+      {engine().model.tokenizer && <Patch block={block} token={token} />}
+      {engine().model.tokenizer && <Steer block={block} />}
     </div>
   );
 }
@@ -90,10 +93,10 @@ function Strength({ of }: { of: string }) {
       aria-label={`Strength of ${named(of)}`}
       title="Multiplies what this part adds to the stream; 0 switches it off"
       value={change.factor}
-      disabled={Boolean(state.intervening.value)}
+      disabled={Boolean(interventions.status.value)}
       onChange={(e) => {
         const other = written({ ...change, factor: Number(e.currentTarget.value) });
-        void state.setInterventions(state.interventions.value.map((each) => (each === of ? other : each)));
+        void interventions.set(interventions.parts.value.map((each) => (each === of ? other : each)));
       }}
     >
       {known.map((factor) => (
@@ -109,10 +112,10 @@ function Strength({ of }: { of: string }) {
 function Patch({ block, token }: { block: number; token: number }) {
   const text = useSignal("");
   const of = useSignal(""); // part of the block, such as "attn"; "": the whole block
-  const { names } = state.engine().model;
+  const { names } = engine().model;
   const [whole, ...parts] = names.partsOf(block) as [string, ...string[]];
   const part = of.value ? `${whole}.${of.value}` : whole;
-  const patch = () => void state.setInterventions([...others(part, "patch"), written({ part, patch: { position: token, text: text.value } })]);
+  const patch = () => void interventions.set([...others(part, "patch"), written({ part, patch: { position: token, text: text.value } })]);
   return (
     <details class="changing patch">
       <summary>
@@ -137,7 +140,7 @@ function Patch({ block, token }: { block: number; token: number }) {
           ))}
         </select>
       </label>
-      <button disabled={!text.value || Boolean(state.intervening.value)} onClick={patch}>
+      <button disabled={!text.value || Boolean(interventions.status.value)} onClick={patch}>
         Patch
       </button>
     </details>
@@ -148,9 +151,9 @@ function Patch({ block, token }: { block: number; token: number }) {
 function Steer({ block }: { block: number }) {
   const towards = useSignal("");
   const away = useSignal("");
-  const part = state.engine().model.names.partsOf(block)[0]!;
+  const part = engine().model.names.partsOf(block)[0]!;
   const steer = () => {
-    void state.setInterventions([...others(part, "steering"), written({ part, factor: 2, steering: { towards: towards.value, away: away.value } })]);
+    void interventions.set([...others(part, "steering"), written({ part, factor: 2, steering: { towards: towards.value, away: away.value } })]);
   };
   const field = (title: string, of: typeof towards, hint: string) => (
     <label class="field">
@@ -164,7 +167,7 @@ function Steer({ block }: { block: number }) {
       <p class="dim">Adds a direction to the stream at every token: the difference between the stream at the end of two texts.</p>
       {field("Towards", towards, "I love")}
       {field("Away from", away, "I hate")}
-      <button disabled={!towards.value || Boolean(state.intervening.value)} onClick={steer}>
+      <button disabled={!towards.value || Boolean(interventions.status.value)} onClick={steer}>
         Steer
       </button>
     </details>
@@ -172,28 +175,28 @@ function Steer({ block }: { block: number }) {
 }
 
 /** True if both texts, before and after the change, are complete. */
-const bothWritten = () => !state.running.value && !state.intervening.value;
+const bothWritten = () => !generation.running.value && !interventions.status.value;
 
 /** Starts computing the effect of a change when both texts are complete. Used in the bar above all views, so it runs once. */
-function useWeighed(whole: readonly state.Tok[] | null): void {
+function useWeighed(whole: readonly Tok[] | null): void {
   const still = bothWritten();
   useEffect(() => {
-    if (!still || !whole || !state.applied.value || state.shifts.value) return;
-    const timer = setTimeout(() => void state.weighShifts(), SOON);
+    if (!still || !whole || !interventions.applied.value || interventions.shifts.value) return;
+    const timer = setTimeout(() => void interventions.weighShifts(), SOON);
     return () => clearTimeout(timer);
-  }, [still, whole, state.applied.value, state.view.value]);
+  }, [still, whole, interventions.applied.value, route.view.value]);
 }
 
 /** Quotes the first difference between the texts before and after the change, on the views that do not show the texts. */
 function Parting() {
-  const [whole, now] = [state.before.value, state.tokens.value];
+  const [whole, now] = [interventions.before.value, generation.tokens.value];
   useWeighed(whole);
-  if (!whole || !state.applied.value || state.view.value === "text") return null;
+  if (!whole || !interventions.applied.value || route.view.value === "text") return null;
   const apart = parting(whole, now);
   let word = apart; // first token of the word that contains the first difference
   const inside = (at: number) => [whole[at]!, now[at]!].some(({ text, given }) => !given && !/^\s/.test(text));
   while (word > 0 && inside(word)) word--;
-  const after = (list: readonly state.Tok[]) => list.slice(word, apart + SOME).map((tok) => tok.text).join("").replace(/\s+/g, " ").trim();
+  const after = (list: readonly Tok[]) => list.slice(word, apart + SOME).map((tok) => tok.text).join("").replace(/\s+/g, " ").trim();
   return (
     <>
       {apart >= 0 && (
@@ -201,33 +204,33 @@ function Parting() {
           the text was “{after(whole)} …” and is now “{after(now)} …”.
         </span>
       )}
-      {apart < 0 && !state.running.value && <span>the text is the same.</span>}
-      {state.shifts.value && <Verdict whole={whole} differs={false} />}
-      <button onClick={() => state.showAt("text", ".compared")}>Compare the texts</button>
+      {apart < 0 && !generation.running.value && <span>the text is the same.</span>}
+      {interventions.shifts.value && <Verdict whole={whole} differs={false} />}
+      <button onClick={() => route.showAt("text", ".compared")}>Compare the texts</button>
     </>
   );
 }
 
 /** Returns the position of the first generated token that differs in the changed model's text; -1: none. */
-const parting = (whole: readonly state.Tok[], now: readonly state.Tok[]) => whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
+const parting = (whole: readonly Tok[], now: readonly Tok[]) => whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
 
 /** A bar above every view that lists the active changes. */
 export function InterventionBar() {
-  const parts = state.interventions.value;
-  if (!parts.length && !state.intervening.value) return null;
+  const parts = interventions.parts.value;
+  if (!parts.length && !interventions.status.value) return null;
   return (
     <div class="intervention-bar" role="status">
-      <span>{state.intervening.value || "Changed model:"}</span>
+      <span>{interventions.status.value || "Changed model:"}</span>
       {parts.map((part) => (
         <span key={part} class="change">
-          <button class="quiet" title="Undo this change" onClick={() => void state.toggleIntervention(part)}>
+          <button class="quiet" title="Undo this change" onClick={() => void interventions.toggle(part)}>
             {scales(part) && parseIntervention(part).factor === 0 && "✂ "}{named(part)} <span aria-hidden="true">✕</span>
           </button>
           {!parseIntervention(part).patch && !parseIntervention(part).pattern && <Strength of={part} />}
         </span>
       ))}
       {parts.length > 1 && (
-        <button class="quiet" onClick={() => void state.setInterventions([])}>
+        <button class="quiet" onClick={() => void interventions.set([])}>
           Undo all
         </button>
       )}
@@ -238,10 +241,10 @@ export function InterventionBar() {
 
 /** The texts of the original and the changed model side by side, and the alternatives at their first difference. */
 export function Compared() {
-  const whole = state.before.value;
+  const whole = interventions.before.value;
   const still = bothWritten();
-  if (!whole || !state.applied.value) return null;
-  const now = state.tokens.value;
+  if (!whole || !interventions.applied.value) return null;
+  const now = generation.tokens.value;
   const apart = parting(whole, now);
   const at = apart >= 0 ? apart : whole.findIndex((tok, i) => !tok.given && now[i]?.top);
   const sides = [
@@ -250,7 +253,7 @@ export function Compared() {
   ];
   return (
     <section class="panel compared" aria-label="Before and after the change">
-      {state.shifts.value && (
+      {interventions.shifts.value && (
         <p class="words">
           <Verdict whole={whole} differs={apart >= 0} />
         </p>
@@ -275,7 +278,7 @@ export function Compared() {
           <span class="more" style={{ "--shift": 1 }}>
             more likely
           </span>{" "}
-          in the changed model, after the same words (deepest colour: {MAX_SHIFT} nats or more). {!state.shifts.value && "Computing…"}
+          in the changed model, after the same words (deepest colour: {MAX_SHIFT} nats or more). {!interventions.shifts.value && "Computing…"}
         </p>
       </div>
       <div>
@@ -301,7 +304,7 @@ export function Compared() {
                 {tok?.top?.slice(0, SHOWN).map((c) => (
                   <li key={c.id} class={c.id === tok.id ? "taken" : ""}>
                     <span class="bar" style={{ width: `${100 * c.p}%` }} />
-                    <code>{state.label(c.id)}</code> <span>{percent(c.p)}</span>
+                    <code>{generation.label(c.id)}</code> <span>{percent(c.p)}</span>
                   </li>
                 ))}
               </ol>
@@ -315,8 +318,8 @@ export function Compared() {
 }
 
 /** Returns the attributes of a token that the change made less or more likely. */
-function shiftOf(tok: state.Tok, i: number) {
-  const by = state.shifts.value?.[i] ?? NaN;
+function shiftOf(tok: Tok, i: number) {
+  const by = interventions.shifts.value?.[i] ?? NaN;
   if (tok.given || !Number.isFinite(by)) return { class: "" };
   const amount = Math.min(1, Math.abs(by) / MAX_SHIFT);
   return { class: by < 0 ? "less" : "more", style: { "--shift": amount.toFixed(2) }, title: `${tok.label}: ${signed(by)} nats, from ${percent(tok.p ?? 0)} to ${percent((tok.p ?? 0) * Math.exp(by))}` };
@@ -325,8 +328,8 @@ function shiftOf(tok: state.Tok, i: number) {
 const signed = (by: number) => (Math.abs(by) < 0.005 ? "0.00" : `${by > 0 ? "+" : "−"}${Math.abs(by).toFixed(2)}`);
 
 /** Returns the mean change of log-probability over the original text, in nats per token; null: not computed yet. */
-function meanShift(whole: readonly state.Tok[]): number | null {
-  const all = [...(state.shifts.value ?? [])].filter((by, i) => !whole[i]?.given && Number.isFinite(by));
+function meanShift(whole: readonly Tok[]): number | null {
+  const all = [...(interventions.shifts.value ?? [])].filter((by, i) => !whole[i]?.given && Number.isFinite(by));
   return all.length ? all.reduce((a, b) => a + b, 0) / all.length : null;
 }
 
@@ -334,7 +337,7 @@ const LITTLE = 0.05; // nats per token: too little for a reader to notice
 const MUCH = 0.5;
 
 /** Rates a change by its mean shift, because even a tiny change alters some random draw and with it the text. */
-function Verdict({ whole, differs }: { whole: readonly state.Tok[]; differs: boolean }) {
+function Verdict({ whole, differs }: { whole: readonly Tok[]; differs: boolean }) {
   const by = meanShift(whole);
   if (by === null) return null;
   const size = Math.abs(by);
@@ -351,7 +354,7 @@ function Verdict({ whole, differs }: { whole: readonly state.Tok[]; differs: boo
 }
 
 /** Describes how much the change moved the log-probability of the original model's token. */
-function changed(whole: state.Tok | undefined, now: state.Tok | undefined): string {
+function changed(whole: Tok | undefined, now: Tok | undefined): string {
   const p = now?.top?.find((c) => c.id === whole?.id)?.p;
   if (!whole?.p || !p) return "";
   const by = Math.log(p / whole.p);

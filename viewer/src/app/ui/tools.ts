@@ -6,7 +6,7 @@ import { Attention } from "../drawing/attention";
 import { Painter } from "../drawing/painter";
 import { formatsOf } from "../../runtime/engine/formats";
 import type { Model } from "../../runtime/engine/model";
-import { engine } from "../stores/state";
+import { engine } from "../stores/model";
 
 interface Tools {
   model: Model;

@@ -1,5 +1,6 @@
 // The interventions that are applied to a model, and the program that plays them.
 
+import { signal } from "@preact/signals-core";
 import { Player } from "../gl/player";
 import { must, PageError } from "../gl/errors";
 import { textureBytes } from "../gl/program";
@@ -8,12 +9,16 @@ import { parseProgram } from "./manifest";
 import type { Compiled, Model, Played } from "./model";
 
 export class ActiveInterventions {
-  /** The active interventions, as `parseIntervention` reads them. */
-  parts: readonly string[] = [];
+  private readonly applied = signal<readonly string[]>([]);
   /** The unfused program that supports interventions, created on first use. */
   program: Played | null = null;
 
   constructor(private readonly model: Model) {}
+
+  /** The active interventions, as `parseIntervention` reads them. Reading them subscribes to their changes. */
+  get parts(): readonly string[] {
+    return this.applied.value;
+  }
 
   /** True if any are active. */
   get active(): boolean {
@@ -28,8 +33,8 @@ export class ActiveInterventions {
     if (parts.length) this.program ??= await this.open(onCompiled);
     const now = must(parts.length ? this.program : model.whole, "the model");
     if (parts.length) writeInterventions(now.player, model.manifest, resolved);
-    this.parts = [...parts];
     model.play(now);
+    this.applied.value = [...parts];
   }
 
   private async open(onCompiled: Compiled): Promise<Played> {

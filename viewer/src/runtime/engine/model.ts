@@ -68,6 +68,8 @@ export interface Beside {
 }
 
 export class Model {
+  /** Differs from that of any other model. */
+  readonly id = String(Math.random());
   tokenizer: Vocabulary | null = null;
   options!: Options;
   recording!: Recording;

@@ -1,13 +1,14 @@
 // Which blocks of a model run in this page and which on a server.
 
+import { signal, type Signal } from "@preact/signals-core";
 import type { Model } from "./model";
 import type { Split } from "./split";
 
 export class Placement {
-  private chosen: number;
+  private readonly chosen: Signal<number>;
 
   constructor(private readonly model: Model) {
-    this.chosen = model.manifest.config.n_layer;
+    this.chosen = signal(model.manifest.config.n_layer);
   }
 
   /** True if `here` can be set, since both the page and a server have all blocks. */
@@ -26,17 +27,17 @@ export class Placement {
     return block >= this.model.manifest.config.n_layer;
   }
 
-  /** Number of blocks that run in this page: all, or those before the server's. */
+  /** Number of blocks that run in this page: all, or those before the server's. Reading it subscribes to its changes. */
   get here(): number {
-    return this.movable && this.model.interventions.active ? this.model.manifest.config.n_layer : this.chosen;
+    return this.movable && this.model.interventions.active ? this.model.manifest.config.n_layer : this.chosen.value;
   }
 
   /** Moves the split point. A text that is being generated continues with it. */
   set here(blocks: number) {
     const { split, cache, manifest } = this.model;
     const { n_layer } = manifest.config;
-    if (!this.movable || blocks === this.chosen) return;
-    this.chosen = blocks;
+    if (!this.movable || blocks === this.chosen.peek()) return;
+    this.chosen.value = blocks;
     cache.front = [];
     if (blocks < n_layer) split!.aim(`${blocks < n_layer - 1 ? `${blocks}-` : ""}${n_layer - 1},head`);
     else split!.leave();

@@ -39,7 +39,7 @@ export function drawSeed(seed: number): number {
 /** True if a setting is a number. JavaScript would compare a string with numbers too. */
 const isNumber = (value: unknown): value is number => typeof value === "number" && !Number.isNaN(value);
 
-/** How tokens are chosen, checked by `samplingOptions`. */
+/** The settings with which tokens are chosen, checked by `samplingOptions`. */
 export interface SamplingOptions {
   /** 0: always the most likely token. */
   readonly temperature: number;

@@ -48,7 +48,7 @@ export class SplitGenerator {
         for (const token of found.chosen) {
           taken++;
           yield token;
-          split.onCrossing(share);
+          split.report(share);
         }
       } catch (error) {
         if (run.signal?.aborted) return; // stopped while the server was offline
@@ -68,7 +68,7 @@ export class SplitGenerator {
 
   /** Reports a token that this page alone computed, with this many blocks, in this many milliseconds. */
   report(blocks: number, localMs: number): void {
-    this.model.split?.onCrossing({ blocks, rows: 1, sent: 0, received: 0, localMs, networkMs: 0, remoteMs: 0 });
+    this.model.split?.report({ blocks, rows: 1, sent: 0, received: 0, localMs, networkMs: 0, remoteMs: 0 });
   }
 
   /**
@@ -90,7 +90,7 @@ export class SplitGenerator {
         if (found.some(({ chosen }) => chosen.some(({ id }) => id >= vocab_size))) {
           throw new PageError("The server answered with a token that is not in the model's vocabulary.");
         }
-        for (const earlier of found.slice(0, -1)) split.onCrossing(earlier.crossing);
+        for (const earlier of found.slice(0, -1)) split.report(earlier.crossing);
         return must(found.at(-1), "an answer from the server");
       } catch (error) {
         if (!(error instanceof Forgotten) || signal?.aborted) throw error;
@@ -141,7 +141,7 @@ export class SplitGenerator {
       const draw = sampler.draw(logits, step);
       token = { id: draw.id, ...(top ? alternatives(logits, top, draw.id, draw) : {}) };
     }
-    this.split.onCrossing({ ...crossing, localMs: crossing.localMs + performance.now() - start });
+    this.split.report({ ...crossing, localMs: crossing.localMs + performance.now() - start });
     return token;
   }
 

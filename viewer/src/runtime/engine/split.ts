@@ -1,5 +1,6 @@
 // Runs a model's later blocks on a server: sends hidden states and receives tokens, over a WebSocket that reconnects.
 
+import { signal, type ReadonlySignal } from "@preact/signals-core";
 import { PageError } from "../gl/errors";
 import type { Values } from "./capture";
 import type { Candidate } from "./sampling";
@@ -104,11 +105,13 @@ export function highLatency(latest: readonly Pick<Crossing, "localMs" | "network
   return latest.length >= LATEST && wire > HIGH_LATENCY && wire > mean((c) => c.localMs + c.remoteMs);
 }
 
+export type SplitStatus = "connected" | "connecting" | "idle" | "refused";
+
 export class Split {
   /** Ids of the tokens whose rows the server holds. */
   held: number[] = [];
-  status: "connected" | "connecting" | "idle" | "refused" = "idle";
-  problem = "";
+  private readonly connection = signal<{ status: SplitStatus; problem: string }>({ status: "idle", problem: "" });
+  private readonly crossed = signal<Crossing | null>(null);
   /** True if the server refused the access token or requires one. */
   wantsToken = false;
   /** The access token, for a server that requires one. */
@@ -125,8 +128,6 @@ export class Split {
   private wait = 0; // ms before the next attempt to connect; 0 after an answer
   /** The part that the server runs. */
   part: string;
-  onStatus: () => void = () => {};
-  onCrossing: (crossing: Crossing) => void = () => {};
   private socket: WebSocket | null = null;
   private opening: Promise<void> | null = null;
   private session: string | null = null;
@@ -149,15 +150,32 @@ export class Split {
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(0));
   }
 
+  /** The state of the connection, and what is wrong with it. Reading them subscribes to their changes. */
+  get status(): SplitStatus {
+    return this.connection.value.status;
+  }
+
+  get problem(): string {
+    return this.connection.value.problem;
+  }
+
+  /** The cost of the latest token; null: none yet. */
+  get crossing(): ReadonlySignal<Crossing | null> {
+    return this.crossed;
+  }
+
+  /** Reports the cost of a token. */
+  report(crossing: Crossing): void {
+    this.crossed.value = { ...crossing }; // another object, so that an equal cost is a change too
+  }
+
   /** True if tokens are to be guessed. */
   get guesses(): boolean {
     return this.speculate ?? highLatency(this.latest);
   }
 
-  private say(status: Split["status"], problem = ""): void {
-    this.status = status;
-    this.problem = problem;
-    this.onStatus();
+  private say(status: SplitStatus, problem = ""): void {
+    this.connection.value = { status, problem };
   }
 
   /** Returns how many of these ids' rows the server holds. The last row does not count: the next token follows it. */

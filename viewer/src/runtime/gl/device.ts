@@ -1,5 +1,6 @@
 // Opens a WebGL2 context and finds its limits.
 
+import { signal, type ReadonlySignal } from "@preact/signals-core";
 import { PageError } from "./errors";
 import { sleep } from "./wait";
 
@@ -41,8 +42,7 @@ export class Device {
   /** Number of the current context. Objects of an earlier context are gone. */
   generation = 0;
   restored: Promise<void> = Promise.resolve();
-  /** Called with true when the context is lost, and with false when it is restored. */
-  onLost: (lost: boolean) => void = () => {};
+  private readonly loss = signal(false);
 
   constructor(private readonly host: Host | null = null) {
     const offscreen = typeof OffscreenCanvas === "undefined" ? null : new OffscreenCanvas(1, 1);
@@ -72,15 +72,20 @@ export class Device {
     canvas.addEventListener("webglcontextlost", (event) => {
       event.preventDefault();
       this.restored = new Promise((done) => (resolve = done));
-      this.onLost(true);
+      this.loss.value = true;
     });
     canvas.addEventListener("webglcontextrestored", () => {
       this.generation++;
       this.open();
       resolve();
-      this.onLost(false);
+      this.loss.value = false;
     });
     this.open();
+  }
+
+  /** True from the loss of the context until it is restored, as a signal for those who show it. */
+  get contextLost(): ReadonlySignal<boolean> {
+    return this.loss;
   }
 
   get lost(): boolean {

@@ -3,11 +3,11 @@
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { fromBase64 } from "../../../runtime/engine/base64";
 import { BLUE } from "../../drawing/palettes";
-import * as state from "../../stores/state";
+import { generation } from "../../stores/generation";
 
 export function RecordedAttention() {
   const canvas = useRef<HTMLCanvasElement>(null);
-  const { attention, layers, heads } = state.recorded.value!;
+  const { attention, layers, heads } = generation.recorded.value!;
   const n = attention.tokens;
   useLayoutEffect(() => {
     const flat = canvas.current?.getContext("2d");

@@ -6,8 +6,12 @@ import { MEAN, type Kind } from "../../drawing/attention";
 import type { Grid } from "../../drawing/painter";
 import { legendPlace, TICKS } from "../../drawing/scale";
 import { AblateButton, LooksAt } from "../../ui/interventions";
-import * as state from "../../stores/state";
+import { RecordedAttention } from "./recorded";
+import * as selection from "./store";
+import { generation, type Tok } from "../../stores/generation";
+import { engine } from "../../stores/model";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "../../ui/tools";
+import type { View } from "../../stores/route";
 
 const ARCS = 10; // the number of largest weights that get an arc
 const NAMED = 3; // the number of largest weights that are listed in the heading
@@ -27,7 +31,7 @@ const EXPLAINED: Record<Kind, string> = {
 
 /** Attention values of token `t` for tokens 0 to `t`, in the enlarged head. */
 interface Row {
-  tokens: readonly state.Tok[];
+  tokens: readonly Tok[];
   /** Position in the text of the first of these tokens. */
   from: number;
   t: number;
@@ -38,23 +42,23 @@ interface Row {
 const missing = signal("");
 
 /** Returns the kind to show for a layer: for remote layers, masked scores replace raw ones, which the server does not send. */
-const kindOf = (layer: number): Kind => (state.place.kind.value === "raw" && state.engine().model.placement.isRemote(layer) ? "scores" : state.place.kind.value);
+const kindOf = (layer: number): Kind => (selection.kind.value === "raw" && engine().model.placement.isRemote(layer) ? "scores" : selection.kind.value);
 
 /** Fetches a remote layer's attention; does nothing for a local layer. */
 async function ready({ attention, model }: Awaited<ReturnType<typeof drawing>>, layer: number, kind: Kind, ids: readonly number[]): Promise<void> {
   if (model.placement.isRemote(layer)) await attention.fetch(ids, kind, layer);
 }
 
-export function AttentionView() {
-  const { model } = state.engine();
+function AttentionView() {
+  const { model } = engine();
   const { n_head } = model.manifest.config;
-  const { layer, head, kind, sought, beside } = state.place;
-  const total = state.read.value.length;
+  const { layer, head, kind, sought, beside } = selection;
+  const total = generation.read.value.length;
   const row = useSignal<Row | null>(null);
   const looked = useSignal<number | null>(null); // the token shown while none is pointed at; null: the last
   const pointed = useSignal<number | null>(null); // the token under the pointer, in the text
-  const name = state.headName(layer.value, head.value);
-  const busy = state.running.value;
+  const name = selection.headName(layer.value, head.value);
+  const busy = generation.running.value;
   const scores = kind.value !== "pattern";
   // Memoized: neither is rendered again for each new token.
   const arcs = useMemo(() => <Arcs row={row.value} scores={scores} pointed={pointed} />, [row.value, scores]);
@@ -67,11 +71,11 @@ export function AttentionView() {
       const wanted = () => sought.value;
       if (!wanted() || busy || total < MIN_TOKENS) return;
       const { attention } = await drawing(model);
-      model.cache.fill(state.readIds.value);
+      model.cache.fill(generation.readIds.value);
       const [layer, head, t] = await attention.sharpest(total);
       if (!wanted()) return; // a head was chosen during the search
       looked.value = t;
-      state.chooseHead(layer, head);
+      selection.chooseHead(layer, head);
     },
     [busy, total >= MIN_TOKENS],
   );
@@ -99,8 +103,8 @@ export function AttentionView() {
             Layer {layer.value}, {head.value === MEAN ? "the mean of its heads" : `head ${head.value}`}
           </h2>
           <div class="buttons">
-            <Choice label="Layer" of={layer.value} count={model.placement.blocks} set={(v) => state.chooseHead(v, head.value)} />
-            <Choice label="Head" of={head.value} count={n_head} mean set={(v) => state.chooseHead(layer.value, v)} />
+            <Choice label="Layer" of={layer.value} count={model.placement.blocks} set={(v) => selection.chooseHead(v, head.value)} />
+            <Choice label="Head" of={head.value} count={n_head} mean set={(v) => selection.chooseHead(layer.value, v)} />
             <label class="inline">
               Show
               <select value={kind.value} onChange={(e) => (kind.value = e.currentTarget.value as Kind)}>
@@ -140,29 +144,29 @@ export function AttentionView() {
 
 /** A pinned head; a click enlarges it. */
 function Beside({ name, total }: { name: string; total: number }) {
-  const { kind, beside } = state.place;
-  const [layer, head] = state.headNamed(name);
+  const { kind, beside } = selection;
+  const [layer, head] = selection.headNamed(name);
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
-  const busy = state.running.value;
+  const busy = generation.running.value;
   useDevice(
     async (model) => {
       if (!total || busy) return;
       const shownKind = kindOf(layer);
       const tools = await drawing(model);
-      const ids = state.readIds.value;
+      const ids = generation.readIds.value;
       await ready(tools, layer, shownKind, ids);
       const target = shown();
       if (!target) return;
       model.cache.fill(ids);
       tools.attention.drawHead(target, layer, head, total, shownKind);
     },
-    [name, kind.value, busy, busy ? "" : state.ids.value.join()],
+    [name, kind.value, busy, busy ? "" : generation.ids.value.join()],
   );
   const said = head === MEAN ? `layer ${layer}, mean` : `layer ${layer}, head ${head}`;
   return (
     <figure>
-      <button class="picture" aria-label={`Enlarge ${said}`} onClick={() => state.chooseHead(layer, head)}>
+      <button class="picture" aria-label={`Enlarge ${said}`} onClick={() => selection.chooseHead(layer, head)}>
         <canvas ref={canvas} />
       </button>
       <figcaption>
@@ -208,16 +212,16 @@ function GridCanvas({ total }: { total: number }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const grid = useSignal<Grid | null>(null);
-  const { blocks: n_layer } = state.engine().model.placement;
-  const { n_head } = state.engine().model.manifest.config;
-  const { layer, head, kind } = state.place;
-  const busy = state.running.value;
+  const { blocks: n_layer } = engine().model.placement;
+  const { n_head } = engine().model.manifest.config;
+  const { layer, head, kind } = selection;
+  const busy = generation.running.value;
   useDevice(
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing(model);
       if (!shown()) return; // the view is gone
-      const ids = state.readIds.value;
+      const ids = generation.readIds.value;
       model.cache.fill(ids);
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
@@ -228,7 +232,7 @@ function GridCanvas({ total }: { total: number }) {
         missing.value = `The server's layers are not shown. ${error instanceof Error ? error.message : String(error)}`;
       }
     },
-    [busy, kind.value, total && !busy ? state.ids.value.join() : 0],
+    [busy, kind.value, total && !busy ? generation.ids.value.join() : 0],
   );
   useEffect(() => {
     let due = false;
@@ -239,26 +243,25 @@ function GridCanvas({ total }: { total: number }) {
       due = true;
       requestAnimationFrame(() => {
         due = false;
-        const now = drawingNow(state.engine().model);
-        if (now && canvas.current && state.running.value && latest > 0)
+        const now = drawingNow(engine().model);
+        if (now && canvas.current && generation.running.value && latest > 0)
           grid.value = now.attention.drawGrid(canvas.current, latest, kind.value, true);
       });
     };
-    state.listeners.add(listen);
-    return () => {
-      state.listeners.delete(listen);
-    };
+    return generation.upcoming.subscribe((update) => {
+      if (update) listen(update.read);
+    });
   }, []);
   const choose = (e: MouseEvent) => {
     const [x, y] = fraction(e);
-    state.chooseHead(Math.floor(y * n_layer), Math.floor(x * n_head));
+    selection.chooseHead(Math.floor(y * n_layer), Math.floor(x * n_head));
   };
   const walk = (e: KeyboardEvent) => {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[e.key];
     if (!step) return;
     e.preventDefault();
     const within = (value: number, count: number) => Math.min(count - 1, Math.max(0, value));
-    state.chooseHead(within(layer.value + step[0]!, n_layer), within(head.value + step[1]!, n_head));
+    selection.chooseHead(within(layer.value + step[0]!, n_layer), within(head.value + step[1]!, n_head));
   };
   return (
     <div class="grid" style={{ "--layers": n_layer, "--heads": n_head }}>
@@ -297,21 +300,21 @@ function GridCanvas({ total }: { total: number }) {
 
 /** The enlarged head with token labels on both sides; during generation it keeps showing the previous text. */
 function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: number | null; pointed: number | null }) {
-  const { layer, head, kind } = state.place;
+  const { layer, head, kind } = selection;
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const scroll = useRef<HTMLDivElement>(null);
   const zoom = useSignal(0); // pixels per cell; 0: fit to the width
   const room = useSignal(480);
-  const kept = useRef({ tokens: state.read.value, from: state.readFrom.value });
+  const kept = useRef({ tokens: generation.read.value, from: generation.readFrom.value });
   const above = useSignal<{ s: number; values: Float32Array } | null>(null);
   const over = useSignal<[number, number] | null>(null); // (query, key) under the pointer
-  const busy = state.running.value;
-  if (!busy || !kept.current.tokens.length) kept.current = { tokens: state.read.value, from: state.readFrom.value };
+  const busy = generation.running.value;
+  if (!busy || !kept.current.tokens.length) kept.current = { tokens: generation.read.value, from: generation.readFrom.value };
   const { tokens, from } = kept.current;
   const total = tokens.length;
   const last = total - 1;
-  const chosen = state.chosen.value === null ? (looked ?? last) : state.chosen.value - from;
+  const chosen = generation.chosen.value === null ? (looked ?? last) : generation.chosen.value - from;
   const t = Math.min(over.value?.[0] ?? pointed ?? (chosen < 0 ? last : chosen), last);
   const shownKind = kindOf(layer.value);
   const r = row.value;
@@ -383,7 +386,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
         <div class="table" style={{ "--cell": `${cell}px`, "--total": total }}>
           <Labels list={tokens} side="columns" at={k} shown={cell >= MIN_LABELLED_CELL} />
           <Labels list={tokens} side="lines" at={t} shown={cell >= MIN_LABELLED_CELL} />
-          <div class={`square ${shownKind}`} onMouseMove={point} onMouseLeave={() => (over.value = null)} onClick={() => (state.chosen.value = from + t)}>
+          <div class={`square ${shownKind}`} onMouseMove={point} onMouseLeave={() => (over.value = null)} onClick={() => (generation.chosen.value = from + t)}>
             <canvas ref={canvas} role="img" aria-label={`Attention of layer ${layer.value}, ${head.value === MEAN ? "mean of its heads" : `head ${head.value}`}`} />
             {over.value && (
               <>
@@ -398,7 +401,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   );
 }
 
-function Labels({ list, side, at, shown }: { list: readonly state.Tok[]; side: string; at: number; shown: boolean }) {
+function Labels({ list, side, at, shown }: { list: readonly Tok[]; side: string; at: number; shown: boolean }) {
   return (
     <div class={side} aria-hidden="true">
       {shown ? (
@@ -491,7 +494,7 @@ function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; poin
             </small>
           </>
         ) : (
-          state.running.value ? "What a token attends to (shown when the text is complete)" : "What a token attends to"
+          generation.running.value ? "What a token attends to (shown when the text is complete)" : "What a token attends to"
         )}
       </h2>
       <p class="dim">
@@ -506,7 +509,7 @@ function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; poin
             style={{ "--weight": i <= t ? ((weights[i] ?? 0) / most).toFixed(3) : "0" }}
             title={i <= t ? `${tok.label} ${percent(weights[i] ?? 0)}` : tok.label}
             onMouseEnter={() => (pointed.value = i)}
-            onClick={() => (state.chosen.value = (row?.from ?? 0) + i)}
+            onClick={() => (generation.chosen.value = (row?.from ?? 0) + i)}
           >
             {tok.label}
           </button>
@@ -520,3 +523,18 @@ function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; poin
     </>
   );
 }
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    attention: true;
+  }
+}
+
+export const view: View<"attention"> = {
+  name: "attention",
+  title: "Attention",
+  params: selection.params,
+  component: AttentionView,
+  recorded: RecordedAttention,
+  fit: selection.fit,
+};

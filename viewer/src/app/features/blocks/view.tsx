@@ -5,8 +5,12 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { lens, type Block } from "../../../runtime/engine/lens";
 import { AblateButtons } from "../../ui/interventions";
 import { cell, walkCells } from "../../ui/roving";
-import * as state from "../../stores/state";
+import { showTexture } from "../textures/store";
+import { generation, type Tok } from "../../stores/generation";
+import { interventions } from "../../stores/interventions";
+import { engine } from "../../stores/model";
 import { percent, short, useDevice } from "../../ui/tools";
+import type { View } from "../../stores/route";
 
 const MIN_COLUMNS = 10; // minimum number of columns (tokens)
 const COLUMN = 78; // pixels per column
@@ -21,11 +25,11 @@ let knownOf = ""; // the model and the version of its parameters that they belon
 /** Returns the integers from `first` up to, but not including, `end`. */
 const range = (first: number, end: number) => Array.from({ length: Math.max(0, end - first) }, (_, i) => first + i);
 
-export function BlocksView() {
-  const busy = state.running.value;
-  const kept = useRef<state.Tok[]>([]);
+function BlocksView() {
+  const busy = generation.running.value;
+  const kept = useRef<Tok[]>([]);
   const box = useRef<HTMLDivElement>(null);
-  if (!busy || !kept.current.length) kept.current = state.read.value;
+  if (!busy || !kept.current.length) kept.current = generation.read.value;
   const tokens = kept.current;
   const total = tokens.length;
   const end = useSignal<number | null>(null); // one past the last column; null: the end of the text, also as it grows
@@ -36,13 +40,13 @@ export function BlocksView() {
   const problem = useSignal("");
   const last = Math.min(Math.max(end.value ?? total, 1), total);
   const first = Math.max(0, last - shown.value);
-  const key = (t: number) => `${state.model.value} ${state.applied.value}` + tokens.slice(0, t + 1).map((tok) => tok.id).join();
+  const key = (t: number) => `${engine().model.id} ${interventions.applied.value}` + tokens.slice(0, t + 1).map((tok) => tok.id).join();
   const columns = tokens.slice(first, last).map((tok, i) => ({ tok, t: first + i, blocks: known.get(key(first + i)) }));
   useDevice(
     async (model) => {
       if (busy) return;
       const ids = tokens.map((tok) => tok.id);
-      const of = `${state.model.value} ${model.version}`;
+      const of = `${model.id} ${model.version}`;
       if (of !== knownOf) known.clear(); // training has changed the parameters
       knownOf = of;
       const chosenFirst = chosen.value?.[0] ?? last - 1;
@@ -51,14 +55,14 @@ export function BlocksView() {
         if (known.size >= KEPT) known.clear();
         known.set(key(t), await lens(model, ids, t));
         done.value++;
-        if (state.running.value) return;
+        if (generation.running.value) return;
       }
     },
     [busy, first, last, total ? key(total - 1) : ""],
     (why) => (problem.value = why),
   );
   const missing = busy ? 0 : columns.filter((c) => !c.blocks).length;
-  const blockOf = (name: string) => state.engine().model.names.block(name);
+  const blockOf = (name: string) => engine().model.names.block(name);
   const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
   const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
   useLayoutEffect(() => {
@@ -136,7 +140,7 @@ export function BlocksView() {
                     const block = blocks?.[b];
                     const best = block?.top[0];
                     const amount = !block ? 0 : show.value === "token" ? (best?.p ?? 0) : block[show.value] / peak;
-                    const text = !block ? "" : show.value === "token" ? state.label(best!.id) : short(block[show.value]);
+                    const text = !block ? "" : show.value === "token" ? generation.label(best!.id) : short(block[show.value]);
                     const right = show.value === "token" && best && best.id === tokens[t + 1]?.id;
                     return (
                       <td key={t}>
@@ -144,7 +148,7 @@ export function BlocksView() {
                           {...cell(t, b, t === ct && b === cb)}
                           class={`${right ? "right" : ""} ${t === ct && b === cb ? "on" : ""}`}
                           style={{ "--amount": amount.toFixed(3) }}
-                          title={best ? `${state.label(best.id)} ${percent(best.p)}` : ""}
+                          title={best ? `${generation.label(best.id)} ${percent(best.p)}` : ""}
                           onClick={() => (chosen.value = [t, b])}
                           onMouseEnter={() => (chosen.value = [t, b])}
                           onFocus={() => (chosen.value = [t, b])}
@@ -182,16 +186,16 @@ export function BlocksView() {
               {detail.top.map((c) => (
                 <li key={c.id}>
                   <span class="bar" style={{ width: `${100 * c.p}%` }} />
-                  <code>{state.label(c.id)}</code>
+                  <code>{generation.label(c.id)}</code>
                   <span class="percent">{percent(c.p)}</span>
                 </li>
               ))}
             </ol>
-            {blockOf(detail.name) >= 0 && !state.engine().model.placement.isRemote(blockOf(detail.name)) && <AblateButtons block={blockOf(detail.name)} token={ct} />}
+            {blockOf(detail.name) >= 0 && !engine().model.placement.isRemote(blockOf(detail.name)) && <AblateButtons block={blockOf(detail.name)} token={ct} />}
             <p class="dim">
               The norm of the stream is {short(detail.norm)} here
               {detail.change ? `; the norm of what the block added is ${short(detail.change)}` : ""}. See its values:{" "}
-              <button class="link" onClick={() => state.showTexture(detail.name)}>
+              <button class="link" onClick={() => showTexture(detail.name)}>
                 {detail.name}
               </button>
             </p>
@@ -201,3 +205,16 @@ export function BlocksView() {
     </section>
   );
 }
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    blocks: true;
+  }
+}
+
+export const view: View<"blocks"> = {
+  name: "blocks",
+  title: "Blocks",
+  params: [],
+  component: BlocksView,
+};

@@ -4,14 +4,15 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Parity } from "../../../runtime/engine/parity";
 import { textureBytes } from "../../../runtime/gl/program";
-import { engine } from "../../stores/state";
+import { engine } from "../../stores/model";
+import type { View } from "../../stores/route";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
 const OWN = ["state", "input", "scratch"]; // roles of textures other than weights
 const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
-export function DeviceView() {
+function DeviceView() {
   const measured = useSignal(engine().own.kernels.probe !== null);
   useEffect(() => {
     const timer = setInterval(() => (measured.value = engine().own.kernels.probe !== null), 1000);
@@ -132,3 +133,16 @@ function ParityPanel() {
     </div>
   );
 }
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    device: true;
+  }
+}
+
+export const view: View<"device"> = {
+  name: "device",
+  title: "Device",
+  params: [],
+  component: DeviceView,
+};

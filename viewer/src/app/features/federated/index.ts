@@ -1,3 +1,3 @@
-// What other features may use of training together.
+// The parts of training together that other features may use.
 
 export { Together } from "./panel";

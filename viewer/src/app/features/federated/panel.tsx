@@ -3,7 +3,7 @@
 import { Facts } from "../../ui/facts";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import type { Federation, RoundFigures } from "../../../training/federate";
+import type { FederationState, RoundFigures } from "../../../training/federate";
 import { Curves } from "../../ui/curves";
 import * as state from "./store";
 import "./federated.css";
@@ -74,7 +74,7 @@ function Invitation() {
   );
 }
 
-function Part({ found, active }: { found: Federation; active: boolean }) {
+function Part({ found, active }: { found: FederationState; active: boolean }) {
   const steps = found.terms?.local_steps ?? 1;
   const facts: [string, string][] = [
     ["You are", found.name || "–"],
@@ -151,7 +151,7 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
   );
 }
 
-function Others({ found }: { found: Federation }) {
+function Others({ found }: { found: FederationState }) {
   return (
     <table class="others">
       <caption>Devices</caption>

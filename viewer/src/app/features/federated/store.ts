@@ -1,21 +1,20 @@
 // State and actions of the "Together" panel.
 
 import { throttled } from "../../ui/tools";
-import { signal } from "@preact/signals";
-import type { Federation } from "../../../training/federate";
-import { engine } from "../../stores/state";
+import { effect, signal, untracked } from "@preact/signals";
+import type { FederationState } from "../../../training/federate";
+import { engine } from "../../stores/model";
 
 const KEY = "glgpt together"; // in sessionStorage, so that a reload of this tab rejoins
-const FRAME = 100; // ms between two updates of the panel
+const FRAME_MS = 100; // ms between two updates of the panel
 
 export const link = signal("");
 export const name = signal("");
 export const text = signal("");
 export const source = signal("");
 export const problem = signal("");
-export const federation = signal<Federation | null>(null);
-/** Counts the changes of the federation that the page has shown. */
-export const tick = signal(0);
+/** The shown state of the federation, renewed at most every `FRAME_MS`; null: none was joined. */
+export const federation = signal<FederationState | null>(null);
 
 let opened = false;
 
@@ -26,7 +25,6 @@ export const invited = signal(Boolean(link.value));
 
 /** True while this device takes part in a federation. */
 export function together(): boolean {
-  void tick.value;
   return federation.value !== null && !["over", "failed"].includes(federation.value.status);
 }
 
@@ -48,9 +46,11 @@ function remember(joined: boolean): void {
 export function open(): void {
   if (opened) return;
   opened = true;
-  const glgpt = engine();
-  glgpt.onFederation = adopt;
-  adopt();
+  effect(() => {
+    const joined = engine().federation;
+    federation.value = untracked(() => joined?.state.value ?? null);
+    return joined?.state.subscribe(() => changed());
+  });
   let kept: Remembered | null = null;
   try {
     kept = JSON.parse(sessionStorage.getItem(KEY) ?? "null") as Remembered | null;
@@ -61,17 +61,10 @@ export function open(): void {
   const same = !link.value || link.value === kept.link;
   link.value ||= kept.link;
   name.value = kept.name;
-  if (kept.joined && same && !federation.value) join();
+  if (kept.joined && same && !engine().federation) join();
 }
 
-function adopt(): void {
-  const found = engine().federation;
-  federation.value = found;
-  if (found) found.onChange = changed;
-  tick.value++;
-}
-
-const changed = throttled(() => void tick.value++, FRAME);
+const changed = throttled(() => (federation.value = engine().federation?.state.value ?? null), FRAME_MS);
 
 export function join(): void {
   problem.value = "";
@@ -91,7 +84,7 @@ export function join(): void {
 
 export function leave(): void {
   remember(false);
-  federation.value?.leave();
+  engine().federation?.leave();
 }
 
 /** Reads the first of the files as this device's text. */

@@ -17,9 +17,14 @@ import { natural } from "../../../runtime/engine/names";
 import { caption } from "../../ui/names";
 import { Plane, type Subject } from "../../ui/plane";
 import { Source } from "./source";
-import * as state from "../../stores/state";
+import * as passes from "./store";
+import { passOf } from "./store";
+import { showTexture } from "../textures/store";
+import { generation } from "../../stores/generation";
+import { engine } from "../../stores/model";
 import { playTo } from "./store";
 import { drawing, percent, useDevice } from "../../ui/tools";
+import type { View } from "../../stores/route";
 
 const PACES: readonly [string, number][] = [
   ["slow", 700],
@@ -28,18 +33,18 @@ const PACES: readonly [string, number][] = [
 ];
 const THUMB = [72, 44] as const;
 
-export function PassesView() {
-  const { model } = state.engine();
+function PassesView() {
+  const { model } = engine();
   const { entries } = model.programs.generate;
   const names = Object.keys(entries).filter((name) => !/^(attention|ahead)_/.test(name)).sort(natural);
-  const { entry: name, pass: at } = state.place;
+  const { entry: name, pass: at } = passes;
   const entry = entries[name.value] ?? entries["decode"]!;
-  const place = state.passOf(entry);
+  const place = passOf(entry);
   const pass = entry.passes[place]!;
   const playing = useSignal(false);
   const pace = useSignal(1);
   const timing = useSignal<{ entry: string; timing: Timing } | null>(null);
-  const busy = state.running.value;
+  const busy = generation.running.value;
   useEffect(() => {
     if (!playing.value) return;
     const timer = setInterval(() => {
@@ -121,7 +126,7 @@ export function PassesView() {
 }
 
 function describe(entry: string): string {
-  const label = state.tokens.value.at(-1)?.label ?? "";
+  const label = generation.tokens.value.at(-1)?.label ?? "";
   if (entry === "decode") return `All passes that decode one token: here the last one of the text, “${label}”.`;
   if (entry === "prepare") return "Runs once after the weights are loaded: folds each layer norm into the matrix product after it.";
   if (entry === "lens") return "Used by the Blocks tab: computes the logits after every block, not only after the last.";
@@ -188,8 +193,8 @@ function TimeButton({ entry, disabled, found }: TimeProps) {
   const run = async () => {
     done.value = 0;
     try {
-      await state.engine().borrow(async (model) => {
-        const ids = state.readIds.value;
+      await engine().borrow(async (model) => {
+        const ids = generation.readIds.value;
         found(await timePasses(model, ids, entry, (n, of) => (done.value = n / of)));
       });
     } finally {
@@ -227,12 +232,12 @@ function Sheet({ entry, at, choose }: SheetProps) {
   const sheet = useRef<HTMLDivElement>(null);
   const painted = useRef({ key: "", upTo: -1 });
   const word = useSignal(""); // the sampled token, shown as text instead of a thumbnail
-  const busy = state.running.value;
-  const ids = busy ? "" : state.ids.value.join();
+  const busy = generation.running.value;
+  const ids = busy ? "" : generation.ids.value.join();
   useDevice(
     async (model) => {
       const canvases = sheet.current?.querySelectorAll("canvas");
-      const text = state.readIds.value;
+      const text = generation.readIds.value;
       if (busy || !canvases || !text.length) return;
       const key = `${entry.name} ${ids}`;
       if (painted.current.key !== key) painted.current = { key, upTo: -1 };
@@ -244,7 +249,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
         const [texture] = entry.passes[i]!.outputs[0]!;
         if (texture === TOKEN) {
           model.player.play(entry.name, i, i + 1);
-          word.value = state.label((await model.player.read(TOKEN))[0] ?? 0);
+          word.value = generation.label((await model.player.read(TOKEN))[0] ?? 0);
           continue;
         }
         const view = memoryView(model.player.spec(texture));
@@ -260,7 +265,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
     [entry, at, busy, ids],
   );
   useEffect(() => showChosen(sheet.current), [at, entry]);
-  const { names } = state.engine().model;
+  const { names } = engine().model;
   const blockOf = (i: number) => names.block(entry.passes[i]!.label);
   const groups: number[][] = [];
   entry.passes.forEach((_, i) => {
@@ -327,17 +332,17 @@ const writesToken = (pass: Pass) => pass.outputs.some(([texture]) => texture ===
 /** The token that the last pass chose: the greatest of the logits that the previous pass computed. */
 function Chosen({ entry, at }: { entry: Entry; at: number }) {
   const found = useSignal<Outcome | null>(null);
-  const busy = state.running.value;
+  const busy = generation.running.value;
   useDevice(
     async (model) => {
-      if (busy || !state.ids.value.length) return;
+      if (busy || !generation.ids.value.length) return;
       await playTo(model, entry, at);
       const view = must(entry.outputs["logits"], "output logits");
       const [token, texels] = await Promise.all([model.player.read(TOKEN), model.player.read(view.texture)]);
       const id = token[0] ?? 0;
       found.value = { id, ...alternatives(unpack(view, texels), LIKELIEST, id) };
     },
-    [entry, at, busy, busy ? "" : state.ids.value.join()],
+    [entry, at, busy, busy ? "" : generation.ids.value.join()],
   );
   const o = found.value;
   return (
@@ -345,14 +350,14 @@ function Chosen({ entry, at }: { entry: Entry; at: number }) {
       {o && (
         <>
           <p>
-            The output token is <code>{state.label(o.id)}</code>, with probability <b>{percent(o.p)}</b>: the likeliest token
-            after <code>{state.tokens.value.at(-1)?.label}</code>.
+            The output token is <code>{generation.label(o.id)}</code>, with probability <b>{percent(o.p)}</b>: the likeliest token
+            after <code>{generation.tokens.value.at(-1)?.label}</code>.
           </p>
           <ul class="bars">
             {o.top.map((c) => (
               <li key={c.id}>
                 <span class="bar" style={{ width: `${(100 * c.p) / o.top[0]!.p}%` }} />
-                <code>{state.label(c.id)}</code> <span>{percent(c.p)}</span>
+                <code>{generation.label(c.id)}</code> <span>{percent(c.p)}</span>
               </li>
             ))}
           </ul>
@@ -374,15 +379,15 @@ interface DetailsProps {
 }
 
 function Details({ entry, at, pass, us, move }: DetailsProps) {
-  const { names, programs } = state.engine().model;
+  const { names, programs } = engine().model;
   const { generate } = programs;
   const about = names.about(pass.label);
   const out = useSignal(0);
   const written = [...new Set(pass.outputs.map(([texture]) => texture))];
   const texture = written[out.value] ?? written[0]!;
-  const busy = state.running.value;
+  const busy = generation.running.value;
   const play = async (model: Model): Promise<Subject | null> => {
-    if (state.running.value || !state.ids.value.length) return null;
+    if (generation.running.value || !generation.ids.value.length) return null;
     await playTo(model, entry, at);
     return outcome(model, entry, pass, texture);
   };
@@ -407,7 +412,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
         <Plane
           label={`${texture} after ${pass.label}`}
           play={play}
-          inputs={[entry, at, texture, busy, busy ? "" : state.ids.value.join()]}
+          inputs={[entry, at, texture, busy, busy ? "" : generation.ids.value.join()]}
           axes={axesIn(entry, pass, texture)}
         />
       )}
@@ -424,7 +429,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
             const layers = pass.outputs.filter(([other]) => other === name).map(([, layer]) => layer);
             return (
               <span key={name} class="io">
-                <button class="link" onClick={() => state.showTexture(name)}>
+                <button class="link" onClick={() => showTexture(name)}>
                   {name}
                 </button>
                 {layers.length > 1 ? `layers ${layers[0]} to ${layers.at(-1)}` : ""}
@@ -451,7 +456,7 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
   const writer = entry.passes.findLastIndex((p, i) => i < at && p.outputs.some(([texture]) => texture === name));
   return (
     <span class="io">
-      <button class="link" title="Show it in the Textures view" onClick={() => state.showTexture(name)}>
+      <button class="link" title="Show it in the Textures view" onClick={() => showTexture(name)}>
         {name}
       </button>
       {writer >= 0 && (
@@ -471,12 +476,12 @@ function emptyRows(model: Model, { shader }: Pass): number {
 
 /** Returns the row and column labels of a pass's output if it is an activation or a cache; else none. */
 function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
-  const { model } = state.engine();
+  const { model } = engine();
   const { view, rows } = outcome(model, entry, pass, texture);
   if (view.tiles[0] * view.tiles[1] === 1 && model.player.spec(texture).layers > 1) return {}; // shown in its memory layout
   const size = sizes(entry.inputs, "ids.")[0] ?? 1; // tokens that the entry processes at once
   const name = model.names.activations.has(texture) ? texture : pass.label;
-  return axesOf(model, name, { rows, cols: view.cols }, Math.max(0, state.read.value.length - size));
+  return axesOf(model, name, { rows, cols: view.cols }, Math.max(0, generation.read.value.length - size));
 }
 
 /** Returns a pass's output: as a matrix if its shape is known, otherwise in its memory layout. */
@@ -484,6 +489,19 @@ export function outcome(model: Model, entry: Entry, pass: Pass, texture: string)
   const { player, programs } = model;
   const named = Object.entries(entry.outputs).find(([name, view]) => name === pass.label && view.texture === texture);
   const view = programs.generate.views[texture] ?? named?.[1] ?? memoryView(player.spec(texture));
-  const rows = pass.row ? Math.min(view.rows, state.read.value.length) : view.rows;
+  const rows = pass.row ? Math.min(view.rows, generation.read.value.length) : view.rows;
   return { player, view, rows };
 }
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    passes: true;
+  }
+}
+
+export const view: View<"passes"> = {
+  name: "passes",
+  title: "Passes",
+  params: passes.params,
+  component: PassesView,
+};

@@ -1,11 +1,10 @@
 // State of the split strip: which blocks run where, and the time and bytes of each token.
 
-import { signal } from "@preact/signals";
+import { effect, signal, untracked } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
-import type { Crossing, Split } from "../../../runtime/engine/split";
-import { moved } from "../../stores/state";
+import type { Crossing, Split, SplitStatus } from "../../../runtime/engine/split";
 
-export const status = signal<Split["status"]>("idle");
+export const status = signal<SplitStatus>("idle");
 export const problem = signal("");
 /** The last token's round trip, and totals over all tokens. */
 export const last = signal<Crossing | null>(null);
@@ -33,7 +32,6 @@ let watched: Split | null = null;
 export function move(model: Model, blocks: number): void {
   model.placement.here = blocks;
   here.value = model.placement.here;
-  moved.value++;
   latest = [];
   mean.value = tried.value.get(blocks) ?? NONE;
   last.value = null;
@@ -45,36 +43,40 @@ export function guess(model: Model, how: boolean | null): void {
   model.split!.speculate = speculate.value = how;
 }
 
+/** Follows the model's connection from its first call on. */
 export function watch(model: Model): void {
   const split = model.split!;
   if (watched === split) return;
   watched = split;
   here.value = model.placement.here;
   split.speculate = speculate.value;
-  const tell = () => {
+  effect(() => {
     status.value = split.status;
     problem.value = split.status === "connected" ? "" : split.problem;
-    total.value = { ...total.value, reconnects: split.reconnects };
+    total.value = { ...total.peek(), reconnects: split.reconnects };
+  });
+  split.crossing.subscribe((crossing) => {
+    if (crossing) untracked(() => count(split, crossing));
+  });
+}
+
+/** Adds a token's cost to the totals and the means. */
+function count(split: Split, crossing: Crossing): void {
+  const { tokens, sent, received } = total.value;
+  last.value = crossing.sent ? crossing : null;
+  total.value = {
+    ...total.value,
+    tokens: tokens + crossing.rows,
+    sent: sent + crossing.sent,
+    received: received + crossing.received,
+    guessed: split.guessed,
+    accepted: split.accepted,
   };
-  split.onStatus = tell;
-  split.onCrossing = (crossing) => {
-    const { tokens, sent, received } = total.value;
-    last.value = crossing.sent ? crossing : null;
-    total.value = {
-      ...total.value,
-      tokens: tokens + crossing.rows,
-      sent: sent + crossing.sent,
-      received: received + crossing.received,
-      guessed: split.guessed,
-      accepted: split.accepted,
-    };
-    if (crossing.rows > 1 || crossing.blocks !== here.value) return; // a chunk of a prompt, or a token from before the split point moved
-    latest.push(crossing);
-    if (latest.length > LATEST) latest.shift();
-    const of = (value: (c: Crossing) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
-    const [own, wire, there] = [of((c) => c.localMs), of((c) => c.networkMs), of((c) => c.remoteMs)];
-    mean.value = { here: own, wire, there, bytes: of((c) => c.sent + c.received) };
-    tried.value = new Map(tried.value).set(here.value, mean.value);
-  };
-  tell();
+  if (crossing.rows > 1 || crossing.blocks !== here.value) return; // a chunk of a prompt, or a token from before the split point moved
+  latest.push(crossing);
+  if (latest.length > LATEST) latest.shift();
+  const of = (value: (c: Crossing) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
+  const [own, wire, there] = [of((c) => c.localMs), of((c) => c.networkMs), of((c) => c.remoteMs)];
+  mean.value = { here: own, wire, there, bytes: of((c) => c.sent + c.received) };
+  tried.value = new Map(tried.value).set(here.value, mean.value);
 }

@@ -1,6 +1,6 @@
 // The strip above the views of a split model: where each block runs, what crosses the network, and the time of each side.
 
-import { useSignal } from "@preact/signals";
+import { untracked, useSignal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
 import * as split from "./store";
 import "./strip.css";
@@ -11,7 +11,7 @@ const bytes = (n: number) => (n < 2048 ? `${Math.round(n)} B` : n < 2 << 20 ? `$
 export function SplitStrip({ model }: { model: Model }) {
   const about = model.manifest.split;
   if (!about || !model.split) return null;
-  split.watch(model);
+  untracked(() => split.watch(model));
   const blocks = about.stream.length - 1;
   const here = model.placement.movable ? split.here.value : model.manifest.config.n_layer;
   const whole = here === blocks;

@@ -9,7 +9,12 @@ import { headIn, parseIntervention } from "../../../runtime/engine/interventions
 import { Names } from "../../../runtime/engine/names";
 import { cell, walkCells } from "../../ui/roving";
 import * as split from "../split/store";
-import * as state from "../../stores/state";
+import { machine } from "./store";
+import * as passes from "../passes/store";
+import { generation } from "../../stores/generation";
+import { interventions } from "../../stores/interventions";
+import { engine } from "../../stores/model";
+import { route } from "../../stores/route";
 import { drawing, percent, useDevice } from "../../ui/tools";
 
 const ENTRY = "decode";
@@ -19,7 +24,7 @@ const LABELLED = 12; // up to this many blocks, each one is labelled
 const EVERY = 5; // with more blocks, every fifth one is
 
 export function Machine() {
-  const open = state.machine;
+  const open = machine;
   return (
     <section class={`machine${open.value ? "" : " folded"}`} aria-label="The machine">
       <button
@@ -30,13 +35,13 @@ export function Machine() {
       >
         {open.value ? "Hide the machine" : "Show the machine"}
       </button>
-      {open.value && <Cells key={state.applied.value} />}
+      {open.value && <Cells key={interventions.applied.value} />}
     </section>
   );
 }
 
 function Cells() {
-  const { model } = state.engine();
+  const { model } = engine();
   const entry = model.programs.generate.entries[ENTRY]!;
   const canvas = useRef<HTMLCanvasElement>(null);
   const there = () => canvas.current;
@@ -49,18 +54,19 @@ function Cells() {
   const stop = useSignal(0); // the cell that Tab reaches
   const { stages: all } = model.names;
   const lines = all.length;
-  const busy = state.running.value;
+  const busy = generation.running.value;
   useEffect(() => {
     const frame = canvas.current!;
     const fit = () => (width.value = Math.round(frame.clientWidth / columns / COARSE) * columns);
     fit();
     const observer = new ResizeObserver(fit);
     observer.observe(frame);
-    const see = (read: number) => strip.current?.see(read);
-    state.listeners.add(see);
+    const ignore = generation.upcoming.subscribe((update) => {
+      if (update) strip.current?.see(update.read);
+    });
     return () => {
       observer.disconnect();
-      state.listeners.delete(see);
+      ignore();
       if (model.cache.watcher === strip.current) model.cache.watcher = null;
     };
   }, []);
@@ -72,10 +78,10 @@ function Cells() {
       if (!target || m.programs.generate.entries[ENTRY] !== entry) return; // the view is gone, or an intervention changed the program
       const height = Math.round(target.clientHeight / lines / COARSE) * lines;
       const made = new Strip(m, painter, list, target, [width.value, height]);
-      made.live = () => state.running.value;
+      made.live = () => generation.running.value;
       made.onDrawn = () => {
         drawn.value = true;
-        if (!state.running.value) shown.value++; // no animation during generation
+        if (!generation.running.value) shown.value++; // no animation during generation
       };
       m.cache.watcher = strip.current = made;
       await still(made);
@@ -86,13 +92,13 @@ function Cells() {
     async () => {
       if (!busy && strip.current && model.programs.generate.entries[ENTRY] === entry) await still(strip.current);
     },
-    [busy, busy ? "" : state.ids.value.join()],
+    [busy, busy ? "" : generation.ids.value.join()],
   );
   return (
     <div class="strip-frame" style={{ "--columns": columns, "--lines": lines }}>
       <StageNames stages={all} />
       <div class="cells" data-drawn={shown.value}>
-        {!drawn.value && state.recorded.value && <RecordedPicture at={Infinity} />}
+        {!drawn.value && generation.recorded.value && <RecordedPicture at={Infinity} />}
         <canvas ref={canvas} aria-hidden="true" />
         <div
           class={`over${busy ? " busy" : ""}`}
@@ -115,7 +121,7 @@ function Cells() {
 /** The machine of the recorded generation: its recorded cells and, one after the other, its tokens. */
 export function RecordedMachine({ at }: { at: Signal<number> }) {
   const [width] = useMemo(recordedSize, []);
-  const columns = width / state.recorded.value!.machine.cell[0]; // includes the remote blocks of a split model
+  const columns = width / generation.recorded.value!.machine.cell[0]; // includes the remote blocks of a split model
   const all = recordedStages();
   return (
     <section class="machine" aria-label="The machine">
@@ -147,7 +153,7 @@ export function RecordedMachine({ at }: { at: Signal<number> }) {
 
 /** The recorded picture of all cells at token `at`, or at the last earlier token that has one. */
 function RecordedPicture({ at }: { at: number }) {
-  const { machine } = state.recorded.value!;
+  const { machine } = generation.recorded.value!;
   const canvas = useRef<HTMLCanvasElement>(null);
   const newest = Math.max(0, machine.at.findLastIndex((t) => t <= at));
   const [width, height] = useMemo(recordedSize, []);
@@ -159,11 +165,11 @@ function RecordedPicture({ at }: { at: number }) {
 }
 
 /** Returns the stages of the recorded model's blocks. */
-const recordedStages = () => Names.of(state.recorded.value!.about).stages;
+const recordedStages = () => Names.of(generation.recorded.value!.about).stages;
 
 /** Returns the width and height of a recorded picture in pixels. */
 function recordedSize(): [number, number] {
-  const { machine } = state.recorded.value!;
+  const { machine } = generation.recorded.value!;
   const height = recordedStages().length * machine.cell[1];
   return [fromBase64(machine.pictures[0]!).length / height, height];
 }
@@ -209,7 +215,7 @@ function BlockNames({ columns }: { columns: number }) {
 }
 
 function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signal<number> }) {
-  const { names } = state.engine().model;
+  const { names } = engine().model;
   const block = names.block(stage.label);
   const where = block < 0 ? stage.name : `${stage.name} of block ${block}`;
   const there = isThere(stage);
@@ -222,9 +228,9 @@ function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signa
       title={`${where}: ${names.about(stage.label) || stage.label}. ${there ? "It runs on the server now; this picture is an earlier one. " : ""}Click to see its pass, texture and shader.`}
       aria-label={`${where}: open its pass`}
       onClick={() => {
-        state.place.entry.value = ENTRY;
-        state.place.pass.value = stage.pass;
-        state.show("passes");
+        passes.entry.value = ENTRY;
+        passes.pass.value = stage.pass;
+        route.show("passes");
       }}
     />
   );
@@ -232,20 +238,20 @@ function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signa
 
 /** True if the slider has moved this stage's block to the server. */
 function isThere({ column }: Stage): boolean {
-  const { model } = state.engine();
+  const { model } = engine();
   return model.placement.movable && split.here.value < model.manifest.config.n_layer && column > split.here.value;
 }
 
 /** True if an intervention changes this stage: all of it or one of its heads. */
 function isIntervened({ label, part }: Stage): boolean {
-  const { names } = state.engine().model;
+  const { names } = engine().model;
   if (!part) return false;
-  return state.interventions.value.map((cut) => parseIntervention(cut).part).some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
+  return interventions.parts.value.map((cut) => parseIntervention(cut).part).some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
 }
 
 /** The generated token and its likeliest alternatives. */
-function Word({ at = state.tokens.value.length - 1 }: { at?: number }) {
-  const tok = state.tokens.value.slice(0, at + 1).findLast((t) => !t.given);
+function Word({ at = generation.tokens.value.length - 1 }: { at?: number }) {
+  const tok = generation.tokens.value.slice(0, at + 1).findLast((t) => !t.given);
   const top = tok?.top?.slice(0, WORDS) ?? [];
   if (tok?.p !== undefined && top.length && !top.some((c) => c.id === tok.id)) top.push({ ...tok, p: tok.p });
   return (
@@ -261,7 +267,7 @@ function Word({ at = state.tokens.value.length - 1 }: { at?: number }) {
             {top.map((c, i) => (
               <li key={i} class={c.id === tok.id ? "taken" : ""}>
                 <i style={{ width: `${(100 * c.p) / top[0]!.p}%` }} />
-                <span>{state.label(c.id)}</span> <small>{percent(c.p)}</small>
+                <span>{generation.label(c.id)}</span> <small>{percent(c.p)}</small>
               </li>
             ))}
           </ol>
@@ -273,9 +279,9 @@ function Word({ at = state.tokens.value.length - 1 }: { at?: number }) {
 
 /** Draws the computation of the text's last token, unless a generation is running. */
 async function still(strip: Strip): Promise<void> {
-  const { model } = state.engine();
-  const ids = state.readIds.value;
-  if (state.running.value || !ids.length) return;
+  const { model } = engine();
+  const ids = generation.readIds.value;
+  if (generation.running.value || !ids.length) return;
   const given = ids.length > 1 ? ids.slice(0, -1) : ids; // the input that produced the last token
   await strip.prepare();
   await model.player.prepare(ENTRY);

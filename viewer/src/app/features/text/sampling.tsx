@@ -4,7 +4,8 @@ import { useSignal, type Signal } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import { probabilities } from "../../../runtime/engine/probabilities";
 import { Sampler, type Candidate } from "../../../runtime/engine/sampling";
-import * as state from "../../stores/state";
+import { generation, type Tok } from "../../stores/generation";
+import { engine } from "../../stores/model";
 import { percent, useDevice } from "../../ui/tools";
 
 const BARS = 10;
@@ -21,8 +22,8 @@ interface Distribution {
 
 /** The sliders of the sampling settings. */
 export function Sliders() {
-  const { settings } = state;
-  const remote = state.engine().model.split !== null; // a split server supports no repetition penalty
+  const { settings } = generation;
+  const remote = engine().model.split !== null; // a split server supports no repetition penalty
   return (
     <>
       <Slider label="Temperature" of={settings.temperature} min={0} max={2} step={0.05} hint="Below 1, likely tokens become likelier; above 1, unlikely ones do; 0: always take the likeliest token" />
@@ -38,19 +39,19 @@ export function Sliders() {
 
 /** The distribution of a token under the current settings, and the token that was drawn. */
 export function Sampling() {
-  const { tokens, chosen, running } = state;
+  const { tokens, chosen, running } = generation;
   const found = useSignal<Distribution | null>(null);
   const shown = useRef({ key: "", until: 0 }); // the last draw that was animated, and until when
   const busy = running.value;
-  const { vocab_size } = state.engine().model.manifest.config;
+  const { vocab_size } = engine().model.manifest.config;
   const at = chosen.value || tokens.value.length - 1; // the first token has no prediction
-  const key = busy ? "" : state.ids.value.slice(0, at + 1).join();
+  const key = busy ? "" : generation.ids.value.slice(0, at + 1).join();
   const tok = tokens.value[at];
   useDevice(
     async (model) => {
       if (model.split) return; // a split server sends the likeliest tokens only
-      if (busy || at < 1 || state.ids.value.length <= at || found.value?.key === key) return;
-      const { top, level } = await probabilities(model, state.ids.value.slice(0, at + 1), at, vocab_size);
+      if (busy || at < 1 || generation.ids.value.length <= at || found.value?.key === key) return;
+      const { top, level } = await probabilities(model, generation.ids.value.slice(0, at + 1), at, vocab_size);
       found.value = { at, key, all: top ?? [], level };
     },
     [busy, at, key],
@@ -99,8 +100,8 @@ function Slider({ label, of, min, max, step, hint, none }: SliderProps) {
 /** Returns the likeliest tokens and `id`, each with its sampling probability under the current settings. */
 function redistributed({ all, at, level }: Distribution, id: number): Candidate[] {
   const logits = Float32Array.from(all, ({ p }) => Math.log(Math.max(p, 1e-38)) + level);
-  const sampler = new Sampler({ ...state.sampling(), seed: 0 });
-  const text = new Set(state.engine().model.context.window(state.ids.value.slice(0, at)));
+  const sampler = new Sampler({ ...generation.sampling(), seed: 0 });
+  const text = new Set(engine().model.context.window(generation.ids.value.slice(0, at)));
   const there = [...all.keys()].filter((i) => text.has(all[i]!.id)); // this sampler's ids are indices into `all`
   const { sampled } = sampler.draw(sampler.adjusted(logits, there), 0);
   const shown = all.map((c, i) => [c, i] as const).filter(([c, i]) => i < BARS || c.id === id);
@@ -110,7 +111,7 @@ function redistributed({ all, at, level }: Distribution, id: number): Candidate[
 interface BarsProps {
   /** Differs for each draw, to restart the animation. */
   draw: string;
-  tok: state.Tok;
+  tok: Tok;
   of: readonly Candidate[];
   left: number;
   falls: boolean;
@@ -127,10 +128,10 @@ function Bars({ draw, tok, of, left, falls }: BarsProps) {
         {tok.given ? " is part of the prompt. The model predicted:" : tok.p !== undefined && <>: {percent(tok.p)} from the model</>}
         {!tok.given && drawn?.sampled !== undefined && <>, {drawn.sampled ? `${percent(drawn.sampled)} after your settings` : "excluded by your settings"}</>}
       </p>
-      <ol key={draw} class={`chances${falls ? " falls" : ""}${state.running.value ? " coming" : ""}`}>
+      <ol key={draw} class={`chances${falls ? " falls" : ""}${generation.running.value ? " coming" : ""}`}>
         {shown.map((c, i) => (
           <li key={c.id} style={{ "--at": i }} class={`${c.sampled === 0 ? "cut" : ""}${c.id === tok.id ? " taken" : ""}`}>
-            <code>{state.label(c.id)}</code>
+            <code>{generation.label(c.id)}</code>
             <span class="two">
               <i class="plain" style={{ width: `${(100 * c.p) / most}%` }} />
               <i class="drawn" style={{ width: `${(100 * (c.sampled ?? 0)) / most}%` }} />

@@ -2,21 +2,21 @@
 
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { Continuation } from "../../../api";
-import * as state from "../../stores/state";
+import { generation } from "../../stores/generation";
 
 const NUMBERS = ["", "", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"];
 
 /** The button that generates them. */
 export function SeveralButton() {
-  const count = state.textsAtOnce.value;
+  const count = generation.textsAtOnce.value;
   if (!count) return null;
-  const same = state.settings.temperature.value === 0 || state.settings.topK.value === 1;
+  const same = generation.settings.temperature.value === 0 || generation.settings.topK.value === 1;
   return (
     <button
       class="wide"
-      disabled={state.running.value || same}
+      disabled={generation.running.value || same}
       title={same ? "With temperature 0 or top-k 1, all would be the same" : "Continues the prompt with this seed and the following ones at the same time"}
-      onClick={() => void state.writeSeveral()}
+      onClick={() => void generation.writeSeveral()}
     >
       {NUMBERS[count] ?? count} continuations side by side
     </button>
@@ -33,7 +33,7 @@ const ENDS: Record<Continuation["stopped"], string> = {
 
 /** The continuations. Choosing one generates it again as the text below, with its seed. */
 export function Several() {
-  const texts = state.several.value;
+  const texts = generation.several.value;
   const panel = useRef<HTMLElement>(null);
   const shown = texts !== null;
   useLayoutEffect(() => {
@@ -41,19 +41,19 @@ export function Several() {
     panel.current?.focus({ preventScroll: true });
   }, [shown]);
   const close = () => {
-    state.closeSeveral();
+    generation.closeSeveral();
     document.querySelector<HTMLElement>(".controls > .wide")?.focus();
   };
-  if (!texts || !state.textsAtOnce.value) return null;
-  const running = state.running.value;
-  const count = texts.length || state.textsAtOnce.value;
-  const rate = state.severalRate.value;
+  if (!texts || !generation.textsAtOnce.value) return null;
+  const running = generation.running.value;
+  const count = texts.length || generation.textsAtOnce.value;
+  const rate = generation.severalRate.value;
   return (
     <section class="panel several" ref={panel} tabIndex={-1} aria-label="Continuations side by side">
       <header>
         <h2>{NUMBERS[count] ?? count} continuations</h2>
         <span class="dim" role="status">
-          {state.severalNote.value || (rate ? `${rate.toFixed(0)} tokens/s together` : "")}
+          {generation.severalNote.value || (rate ? `${rate.toFixed(0)} tokens/s together` : "")}
         </span>
         <button class="quiet" disabled={running} onClick={close}>
           Close
@@ -75,7 +75,7 @@ export function Several() {
                 aria-label={`Inspect this one, seed ${text.seed}`}
                 title="Generates this text again below, with the alternatives of each token"
                 onClick={() => {
-                  void state.readContinuation(text.seed);
+                  void generation.readContinuation(text.seed);
                   document.querySelector(".written")?.scrollIntoView({ block: "nearest" });
                 }}
               >

@@ -5,13 +5,14 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Compared } from "../../ui/interventions";
 import { Machine, RecordedMachine } from "./machine";
-import * as state from "../../stores/state";
+import { generation, MAX_TOKENS, type Tok } from "../../stores/generation";
+import { engine, models } from "../../stores/model";
 import { Sampling, Sliders } from "./sampling";
 import { Several, SeveralButton } from "./several";
 import { CARD, openCard } from "../tour";
 import { NumberField } from "../../ui/number";
-import type { Tok } from "../../stores/state";
 import { percent } from "../../ui/tools";
+import type { View } from "../../stores/route";
 
 const STILL = "(prefers-reduced-motion: reduce)";
 const WORD = 80; // ms between two tokens of the recorded text
@@ -20,7 +21,7 @@ const MAX_BITS = 8; // surprise at which the colour is deepest
 const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
 const END = 40; // pixels from the end of the text within which it follows new tokens
 
-export function TextView() {
+function TextView() {
   return (
     <section class="text" aria-label="Text">
       <Machine />
@@ -37,9 +38,9 @@ export function TextView() {
 }
 
 /** The recorded generation: it can be read and pointed at, but not continued. */
-export function RecordedText() {
-  const { given } = state.recorded.value!;
-  const last = state.tokens.value.length - 1;
+function RecordedText() {
+  const { given } = generation.recorded.value!;
+  const last = generation.tokens.value.length - 1;
   const at = useSignal(matchMedia(STILL).matches ? last : given - 1); // the last token shown
   const self = useRef<HTMLElement>(null);
   useLayoutEffect(() => {
@@ -67,20 +68,20 @@ export function RecordedText() {
 /** Three things for a first visitor to try, a minute each. */
 function Invitations() {
   const draw = async () => {
-    await state.go(1);
+    await generation.go(1);
     if (!matchMedia(WIDE).matches) document.querySelector(".sampling")?.scrollIntoView({ block: "nearest" }); // on a wide window it is visible
   };
-  const ready = state.phase.value === "ready"; // shown disabled until then, so that the text does not move
+  const ready = models.phase.value === "ready"; // shown disabled until then, so that the text does not move
   return (
     <div class="invitations" role="group" aria-label="Try this first">
       <span class="dim">Try this first:</span>
-      <button disabled={!ready || state.running.value || !state.tokens.value.length} onClick={() => void draw()}>
+      <button disabled={!ready || generation.running.value || !generation.tokens.value.length} onClick={() => void draw()}>
         <b>1</b> Draw the next token
       </button>
       <button disabled={!ready} onClick={() => openCard(CARD.attention, true)}>
         <b>2</b> See what it attends to
       </button>
-      {(!ready || state.engine().model.recording.interventions) && (
+      {(!ready || engine().model.recording.interventions) && (
         <button disabled={!ready} onClick={() => openCard(CARD.ablate, true)}>
           <b>3</b> Switch off a head
         </button>
@@ -91,12 +92,12 @@ function Invitations() {
 
 /** The prompt, its buttons, how the next token is chosen, and the settings, which are folded in a narrow window. */
 function Prompt() {
-  const { settings, running } = state;
+  const { settings, running } = generation;
   const seeds = Number.MAX_SAFE_INTEGER;
   const busy = running.value;
-  const context = state.engine().model.manifest.config.n_positions;
-  const given = state.promptLength.value;
-  const { chat } = state.engine().model.manifest;
+  const context = engine().model.manifest.config.n_positions;
+  const given = generation.promptLength.value;
+  const { chat } = engine().model.manifest;
   const open = useRef(matchMedia(WIDE).matches).current;
   return (
     <div class="panel controls">
@@ -106,28 +107,28 @@ function Prompt() {
         </span>
         <textarea
           rows={3}
-          value={state.prompt.value}
-          onInput={(e) => (state.prompt.value = e.currentTarget.value)}
+          value={generation.prompt.value}
+          onInput={(e) => (generation.prompt.value = e.currentTarget.value)}
           onKeyDown={(e) => {
-            if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void state.stop().then(state.write);
+            if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void generation.stop().then(() => generation.write());
           }}
         />
       </label>
       {chat && <p class="dim">Sent as a message, in the format of this chat model.</p>}
       <div class="buttons">
         {busy ? (
-          <button class="primary" onClick={() => void state.stop()}>
+          <button class="primary" onClick={() => void generation.stop()}>
             Stop
           </button>
         ) : (
-          <button class="primary" title="Start again from the prompt (Ctrl+Enter in it)" onClick={() => void state.write()}>
+          <button class="primary" title="Start again from the prompt (Ctrl+Enter in it)" onClick={() => void generation.write()}>
             Generate
           </button>
         )}
-        <button disabled={busy} title="Generate one more token" onClick={() => void state.go(1)}>
+        <button disabled={busy} title="Generate one more token" onClick={() => void generation.go(1)}>
           Step
         </button>
-        <button disabled={busy} title="Generate more tokens, as many as “Length” sets" onClick={() => void state.go(settings.tokens.value)}>
+        <button disabled={busy} title="Generate more tokens, as many as “Length” sets" onClick={() => void generation.go(settings.tokens.value)}>
           Continue
         </button>
         <button
@@ -135,7 +136,7 @@ function Prompt() {
           title="Generate again with another seed"
           onClick={() => {
             settings.seed.value = Math.floor(Math.random() * 1e6);
-            void state.write();
+            void generation.write();
           }}
         >
           Reroll
@@ -147,7 +148,7 @@ function Prompt() {
         <summary>Settings</summary>
         <Sliders />
         <div class="fields">
-          <NumberField label="Length" of={settings.tokens} min={1} max={state.MAX_TOKENS} step={1} hint="Number of tokens to generate" />
+          <NumberField label="Length" of={settings.tokens} min={1} max={MAX_TOKENS} step={1} hint="Number of tokens to generate" />
           <NumberField label="Seed" of={settings.seed} min={0} max={seeds} step={1} hint="The same seed and settings give the same text" />
           <label class="field" title="Generation stops before this text">
             <span>Stop at</span>
@@ -166,7 +167,7 @@ function Prompt() {
 
 /** Example prompts. */
 function Guide() {
-  const { prompts } = state.engine().model.manifest;
+  const { prompts } = engine().model.manifest;
   if (!prompts.length) return null;
   return (
     <nav class="panel guide" aria-label="Examples">
@@ -178,8 +179,8 @@ function Guide() {
             class="quiet"
             title={text}
             onClick={() => {
-              state.prompt.value = text;
-              void state.stop().then(state.write);
+              generation.prompt.value = text;
+              void generation.stop().then(() => generation.write());
             }}
           >
             {title}
@@ -191,14 +192,14 @@ function Guide() {
 }
 
 function Text() {
-  const { speeds, note, running, chosen } = state;
+  const { speeds, note, running, chosen } = generation;
   const stream = useRef<HTMLDivElement>(null);
-  const count = state.tokens.value.length;
+  const count = generation.tokens.value.length;
   const rate = speeds.value;
-  const own = state.tokens.value.filter((t) => !t.given && t.p !== undefined);
+  const own = generation.tokens.value.filter((t) => !t.given && t.p !== undefined);
   const mean = own.length ? own.reduce((sum, t) => sum + surprise(t.p!), 0) / own.length : null;
-  const from = state.readFrom.value;
-  const tok = chosen.value === null ? undefined : state.tokens.value[chosen.value];
+  const from = generation.readFrom.value;
+  const tok = chosen.value === null ? undefined : generation.tokens.value[chosen.value];
   const focusNext = useRef<number | null>(null); // the token to focus once it is rendered
   const refocus = (at: number) => (focusNext.current = at);
   useLayoutEffect(() => {
@@ -250,7 +251,7 @@ function Text() {
         ref={stream}
         onScroll={({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) => (follows.current = scrollHeight - scrollTop - clientHeight < END)}
       >
-        {state.tokens.value.map((t, i) => (
+        {generation.tokens.value.map((t, i) => (
           <Token key={i} tok={t} at={i} past={i < from} chosen={chosen.value === i} focusable={chosen.value === null && i === 0} />
         ))}
         {running.value && <span class="caret" aria-hidden="true" />}
@@ -303,7 +304,7 @@ class Token extends Component<TokenProps> {
 
   override render() {
     const { tok, at, past, chosen, focusable } = this.props;
-    const pick = () => (state.chosen.value = at);
+    const pick = () => (generation.chosen.value = at);
     const point = () => {
       if (matchMedia(WIDE).matches) pick(); // in a narrow window, the alternatives would cover the pointer's target
     };
@@ -361,10 +362,10 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
   /** Generates the text again from this token on; keyboard focus stays on the token. */
   const goOn = (event: MouseEvent, instead?: number) => {
     if (event.detail === 0) refocus(at);
-    void state.go(state.settings.tokens.value, at, instead);
+    void generation.go(generation.settings.tokens.value, at, instead);
   };
   const again = (event: MouseEvent) => {
-    state.settings.seed.value = Math.floor(Math.random() * 1e6); // the same seed would give the same text
+    generation.settings.seed.value = Math.floor(Math.random() * 1e6); // the same seed would give the same text
     goOn(event);
   };
   return (
@@ -377,13 +378,13 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
       {tok.top?.map((c) => (
         <button
           key={c.id}
-          disabled={state.phase.value !== "ready"}
+          disabled={models.phase.value !== "ready"}
           class={`${c.id === tok.id ? "taken" : ""}${c.sampled === 0 ? " cut" : ""}`}
           title={c.id === tok.id ? "Generate again from here" : "Continue from here with this token"}
           onClick={(e) => goOn(e, c.id)}
         >
           <span class="bar" style={{ width: `${(100 * c.p) / best}%` }} />
-          <code>{state.label(c.id)}</code>
+          <code>{generation.label(c.id)}</code>
           <Chances of={c} />
         </button>
       ))}
@@ -393,7 +394,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
         </span>
       )}
       {drawn && <small class="explain">model: the model's own probability. sampled: after temperature, top-k, top-p and min-p; “–”: excluded.</small>}
-      <button class="again" disabled={state.phase.value !== "ready"} onClick={again}>
+      <button class="again" disabled={models.phase.value !== "ready"} onClick={again}>
         Sample again from here
       </button>
     </div>
@@ -413,3 +414,17 @@ function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }
     </>
   );
 }
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    text: true;
+  }
+}
+
+export const view: View<"text"> = {
+  name: "text",
+  title: "Text",
+  params: [],
+  component: TextView,
+  recorded: RecordedText,
+};

@@ -13,7 +13,13 @@ import type { View } from "../../../runtime/gl/program";
 import { axesOf } from "../../ui/axis";
 import { playTo } from "../passes/store";
 import { Plane, type Subject } from "../../ui/plane";
-import * as state from "../../stores/state";
+import * as passes from "../passes/store";
+import { passOf } from "../passes/store";
+import { params, texture } from "./store";
+import { generation } from "../../stores/generation";
+import { interventions } from "../../stores/interventions";
+import { engine } from "../../stores/model";
+import type { View as Tab } from "../../stores/route";
 
 const OUTSIDE = "Embedding and output"; // textures that belong to no block
 
@@ -27,9 +33,9 @@ interface Found {
 /** The remote activation that the view shows; released when another one replaces it. */
 let fetched: Uploaded | null = null;
 
-export function TexturesView() {
-  const { model } = state.engine();
-  const chosen = state.place.texture;
+function TexturesView() {
+  const { model } = engine();
+  const chosen = texture;
   useEffect(() => {
     return () => {
       fetched?.player.close();
@@ -42,11 +48,11 @@ export function TexturesView() {
   const name = chosen.value;
   const isActivation = activationsOf(model).includes(name);
   const spec = isActivation ? null : (model.programs.generate.textures[name] ?? null);
-  const entry = model.programs.generate.entries[state.place.entry.value];
-  const busy = state.running.value;
-  const texts = state.readIds.value;
+  const entry = model.programs.generate.entries[passes.entry.value];
+  const busy = generation.running.value;
+  const texts = generation.readIds.value;
   const play = async (m: Model): Promise<Subject | null> => {
-    if (state.running.value || !texts.length) return null;
+    if (generation.running.value || !texts.length) return null;
     if (!isActivation) return playState(m, texts, name, memory.value);
     if (isRemoteActivation(m, name)) {
       const came = (await m.activations.fetch(texts, [name])).get(name)!;
@@ -75,10 +81,10 @@ export function TexturesView() {
         </h2>
         <p class="dim explained">
           {spec?.role === "scratch"
-            ? `A scratch texture, as pass ${entry ? state.passOf(entry) + 1 : 0} of ${state.place.entry.value} leaves it; other passes reuse it for other values.`
+            ? `A scratch texture, as pass ${entry ? passOf(entry) + 1 : 0} of ${passes.entry.value} leaves it; other passes reuse it for other values.`
             : model.names.about(name)}
         </p>
-        {isActivation && state.applied.value && <p class="dim">Computed by the original model, without your changes.</p>}
+        {isActivation && interventions.applied.value && <p class="dim">Computed by the original model, without your changes.</p>}
         <div class="buttons">
           {!isRemoteActivation(model, name) && (
             <label class="inline">
@@ -127,7 +133,7 @@ function activationsOf(model: Model): string[] {
 const isRemoteActivation = (model: Model, name: string) => activationsOf(model).includes(name) && !model.manifest.activations.has(name);
 
 function Facts({ name, found, memory }: { name: string; found: Found | null; memory: boolean }) {
-  const { model } = state.engine();
+  const { model } = engine();
   if (isRemoteActivation(model, name)) {
     if (!found) return null;
     return (
@@ -154,11 +160,11 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
 
 /** The list of names: a row of blocks, then the textures of the selected block. */
 function Names() {
-  const { model } = state.engine();
+  const { model } = engine();
   const { names } = model;
   const activations = activationsOf(model);
   const { textures } = model.programs.generate;
-  const chosen = state.place.texture;
+  const chosen = texture;
   const block = names.block(chosen.value);
   const kept = (role: string) => names.sorted(Object.values(textures).filter((t) => t.role === role).map((t) => t.name));
   const known = new Set(activations);
@@ -249,9 +255,9 @@ async function playState(model: Model, ids: readonly number[], name: string, mem
   const { player, programs } = model;
   const view = programs.generate.views[name];
   if (programs.generate.textures[name]?.role === "scratch") {
-    const entry = programs.generate.entries[state.place.entry.value];
+    const entry = programs.generate.entries[passes.entry.value];
     if (!entry) return null;
-    await playTo(model, entry, state.passOf(entry));
+    await playTo(model, entry, passOf(entry));
     const seen = memoryView(player.spec(name));
     return { player, view: seen, rows: seen.rows };
   }
@@ -261,3 +267,16 @@ async function playState(model: Model, ids: readonly number[], name: string, mem
   const byPosition = view.rows === model.manifest.config.n_positions && player.spec(name).role === "state";
   return { player, view: seen, rows: byPosition && !memory ? Math.min(ids.length, view.rows) : seen.rows };
 }
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    textures: true;
+  }
+}
+
+export const view: Tab<"textures"> = {
+  name: "textures",
+  title: "Textures",
+  params,
+  component: TexturesView,
+};

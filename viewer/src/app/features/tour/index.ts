@@ -1,3 +1,3 @@
-// What other features may use of the tour.
+// The parts of the tour that other features may use.
 
 export { CARD, openCard } from "./tour";

@@ -1,11 +1,17 @@
 // The guided tour: a card for each view, with a question that the view answers; `#tour=3` opens the third card.
 
 import { useEffect } from "preact/hooks";
-import * as state from "../../stores/state";
+import * as attention from "../attention/store";
+import * as passes from "../passes/store";
+import { showTexture } from "../textures/store";
+import * as tour from "./store";
+import { generation } from "../../stores/generation";
+import { engine, models } from "../../stores/model";
+import { route } from "../../stores/route";
 
 /** Returns the name of the hidden layer of a block's MLP: the activation of the machine's last stage before an addition. */
 function hiddenLayer(block: number): string {
-  const { names } = state.engine().model;
+  const { names } = engine().model;
   return names.inBlock(block, names.stages.findLast(({ adds }) => adds)!.shows[0]!);
 }
 
@@ -13,13 +19,13 @@ const LISTED = 3; // split words in the answer
 
 /** Lists words of the text that consist of several tokens, with these tokens. */
 function splitWords(): string {
-  const text = state.tokens.value.map((tok) => tok.text).join("");
+  const text = generation.tokens.value.map((tok) => tok.text).join("");
   const ends: number[] = []; // the character position at which each token ends
-  state.tokens.value.forEach((tok) => ends.push((ends.at(-1) ?? 0) + tok.text.length));
+  generation.tokens.value.forEach((tok) => ends.push((ends.at(-1) ?? 0) + tok.text.length));
   const found = new Map<string, string>();
   for (const { 0: word, index } of text.matchAll(/\p{L}{2,}/gu)) {
     const [first, last] = [index, index + word.length - 1].map((at) => ends.findIndex((end) => end > at)) as [number, number];
-    const pieces = state.tokens.value.slice(first, last + 1).map((tok) => `“${tok.label}”`);
+    const pieces = generation.tokens.value.slice(first, last + 1).map((tok) => `“${tok.label}”`);
     if (last > first) found.set(word, `“${word}”: ${pieces.join(", ")}`);
     if (found.size === LISTED) break;
   }
@@ -38,15 +44,15 @@ interface Card {
 
 /** Returns the position of the last line end that text follows: a token that attends to the speaker's name. */
 function lineEnd(): number | null {
-  const at = state.tokens.value.findLastIndex((tok, i, all) => tok.text === "\n" && i < all.length - 1 && all[i + 1]!.text !== "\n");
+  const at = generation.tokens.value.findLastIndex((tok, i, all) => tok.text === "\n" && i < all.length - 1 && all[i + 1]!.text !== "\n");
   return at < 0 ? null : at;
 }
 
 /** True if the embedding also holds the position of a token. */
-const addsPositions = () => state.engine().model.names.positions === "absolute";
+const addsPositions = () => engine().model.names.positions === "absolute";
 
 const middle = (count: number) => Math.floor(count / 2);
-const layers = () => state.engine().model.manifest.config.n_layer;
+const layers = () => engine().model.manifest.config.n_layer;
 
 /** Functions, because some cards mention the current model and text. */
 const CARDS: readonly (() => Card)[] = [
@@ -55,7 +61,7 @@ const CARDS: readonly (() => Card)[] = [
     text: "The model does not read letters. It reads tokens: pieces of text, each with a number. Point at the words: common ones are a single token, rarer ones are several.",
     question: "Which words of this text are split into several tokens?",
     answer: splitWords(),
-    go: () => state.showAt("text", ".written .token"),
+    go: () => route.showAt("text", ".written .token"),
   }),
   () => ({
     title: "Embedding",
@@ -64,7 +70,7 @@ const CARDS: readonly (() => Card)[] = [
     answer: addsPositions()
       ? "Similar, but not identical: each position adds its own vector."
       : "Yes, exactly. This model adds nothing for the position here: inside attention, it rotates queries and keys by their positions.",
-    go: () => state.showTexture("embed"),
+    go: () => showTexture("embed"),
   }),
   () => ({
     title: "Attention",
@@ -72,22 +78,22 @@ const CARDS: readonly (() => Card)[] = [
     question: "Which head attends only to the previous token?",
     answer: "The one with a bright line just below the diagonal. Look in the first layers.",
     go: () => {
-      state.show("attention");
-      state.place.kind.value = "pattern";
+      route.show("attention");
+      attention.kind.value = "pattern";
     },
   }),
   () => {
-    const { head, config } = state.engine().model.manifest;
+    const { head, config } = engine().model.manifest;
     return {
       title: "A head with a job",
       text: head?.text ?? "Some heads attend to something specific: the previous token, the first one, the last comma, the end of a line. Point at a row to see which tokens it attends to.",
       question: head?.question ?? "What does this head attend to?",
       answer: head?.answer ?? "Compare some of its rows. If the bright columns belong to tokens of one kind, the head attends to that kind. Many heads attend to the first token when they find nothing else.",
       go: () => {
-        state.show("attention");
-        state.chosen.value = lineEnd();
-        if (head) state.chooseHead(Math.min(head.layer, config.n_layer - 1), Math.min(head.head, config.n_head - 1));
-        else state.place.sought.value = true; // the view opens the sharpest
+        route.show("attention");
+        generation.chosen.value = lineEnd();
+        if (head) attention.chooseHead(Math.min(head.layer, config.n_layer - 1), Math.min(head.head, config.n_head - 1));
+        else attention.sought.value = true; // the view opens the sharpest
       },
     };
   },
@@ -96,14 +102,14 @@ const CARDS: readonly (() => Card)[] = [
     text: "After attention, each token passes through an MLP on its own: many small detectors, of which only a few respond. The sum of their responses is added to the stream.",
     question: "How many of the detectors respond to one token?",
     answer: "Few: most of a row is close to zero.",
-    go: () => state.showTexture(hiddenLayer(middle(layers()))),
+    go: () => showTexture(hiddenLayer(middle(layers()))),
   }),
   () => ({
     title: "The residual stream",
     text: "Every block adds to the same stream of numbers. Decoding the stream after each block, as if it were the last one, shows what the model would predict at that point.",
     question: "In which block does the model make up its mind?",
     answer: "Follow a column down: after the first blocks, the prediction is the token itself or a common one; after the last ones, it is often the token that actually came next, which is framed.",
-    go: () => state.show("blocks"),
+    go: () => route.show("blocks"),
   }),
   () => ({
     title: "Logits",
@@ -111,9 +117,9 @@ const CARDS: readonly (() => Card)[] = [
     question: "How confident is the model in its best token?",
     answer: "Look at the last pass: it lists the five likeliest tokens with their probabilities.",
     go: () => {
-      state.place.entry.value = "decode";
-      state.place.pass.value = Infinity; // the last
-      state.showAt("passes", ".passes .outcome", "nearest");
+      passes.entry.value = "decode";
+      passes.pass.value = Infinity; // the last
+      route.showAt("passes", ".passes .outcome", "nearest");
     },
   }),
   () => ({
@@ -121,14 +127,14 @@ const CARDS: readonly (() => Card)[] = [
     text: "The scores become probabilities, and one token is drawn at random. Temperature makes the draw bolder or safer; top-k and top-p exclude unlikely tokens. Move the sliders in the settings and watch the bars.",
     question: "At which temperature is the likeliest token almost certain?",
     answer: "Close to 0. At 0 the draw is not random: it always takes the likeliest token.",
-    go: () => state.showAt("text", ".text .sampling"),
+    go: () => route.showAt("text", ".text .sampling"),
   }),
   () => ({
     title: "Training",
-    text: `All weights were found by training: the model predicts each next token of a text, and its weights are moved a little towards the right answer, thousands of times.${state.engine().model.manifest.training ? " You can do it here." : ""}`,
+    text: `All weights were found by training: the model predicts each next token of a text, and its weights are moved a little towards the right answer, thousands of times.${engine().model.manifest.training ? " You can do it here." : ""}`,
     question: "How long does it take until the samples look like words?",
     answer: "A few hundred steps with the smallest size: letters and spaces come first, then short words.",
-    go: () => state.show(state.engine().model.manifest.training ? "train" : "text"),
+    go: () => route.show(engine().model.manifest.training ? "train" : "text"),
   }),
   () => ({
     title: "Now break it",
@@ -136,8 +142,8 @@ const CARDS: readonly (() => Card)[] = [
     question: "Which part can this model not do without?",
     answer: "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks view, and the text falls apart.",
     go: () => {
-      state.showAt("attention", ".one .ablate", "nearest");
-      state.chooseHead(0, Math.max(0, state.place.head.value));
+      route.showAt("attention", ".one .ablate", "nearest");
+      attention.chooseHead(0, Math.max(0, attention.head.value));
     },
   }),
 ];
@@ -146,18 +152,18 @@ const CARDS: readonly (() => Card)[] = [
 export const CARD = { attention: 3, ablate: CARDS.length };
 
 export function Tour() {
-  const at = state.tour.value;
-  const moves = state.tourMoves.value && state.phase.value === "ready";
+  const at = tour.card.value;
+  const moves = tour.moves.value && models.phase.value === "ready";
   useEffect(() => {
     if (!moves) return;
-    state.tourMoves.value = false;
+    tour.moves.value = false;
     openCard(at);
   }, [moves]);
-  if (at === 0 || state.phase.value !== "ready") return null;
+  if (at === 0 || models.phase.value !== "ready") return null;
   const number = Math.min(at, CARDS.length);
   const card = CARDS[number - 1]!();
   const move = (to: number) => openCard(to);
-  const alone = state.tourAlone.value;
+  const alone = tour.alone.value;
   return (
     <aside class={`tour${number === CARD.ablate ? " breaks" : ""}`} aria-label="Tour">
       <div>
@@ -185,10 +191,10 @@ export function Tour() {
           <button disabled={number === 1} onClick={() => move(number - 1)}>
             Back
           </button>
-          <button class="primary" onClick={() => (number === CARDS.length ? (state.tour.value = 0) : move(number + 1))}>
+          <button class="primary" onClick={() => (number === CARDS.length ? (tour.card.value = 0) : move(number + 1))}>
             {number === CARDS.length ? "Done" : "Next card"}
           </button>
-          <button class="quiet" onClick={() => (state.tour.value = 0)}>
+          <button class="quiet" onClick={() => (tour.card.value = 0)}>
             Leave the tour
           </button>
         </div>
@@ -199,17 +205,17 @@ export function Tour() {
 
 /** The buttons of a card that was opened alone. */
 function Alone({ number }: { number: number }) {
-  const more = number === CARD.attention && state.engine().model.recording.interventions;
+  const more = number === CARD.attention && engine().model.recording.interventions;
   return (
     <div class="buttons">
-      <button class="primary" onClick={() => (more ? openCard(CARD.ablate, true) : (state.tour.value = 0))}>
+      <button class="primary" onClick={() => (more ? openCard(CARD.ablate, true) : (tour.card.value = 0))}>
         {more ? "Next: switch off a head" : "Done"}
       </button>
       <button class="quiet" onClick={() => openCard(1)}>
         The whole tour
       </button>
       {more && (
-        <button class="quiet" onClick={() => (state.tour.value = 0)}>
+        <button class="quiet" onClick={() => (tour.card.value = 0)}>
           Close
         </button>
       )}
@@ -219,8 +225,8 @@ function Alone({ number }: { number: number }) {
 
 /** Opens a card, counted from 1, and its view; `alone`: not as part of the tour. */
 export function openCard(number: number, alone = false): void {
-  state.chosen.value = null;
-  state.tourAlone.value = alone;
-  state.tour.value = Math.min(Math.max(1, number), CARDS.length);
-  CARDS[state.tour.value - 1]!().go();
+  generation.chosen.value = null;
+  tour.alone.value = alone;
+  tour.card.value = Math.min(Math.max(1, number), CARDS.length);
+  CARDS[tour.card.value - 1]!().go();
 }

@@ -10,13 +10,12 @@ import { Curves } from "../../ui/curves";
 import { Painter } from "../../drawing/painter";
 import { PALETTES } from "../../drawing/palettes";
 import { NumberField } from "../../ui/number";
-import { engine } from "../../stores/state";
+import { engine } from "../../stores/model";
 import * as train from "./store";
 
 const LOOK_MS = 700; // minimum ms between two drawings of the textures
 
 export function LearnStage() {
-  void train.tick.value;
   return (
     <div class="learn">
       <Controls />
@@ -126,8 +125,7 @@ const seconds = (s: number) => (s < 1 ? `${(1000 * s).toFixed(s < 0.01 ? 1 : 0)}
 
 function Schedule({ fixed }: { fixed: boolean }) {
   const s = train.schedule;
-  void train.tick.value;
-  const found = train.session.value;
+  const found = train.shown.value;
   const ended = found?.status === "done";
   return (
     <details>
@@ -196,9 +194,8 @@ function Ahead() {
 }
 
 function Progress() {
-  void train.tick.value;
   const log = useSignal(false);
-  const found = train.session.value;
+  const found = train.shown.value;
   const points = found?.points ?? [];
   const last = points.findLast((p) => p.step > 0);
   const at = last?.step ?? found?.checkpoint?.step ?? 0;
@@ -264,10 +261,7 @@ function Progress() {
             : `The previous run (${earlier.name}) used another tokenizer, so its losses are not comparable. `}
           <button
             class="link"
-            onClick={() => {
-              void engine().training.forgetEarlier();
-              train.tick.value++;
-            }}
+            onClick={() => void engine().training.forgetEarlier()}
           >
             Remove it
           </button>
@@ -295,9 +289,8 @@ function Progress() {
 
 /** Samples over the steps, scrolled to the latest. */
 function Samples() {
-  void train.tick.value;
   const film = useRef<HTMLOListElement>(null);
-  const found = train.session.value;
+  const found = train.shown.value;
   const samples = found?.samples ?? [];
   const last = samples.at(-1)?.step;
   useEffect(() => {
@@ -326,11 +319,10 @@ const KINDS = { "": "weights", "d.": "gradient", ".moment": "running mean of gra
 let painter: Painter | null = null;
 
 function Inside() {
-  void train.tick.value;
   const grid = useRef<HTMLCanvasElement>(null);
   const plane = useRef<HTMLCanvasElement>(null);
   const drawn = useRef(0);
-  const found = train.session.value;
+  const found = train.shown.value;
   const offer = found?.plan.offer ?? train.offer();
   const matrices = offer?.parameters.filter(({ shape }) => shape.length > 1).map(({ name }) => name) ?? [];
   const chosen = useSignal("");
@@ -340,9 +332,10 @@ function Inside() {
   const step = found?.step ?? -1;
   useEffect(() => {
     const now = performance.now();
-    if (!found || document.hidden || (found.status === "running" && now - drawn.current < LOOK_MS)) return;
+    const session = train.session.value;
+    if (!found || !session || document.hidden || (found.status === "running" && now - drawn.current < LOOK_MS)) return;
     drawn.current = now;
-    draw(found, grid.current!, plane.current!, kind.value === "d." ? `d.${name}` : name + kind.value).catch(
+    draw(session, grid.current!, plane.current!, kind.value === "d." ? `d.${name}` : name + kind.value).catch(
       (error: unknown) => console.warn("drawing:", error),
     );
   });

@@ -21,8 +21,7 @@ const COUNTS: Record<string, string> = {
 const SMALL = 200; // bins of the reliability plot with fewer tokens are drawn at half size
 
 export function ScoreStage() {
-  void train.tick.value;
-  const found = train.session.value;
+  const found = train.shown.value;
   const scores = found?.scores ?? [];
   const last = scores.find(({ step }) => step === found?.step) ?? scores.at(-1);
   const doing = train.scoring.value;

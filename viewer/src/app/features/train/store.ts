@@ -1,44 +1,32 @@
 // State and actions of the Train tab.
 
 import { throttled } from "../../ui/tools";
-import { effect, signal } from "@preact/signals";
-import type { Offer, Schedule, TrainingIndex } from "../../../runtime/engine/manifest";
+import { effect, signal, untracked } from "@preact/signals";
 import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../../../training/cleaning";
 import type { FetchedText } from "../../../training/fetching";
 import { chosenFiles } from "../../../training/files";
 import { prepared } from "../../../training/prepare";
-import type { Session } from "../../../training/session";
-import { engine, LESSON, lesson, place } from "../../stores/state";
+import type { Session, SessionState } from "../../../training/session";
+import { engine } from "../../stores/model";
+import { applySettings } from "./params";
+import { choose, index, preset, schedule, set, shape, stage, tokenizer } from "./settings";
 
-const FRAME = 100; // ms between two updates of the metrics: rendering the page slows a software driver down
+export * from "./settings";
+
+const FRAME_MS = 100; // ms between two updates of the metrics: rendering the page slows a software driver down
 export const LONG = 200_000; // maximum characters of an editable text
 
-export const index = signal<TrainingIndex | null>(null);
 export const session = signal<Session | null>(null);
-/** Counts the changes of the session that the page has shown. */
-export const tick = signal(0);
+/** The shown state of the session, renewed at most every `FRAME_MS`. */
+export const shown = signal<SessionState | null>(null);
 /** The text to train on, after clean-up. */
 export const text = signal("");
 export const source = signal("");
-/** The name of the selected data set; empty: the visitor's own text. */
-export const set = signal("");
 export const documents = signal<string[]>([]);
 export const cleaning = signal<readonly CleaningStep[]>(CLEANING);
 export const removed = signal<Removed[]>([]);
 export const inspection = signal<Inspection | null>(null);
 export const HELD = 0.1; // share of the text that is held out
-export const preset = signal("");
-export const tokenizer = signal("");
-export const schedule = {
-  steps: signal(0),
-  lr: signal(0),
-  min_lr: signal(0),
-  warmup: signal(0),
-  seed: signal(0),
-  evalEvery: signal(50),
-  sampleEvery: signal(50),
-};
-export const shape = signal<Schedule>("cosine");
 /** The preparation in progress with its share done (null: unknown), and the last error message. */
 export const preparing = signal<{ what: string; share: number | null } | null>(null);
 export const problem = signal("");
@@ -60,27 +48,28 @@ let opened: Promise<void> | null = null;
 export function open(): Promise<void> {
   return (opened ??= attempt(async (busy) => {
     const { training } = engine();
-    training.listeners.add(adopt);
     const found = await training.ready();
     const judged = training.rate().catch(() => 0); // 0: the first training measures it
     void judged.then((rate) => (deviceRate.value ||= remembered() || rate));
     busy("Looking for an earlier training"); // set before the buttons appear, so that they start disabled
     index.value = found;
     choose(found.sizes[0]!);
-    const wanted = readLesson();
+    const wanted = applySettings();
     const { name, about } = found.texts.find((text) => text.name === wanted) ?? found.texts[0]!;
     await put([await training.bundled(name)], about, name);
-    effect(() => void (lesson.value = lessonNow())); // the address follows every setting
     if (!training.session) await training.restore();
-    adopt();
+    effect(() => {
+      const found = training.session;
+      return untracked(() => adopt(found));
+    });
   }));
 }
 
-function adopt(): void {
-  const found = engine().training.session;
+/** Shows a session, and follows it until the function that it returns is called. */
+function adopt(found: Session | null): () => void {
   session.value = found;
+  shown.value = found && found.state.value;
   if (found) {
-    found.listeners.add(changed);
     if (found.plan.validation.length > found.plan.offer.recipe.context) found.count().catch((error: unknown) => console.warn("baselines:", error));
     const { offer, rates, seed, evalEvery, sampleEvery } = found.plan;
     if (found.plan.text !== null && found.plan.text !== text.value) {
@@ -94,17 +83,19 @@ function adopt(): void {
       schedule[key as keyof typeof schedule].value = value;
     }
   }
-  tick.value++;
+  return effect(() => {
+    if (found?.state.value) changed();
+  });
 }
 
 const changed = throttled(() => {
-  tick.value++;
   const found = session.value;
+  shown.value = found && found.state.value;
   if (!found?.tokensPerS) return;
   const { flops, recipe } = found.plan.offer;
   deviceRate.value = (flops * found.tokensPerS) / (recipe.batch * recipe.context);
   if (found.status !== "running") remember();
-}, FRAME);
+}, FRAME_MS);
 
 const rateKey = () => `${RATE} ${engine().training.renderer}`;
 
@@ -122,39 +113,6 @@ function remember(): void {
   } catch {
     // storage is not available: measured again on the next visit
   }
-}
-
-const { numbers: NUMBERS, ...KEYS } = LESSON;
-
-/** Applies the training settings of the link and returns the data set it names; ignores what the page does not offer. */
-function readLesson(): string | undefined {
-  const link = new Map(Object.entries(lesson.value)); // from the address that the page was opened with
-  const [size, tokens] = [link.get(KEYS.size), link.get(KEYS.tokens)];
-  const found = index.value!.sizes.find((s) => s.name === (size ?? preset.value) && (!tokens || s.tokenizer === tokens));
-  if (found && (size ?? tokens)) choose(found);
-  for (const name of NUMBERS) {
-    const value = Number(link.get(name) ?? NaN);
-    if (Number.isFinite(value) && value >= 0) schedule[name].value = value;
-  }
-  const { steps, warmup } = schedule;
-  if (!link.has("warmup") && warmup.value >= steps.value) warmup.value = Math.floor(steps.value / 20); // same default as on the desktop
-  const seed = Number(link.get(KEYS.seed) ?? NaN);
-  if (Number.isInteger(seed) && seed >= 0) schedule.seed.value = seed;
-  const wanted = link.get(KEYS.schedule);
-  if (wanted === "cosine" || wanted === "linear" || wanted === "constant") shape.value = wanted;
-  return link.get(KEYS.set);
-}
-
-/** Returns the settings that a link carries to reproduce this training. The visitor's own text is never part of it. */
-function lessonNow(): Record<string, string> {
-  const own = offer()?.settings;
-  const found: Record<string, string> = { [KEYS.size]: preset.value, [KEYS.tokens]: tokenizer.value };
-  if (set.value) found[KEYS.set] = set.value;
-  const usual: Partial<Record<(typeof NUMBERS)[number], number>> = { evalEvery: 50, sampleEvery: 50, ...own };
-  for (const name of NUMBERS) if (schedule[name].value !== usual[name]) found[name] = String(schedule[name].value);
-  if (schedule.seed.value) found[KEYS.seed] = String(schedule.seed.value);
-  if (shape.value !== own?.schedule) found[KEYS.schedule] = shape.value;
-  return found;
 }
 
 let asked = 0;
@@ -213,22 +171,6 @@ export const fetchFrom = (address: string, title = "", read = encoding.value) =>
   });
 
 export const cancelFetching = () => stopFetching?.abort();
-
-/** Selects a size and its default schedule. */
-export function choose(offer: Offer): void {
-  preset.value = offer.name;
-  tokenizer.value = offer.tokenizer;
-  const { steps, lr, min_lr, warmup } = offer.settings;
-  schedule.steps.value = steps;
-  schedule.lr.value = lr;
-  schedule.min_lr.value = min_lr;
-  schedule.warmup.value = warmup;
-  shape.value = offer.settings.schedule;
-}
-
-export function offer(): Offer | undefined {
-  return index.value?.sizes.find((s) => s.name === preset.value && s.tokenizer === tokenizer.value);
-}
 
 /** Reports a preparation and its share done (null: unknown); `what` null: it has ended. */
 type Busy = (what: string | null, share?: number | null) => void;
@@ -300,7 +242,7 @@ export const back = () =>
 
 /** Moves on to the Train step if an earlier one is shown. */
 function watch(): void {
-  if (place.stage.value === "data" || place.stage.value === "tokens") place.stage.value = "train";
+  if (stage.value === "data" || stage.value === "tokens") stage.value = "train";
 }
 
 export const start = () =>
@@ -345,12 +287,11 @@ export const score = () =>
       await engine().score((what, share) => (scoring.value = { what, share }));
     } finally {
       scoring.value = null;
-      tick.value++;
     }
   });
 
 /** Returns the seconds until all steps are done at the current speed; 0: unknown. */
-export function secondsLeft({ plan, points, tokensPerS }: Session): number {
+export function secondsLeft({ plan, points, tokensPerS }: SessionState): number {
   const { batch, context } = plan.offer.recipe;
   const at = points.at(-1)?.step ?? 0;
   return tokensPerS ? ((plan.rates.steps - at) * batch * context) / tokensPerS : 0;

@@ -3,16 +3,18 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
-import type { Session } from "../../../training/session";
-import { place, type Stage } from "../../stores/state";
+import type { SessionState } from "../../../training/session";
 import { federation, invited as invitation, open as openTogether, together } from "../federated/store";
 import { Together } from "../federated";
+import { params } from "./params";
 import { LearnStage } from "./learn";
 import { ScoreStage } from "./score";
 import * as train from "./store";
+import type { Stage } from "./store";
 import { TextStage } from "./text";
 import { TokensStage } from "./tokens";
 import { WriteStage } from "./write";
+import type { View } from "../../stores/route";
 
 const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
   data: { title: "Data", of: TextStage },
@@ -24,13 +26,13 @@ const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
 
 const WITH_OTHERS: readonly Stage[] = ["data", "train"]; // steps that show the "Together" panel
 
-export function TrainView() {
+function TrainView() {
   useEffect(() => {
     void train.open();
     openTogether(); // rejoins a session that a reload interrupted, at any step
   }, []);
   if (!train.index.value) return <section class="panel loading">{train.problem.value || "Loading the sizes and texts…"}</section>;
-  const { of: Shown } = STAGES[place.stage.value];
+  const { of: Shown } = STAGES[train.stage.value];
   const invited = Boolean(invitation.value || federation.value); // then the panel comes first
   return (
     <section class="train" aria-label="Train">
@@ -45,7 +47,7 @@ export function TrainView() {
         )}
       </div>
       <Shown />
-      {!invited && WITH_OTHERS.includes(place.stage.value) && <Together />}
+      {!invited && WITH_OTHERS.includes(train.stage.value) && <Together />}
     </section>
   );
 }
@@ -55,7 +57,7 @@ function Stages() {
     <ol class="stages" aria-label="Steps">
       {Object.entries(STAGES).map(([name, { title }], i) => (
         <li key={name}>
-          <button aria-current={place.stage.value === name ? "step" : undefined} onClick={() => (place.stage.value = name as Stage)}>
+          <button aria-current={train.stage.value === name ? "step" : undefined} onClick={() => (train.stage.value = name as Stage)}>
             <span class="number">{i + 1}</span> {title}
           </button>
         </li>
@@ -65,7 +67,7 @@ function Stages() {
 }
 
 /** Describes the state of the training in one line. */
-function heading(found: Session | null): string {
+function heading(found: SessionState | null): string {
   if (!found) return "Not started";
   if (found.status === "failed") return `Stopped: ${found.problem}`;
   if (found.doing) return `${found.doing}…`;
@@ -81,8 +83,7 @@ function heading(found: Session | null): string {
 }
 
 function Buttons() {
-  void train.tick.value;
-  const found = train.session.value;
+  const found = train.shown.value;
   const running = found?.status === "running";
   const failed = found?.status === "failed";
   const busy = train.preparing.value !== null;
@@ -142,3 +143,17 @@ function Buttons() {
   );
 }
 
+declare module "../../stores/route" {
+  interface ViewNames {
+    train: true;
+  }
+}
+
+export const view: View<"train"> = {
+  name: "train",
+  title: "Train",
+  params,
+  component: TrainView,
+  available: (manifest) => Boolean(manifest.training),
+  stays: true,
+};

@@ -2,7 +2,8 @@
 
 import { useSignal } from "@preact/signals";
 import { NumberField } from "../../ui/number";
-import * as state from "../../stores/state";
+import { models } from "../../stores/model";
+import { route } from "../../stores/route";
 import * as train from "./store";
 
 export function WriteStage() {
@@ -20,8 +21,7 @@ export function WriteStage() {
 }
 
 function Write() {
-  void train.tick.value;
-  const found = train.session.value;
+  const found = train.shown.value;
   const chosen = useSignal(-1); // -1: the latest
   const samples = found?.samples ?? [];
   const at = chosen.value < 0 ? samples.length - 1 : Math.min(chosen.value, samples.length - 1);
@@ -68,14 +68,14 @@ function Write() {
 /** Shows this model on the other tabs. */
 function LookInside() {
   const look = async () => {
-    await state.use("mine");
-    if (state.used.value === "mine") state.show("text");
+    await models.use("mine");
+    if (models.used.value === "mine") route.show("text");
   };
   return (
     <div class="save">
       <p class="dim">All tabs can show this model with its attention and every activation, while the training continues.</p>
       <div class="buttons">
-        <button disabled={!train.session.value || Boolean(state.switching.value)} onClick={() => void look()}>
+        <button disabled={!train.session.value || Boolean(models.switching.value)} onClick={() => void look()}>
           Show it on every tab
         </button>
       </div>
@@ -84,7 +84,7 @@ function LookInside() {
 }
 
 function SaveAndLoad() {
-  const found = train.session.value;
+  const found = train.shown.value;
   return (
     <div class="save">
       <div class="buttons">
