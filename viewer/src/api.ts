@@ -520,7 +520,7 @@ export class Glgpt {
       if (this.own.stale) await this.own.recover();
       return otherFigures(session.plan, this.own, (share) => progress("Scoring the page's model", share));
     };
-    return session.score(progress, () => this.queue.run(own));
+    return session.scorer.score(progress, () => this.queue.run(own));
   }
 
   /** Returns the trained model's files by name. The desktop's `glgpt generate DIR` can load them. */

@@ -10,7 +10,8 @@ import { BpeError, encodeText, trainBpe } from "../src/training/bpe";
 import { clean, CLEANING } from "../src/training/cleaning";
 import { readSafetensors, readTokenizer, tokenizerFiles, writeSafetensors, type Tensors } from "../src/training/files";
 import { afterOverflow, afterStep, FIRST, known } from "../src/training/loss-scale";
-import { Session, type Plan } from "../src/training/session";
+import type { Plan } from "../src/training/plan";
+import { Session } from "../src/training/session";
 import { fitting, type Arrived, type Trainer } from "../src/training/trainer";
 
 interface Case {

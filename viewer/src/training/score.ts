@@ -7,7 +7,7 @@ import { parseTokenizer } from "../runtime/engine/manifest";
 import { must, PageError } from "../runtime/gl/errors";
 import { pause } from "../runtime/gl/wait";
 import type { Copies } from "./copies";
-import type { Plan } from "./session";
+import type { Plan } from "./plan";
 import type { Answers } from "./task";
 import ScoreWorker from "./score-worker?worker&inline";
 import type { Counted, Judged, ScoreJob, ScoreSaid } from "./score-worker";

@@ -3,28 +3,21 @@
 import { signal } from "@preact/signals-core";
 import { check } from "../runtime/gl/player";
 import { pause, Queue } from "../runtime/gl/wait";
-import { parseProgram, parseTraining, type Manifest, type Offer, type Recording, type Schedule, type TrainingIndex } from "../runtime/engine/manifest";
+import { parseProgram, parseTraining, type Manifest, type Offer, type Recording, type TrainingIndex } from "../runtime/engine/manifest";
 import type { Beside, Model, Weights } from "../runtime/engine/model";
 import { productMs } from "../runtime/engine/probe";
 import { must, PageError } from "../runtime/gl/errors";
 import type { Program } from "../runtime/gl/program";
-import { checkRate, type Ids, type Rates } from "./batches";
+import type { Ids, Rates } from "./batches";
 import type { Bpe } from "./bpe";
-import { chosenFiles, readModel, zip, type About, type Files, type Loaded } from "./files";
-import { Session, type Checkpoint, type Plan, type Point } from "./session";
+import { chosenFiles, readModel, zip, type Files, type Loaded } from "./files";
+import type { Checkpoint, Point } from "./checkpoint";
+import type { Plan } from "./plan";
+import { Session } from "./session";
+import { checkConfig, checkedIds, checkText, rates, splitIds, type TrainConfig } from "./train-config";
 import type { Store } from "./store";
 import { tokenise, TrainedVocabulary } from "./tokenise";
 import { fitting, isLost, putParameters, Trainer } from "./trainer";
-
-export interface TrainConfig extends Partial<Rates> {
-  /** A preset and a tokenizer (`bytes` or `bpe:N`) that this page was exported with; by default the first. */
-  preset?: string;
-  tokenizer?: string;
-  /** The share of the text held back for validation (default: 0.1, or 0 for ids). */
-  validation?: number;
-  evalEvery?: number;
-  sampleEvery?: number;
-}
 
 export interface TrainOptions {
   text?: string;
@@ -454,63 +447,4 @@ export class Training {
   async zip(): Promise<Uint8Array<ArrayBuffer>> {
     return zip(await this.current().files());
   }
-}
-
-export type { About };
-
-const KNOWN = ["preset", "tokenizer", "validation", "evalEvery", "sampleEvery", "steps", "lr", "min_lr", "warmup", "schedule"];
-
-/** Throws PageError for unknown options, which would otherwise be ignored, and for invalid values. */
-export function checkConfig(config: TrainConfig): void {
-  const unknown = Object.keys(config).find((key) => !KNOWN.includes(key));
-  if (unknown) throw new PageError(`config has no option ${unknown}; expected ${KNOWN.join(", ")}.`);
-  const { validation = 0, evalEvery = 0, sampleEvery = 0 } = config;
-  if (!(validation >= 0 && validation < 1)) throw new PageError(`validation is ${validation}; it must be in [0, 1).`);
-  for (const [name, every] of Object.entries({ evalEvery, sampleEvery })) {
-    if (!(Number.isInteger(every) && every >= 0)) {
-      throw new PageError(`${name} is ${every}; it must be a positive integer, or 0 for never.`);
-    }
-  }
-}
-
-function checkText(text: unknown): void {
-  if (typeof text !== "string") throw new PageError("The text to train on must be a string.");
-  if (/[\ud800-\udfff]/u.test(text)) throw new PageError("The text holds an unpaired surrogate.");
-}
-
-const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
-
-/** Returns the offer's settings, replaced by the requested ones. Missing ones are derived as on the desktop. */
-function rates(offer: Offer, asked: Partial<Rates>): Rates {
-  const steps = asked.steps ?? offer.settings.steps;
-  const lr = asked.lr ?? offer.settings.lr;
-  const found = {
-    steps,
-    lr,
-    min_lr: asked.min_lr ?? lr / 10,
-    warmup: asked.warmup ?? Math.min(100, Math.floor(steps / 20)),
-    schedule: asked.schedule ?? offer.settings.schedule,
-  };
-  if (!(Number.isInteger(steps) && steps >= 1)) throw new PageError(`steps is ${steps}; it must be an integer from 1.`);
-  checkRate(lr);
-  if (!(found.min_lr >= 0 && found.min_lr <= lr)) {
-    throw new PageError(`The last learning rate is ${found.min_lr}; it must be from 0 to ${lr}.`);
-  }
-  if (!(Number.isInteger(found.warmup) && found.warmup >= 0 && found.warmup < steps)) {
-    throw new PageError(`Warmup is ${found.warmup} steps; it must be shorter than the training's ${steps} steps.`);
-  }
-  if (!SCHEDULES.includes(found.schedule)) throw new PageError(`Schedule ${found.schedule} is not one of ${SCHEDULES.join(", ")}.`);
-  return found;
-}
-
-function checkedIds(ids: ArrayLike<number>, offer: Offer): Ids {
-  const list = Array.from(ids);
-  const wrong = list.find((id) => !(Number.isInteger(id) && id >= 0 && id < offer.config.vocab_size));
-  if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${offer.config.vocab_size}.`);
-  return Uint16Array.from(list);
-}
-
-function splitIds(ids: Ids, validation: number): { train: Ids; validation: Ids } {
-  const at = Math.floor(ids.length * (1 - validation));
-  return { train: ids.slice(0, at), validation: ids.slice(at) };
 }

@@ -14,7 +14,7 @@ import { view as train } from "./train/view";
 
 export const VIEWS: readonly View[] = [text, attention, blocks, textures, passes, train, device];
 
-/** What the links to all views carry. */
+/** The settings that the links to all views carry. */
 export const PARAMS = [...TEXT_PARAMS, ...tour, ...INTERVENTION_PARAMS];
 
 /** Keys of links that other pages of an export use. */

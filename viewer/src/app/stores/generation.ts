@@ -354,7 +354,7 @@ const { settings } = generation;
 const text = { history: false }; // going back in the history changes the view, not the text
 const unlessZero = (value: number | undefined) => value || undefined;
 
-/** What every link carries of the text. */
+/** The settings of the text, which every link carries. */
 export const TEXT_PARAMS = [
   param({ ...text, key: "prompt", signal: generation.prompt, parse: parseText, default: () => generation.opening() }),
   param({ ...text, key: "tokens", signal: settings.tokens, parse: parseNumber, default: () => 120 }),

@@ -1,4 +1,4 @@
-// What a link carries: a table of parameters, each a signal with its key, its text and its default.
+// The settings that a link carries: a table of parameters, each a signal with its key, its text and its default.
 
 import { batch, type Signal } from "@preact/signals";
 
@@ -65,7 +65,7 @@ export const parseWithin = (most: number) => (text: string) => {
   return value === undefined ? undefined : Math.min(Math.max(0, value), most);
 };
 
-/** Returns a non-negative integer; undefined if the text is no number. */
+/** Returns a non-negative integer; undefined if the text is not a number. */
 export function parseWhole(text: string): number | undefined {
   const value = parseNumber(text);
   return value === undefined ? undefined : Math.min(Math.max(0, Math.floor(value)), Number.MAX_SAFE_INTEGER);

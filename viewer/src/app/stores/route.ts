@@ -14,10 +14,10 @@ export type ViewName = keyof ViewNames;
 export interface View<Name extends ViewName = ViewName> {
   name: Name;
   title: string;
-  /** What a link to this view carries. */
+  /** The settings that a link to this view carries. */
   params: readonly AnyParam[];
   component: ComponentType;
-  /** What it shows of the recorded generation while the model is loading. */
+  /** The part of it that shows the recorded generation while the model is loading. */
   recorded?: ComponentType;
   /** Returns true if this model has the view; by default, each has it. */
   available?: (manifest: Manifest) => boolean;

@@ -1,4 +1,4 @@
-// What of the Text view is unfolded.
+// The parts of the Text view that are unfolded.
 
 import { signal } from "@preact/signals";
 

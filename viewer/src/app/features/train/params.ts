@@ -1,4 +1,4 @@
-// What a link carries of the training settings.
+// The training settings that a link carries.
 
 import type { Schedule } from "../../../runtime/engine/manifest";
 import { param, parseNumber, parseOneOf, parseText, parseWhole, unlessEmpty, type AnyParam } from "../../stores/link";

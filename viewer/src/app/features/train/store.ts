@@ -70,7 +70,7 @@ function adopt(found: Session | null): () => void {
   session.value = found;
   shown.value = found && found.state.value;
   if (found) {
-    if (found.plan.validation.length > found.plan.offer.recipe.context) found.count().catch((error: unknown) => console.warn("baselines:", error));
+    if (found.plan.validation.length > found.plan.offer.recipe.context) found.scorer.count().catch((error: unknown) => console.warn("baselines:", error));
     const { offer, rates, seed, evalEvery, sampleEvery } = found.plan;
     if (found.plan.text !== null && found.plan.text !== text.value) {
       void put([found.plan.text], found.plan.origin?.source ?? "", "", []);
