@@ -28,7 +28,10 @@ function folderRules(folder, forbidden, message) {
     files: [`src/${folder}/**`],
     rules: {
       "no-restricted-imports": noImports(forbidden, message, INTERFACE),
-      "no-restricted-globals": ["error", ...DOM_GLOBALS.map((name) => ({ name, message: "Only app/, dashboard/ and src/document.ts may use the DOM." }))],
+      "no-restricted-globals": [
+        "error",
+        ...DOM_GLOBALS.map((name) => ({ name, message: "Only app/, dashboard/ and src/document.ts may use the DOM." })),
+      ],
     },
   };
 }
@@ -59,10 +62,15 @@ export default tseslint.config(
       // Prompts, tokens and names are untrusted text: they must not become markup or code.
       "no-restricted-properties": [
         "error",
-        ...["innerHTML", "outerHTML", "insertAdjacentHTML", "setHTMLUnsafe", "createContextualFragment"].map((property) => ({ property })),
+        ...["innerHTML", "outerHTML", "insertAdjacentHTML", "setHTMLUnsafe", "createContextualFragment"].map(
+          (property) => ({ property }),
+        ),
         { object: "document", property: "write" },
       ],
-      "no-restricted-syntax": ["error", { selector: "JSXAttribute[name.name='dangerouslySetInnerHTML']", message: "Text must not become markup." }],
+      "no-restricted-syntax": [
+        "error",
+        { selector: "JSXAttribute[name.name='dangerouslySetInnerHTML']", message: "Text must not become markup." },
+      ],
       "no-eval": "error",
     },
   },
@@ -79,7 +87,9 @@ export default tseslint.config(
   ),
   {
     files: ["src/api.ts", "src/embed.ts", "src/document.ts"],
-    rules: { "no-restricted-imports": noImports("^\\./app/", "The scriptable object must not import app/.", INTERFACE) },
+    rules: {
+      "no-restricted-imports": noImports("^\\./app/", "The scriptable object must not import app/.", INTERFACE),
+    },
   },
   {
     files: ["src/dashboard/**"],

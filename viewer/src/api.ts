@@ -48,8 +48,22 @@ export interface GenerateOptions {
 }
 
 const GENERATE: Names<GenerateOptions> = {
-  prompt: true, ids: true, tokens: true, temperature: true, topK: true, topP: true, minP: true, repetitionPenalty: true, logitBias: true,
-  eos: true, seed: true, drawn: true, stop: true, alternatives: true, onToken: true, signal: true,
+  prompt: true,
+  ids: true,
+  tokens: true,
+  temperature: true,
+  topK: true,
+  topP: true,
+  minP: true,
+  repetitionPenalty: true,
+  logitBias: true,
+  eos: true,
+  seed: true,
+  drawn: true,
+  stop: true,
+  alternatives: true,
+  onToken: true,
+  signal: true,
 };
 
 export interface Generated {
@@ -79,8 +93,21 @@ export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "a
 }
 
 const CONTINUATIONS: Names<ContinuationsOptions> = {
-  prompt: true, ids: true, tokens: true, temperature: true, topK: true, topP: true, minP: true, repetitionPenalty: true, logitBias: true,
-  eos: true, seed: true, stop: true, signal: true, onTexts: true, onCompiled: true,
+  prompt: true,
+  ids: true,
+  tokens: true,
+  temperature: true,
+  topK: true,
+  topP: true,
+  minP: true,
+  repetitionPenalty: true,
+  logitBias: true,
+  eos: true,
+  seed: true,
+  stop: true,
+  signal: true,
+  onTexts: true,
+  onCompiled: true,
 };
 
 /** The model in use: the page's (`own`), the one in training (`mine`) or one from files (`file`). */
@@ -94,7 +121,11 @@ export class Glgpt {
   private readonly current = signal<{ model: Model; used: Used } | null>(null);
   private readonly store = new Store(folder().pathname);
   /** Runs `train` and holds the sessions that the page shows. */
-  readonly training = new Training(() => this.own, this.store, () => this.warmedUp);
+  readonly training = new Training(
+    () => this.own,
+    this.store,
+    () => this.warmedUp,
+  );
   private warmedUp: Promise<void> = Promise.resolve();
   private played: Session | null = null; // the session whose model is in use
   onProgress: (progress: Progress) => void = () => {};
@@ -105,10 +136,7 @@ export class Glgpt {
   private disposed = false;
   private unfollow: () => void = () => {};
 
-  constructor(
-    source: Source = EmbeddedSource.here() ?? new HttpSource(folder()),
-    options: ModelOptions = {},
-  ) {
+  constructor(source: Source = EmbeddedSource.here() ?? new HttpSource(folder()), options: ModelOptions = {}) {
     this.ready = this.open(source, options);
     this.ready.catch(() => {}); // callers that await it receive the error
   }
@@ -141,7 +169,10 @@ export class Glgpt {
     await this.training.settled();
     await this.training.session?.close();
     await this.queue.idle;
-    const loaded = await this.ready.then(() => true, () => false);
+    const loaded = await this.ready.then(
+      () => true,
+      () => false,
+    );
     if (loaded) this.release();
   }
 
@@ -153,7 +184,10 @@ export class Glgpt {
 
   private async open(source: Source, options: ModelOptions): Promise<void> {
     const device = new Device(HOST);
-    const loader = await Loader.open(source, source instanceof HttpSource && source.base.href === folder().href ? exportId() : "");
+    const loader = await Loader.open(
+      source,
+      source instanceof HttpSource && source.base.href === folder().href ? exportId() : "",
+    );
     loader.onProgress = (p) => this.onProgress({ ...p }); // a copy that the caller may retain
     const { recorded } = loader.manifest;
     if (recorded) {
@@ -325,7 +359,14 @@ export class Glgpt {
       if (model.stale) await model.recover(signal); // `model.generate` itself recovers from later losses
       model.follow();
       // `ids` is not empty if a lost context interrupted an earlier attempt
-      const rest = { sampling, eos, alternatives, ...(signal ? { signal } : {}), tokens: tokens - ids.length, drawn: (options.drawn ?? 0) + ids.length };
+      const rest = {
+        sampling,
+        eos,
+        alternatives,
+        ...(signal ? { signal } : {}),
+        tokens: tokens - ids.length,
+        drawn: (options.drawn ?? 0) + ids.length,
+      };
       for await (const token of model.generator.generate([...prompt, ...ids], rest)) {
         last = performance.now();
         if (!ids.length) first = last;
@@ -347,7 +388,14 @@ export class Glgpt {
     if (stopped !== "text") text += decoder?.flush() ?? "";
     if (signal?.aborted || this.disposed) stopped = "aborted";
     else if (stopped === "tokens" && ids.length < tokens) stopped = "eos";
-    return { ids, text, prefillMs: (ids.length ? first : end) - start, decodeMs: last - first, seed: sampling.seed, stopped };
+    return {
+      ids,
+      text,
+      prefillMs: (ids.length ? first : end) - start,
+      decodeMs: last - first,
+      seed: sampling.seed,
+      stopped,
+    };
   }
 
   /**
@@ -368,7 +416,12 @@ export class Glgpt {
     const { model } = this;
     const ids = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
     const decoders = Array.from({ length: model.batch.texts }, () => model.tokenizer?.stream());
-    const texts = decoders.map((_, i): Continuation => ({ ids: [], text: "", seed: sampling.seed + i, stopped: "tokens" }));
+    const texts = decoders.map((_, i): Continuation => ({
+      ids: [],
+      text: "",
+      seed: sampling.seed + i,
+      stopped: "tokens",
+    }));
     const over = new Set<number>();
     if (model.stale) await model.recover(signal);
     model.follow();
@@ -393,7 +446,8 @@ export class Glgpt {
     }
     texts.forEach((text, i) => {
       if (text.stopped !== "text") text.text += decoders[i]?.flush() ?? "";
-      if (text.stopped === "tokens" && text.ids.length < tokens) text.stopped = signal?.aborted || this.disposed ? "aborted" : "room";
+      if (text.stopped === "tokens" && text.ids.length < tokens)
+        text.stopped = signal?.aborted || this.disposed ? "aborted" : "room";
     });
     return texts;
   }
@@ -423,7 +477,8 @@ export class Glgpt {
       if (this.used !== "own") {
         throw new PageError("The page has the desktop's numbers only for its own model; switch to it to compare.");
       }
-      if (this.model.interventions.active) throw new PageError("Parts of the model are changed; restore them to compare.");
+      if (this.model.interventions.active)
+        throw new PageError("Parts of the model are changed; restore them to compare.");
       return parity(this.model);
     });
   }

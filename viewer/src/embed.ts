@@ -21,7 +21,14 @@ export interface OpenOptions extends ModelOptions {
   onProgress?: (progress: Progress) => void;
 }
 
-const OPEN: Names<OpenOptions> = { folder: true, onProgress: true, fetch: true, drawFlops: true, drawBuffers: true, storage: true };
+const OPEN: Names<OpenOptions> = {
+  folder: true,
+  onProgress: true,
+  fetch: true,
+  drawFlops: true,
+  drawBuffers: true,
+  storage: true,
+};
 
 /** Fetches the model. Resolves to the object when it can be used; rejects with a message for the user. */
 export async function open(asked: OpenOptions = {}): Promise<Glgpt> {

@@ -45,7 +45,8 @@ async function keepVersion(): Promise<void> {
   if (!id) return;
   const { serviceWorker } = navigator;
   await serviceWorker.register("./sw.js");
-  if (!serviceWorker.controller) await new Promise((done) => serviceWorker.addEventListener("controllerchange", done, { once: true }));
+  if (!serviceWorker.controller)
+    await new Promise((done) => serviceWorker.addEventListener("controllerchange", done, { once: true }));
   const { loader } = glgpt.own;
   await loader.keep(await glgpt.later());
   const own = [...document.querySelectorAll<HTMLScriptElement | HTMLLinkElement>("script[src], link[rel=stylesheet]")];

@@ -23,7 +23,11 @@ test.each([
   ["src/runtime/engine/a.ts", 'import "../../training/session";', [IMPORT]],
   ["src/runtime/engine/a.ts", 'import "../../app/stores/model";', [IMPORT]],
   ["src/runtime/engine/a.ts", 'import "../../document";', [IMPORT]],
-  ["src/runtime/engine/a.ts", 'import { signal } from "@preact/signals"; requestAnimationFrame(signal);', [IMPORT, GLOBAL]],
+  [
+    "src/runtime/engine/a.ts",
+    'import { signal } from "@preact/signals"; requestAnimationFrame(signal);',
+    [IMPORT, GLOBAL],
+  ],
   ["src/runtime/engine/a.ts", 'import { signal } from "@preact/signals-core"; signal(0);', []],
   ["src/runtime/engine/a.ts", 'import "../gl/player"; import "../../../schema/manifest.schema.json";', []],
   ["src/training/a.ts", 'import "../app/drawing/painter";', [IMPORT]],
@@ -37,10 +41,22 @@ test.each([
   ["src/app/features/text/a.ts", 'import "../train/view";', [IMPORT]],
   ["src/app/features/text/a.ts", 'import "../../shell";', [IMPORT]],
   ["src/app/features/text/a.ts", 'import "../train/store"; import "../tour"; import "./sampling";', []],
-  ["src/app/features/text/a.ts", 'import "preact"; import "../../../training/session"; import "../../ui/tools"; document.title = "";', []],
+  [
+    "src/app/features/text/a.ts",
+    'import "preact"; import "../../../training/session"; import "../../ui/tools"; document.title = "";',
+    [],
+  ],
   ["src/dashboard/a.ts", 'import "../app/stores/model";', [IMPORT]],
   ["src/dashboard/a.ts", 'import "../runtime/engine/model";', [IMPORT]],
-  ["src/dashboard/a.ts", 'import "../app/ui/curves"; import "./state"; import "@preact/signals"; document.title = "";', []],
-])("%s: %s", async (file, code, expected) => {
-  expect(await violations(file, code)).toEqual(expected);
-}, 60_000); // the first loads eslint's rules
+  [
+    "src/dashboard/a.ts",
+    'import "../app/ui/curves"; import "./state"; import "@preact/signals"; document.title = "";',
+    [],
+  ],
+])(
+  "%s: %s",
+  async (file, code, expected) => {
+    expect(await violations(file, code)).toEqual(expected);
+  },
+  60_000,
+); // the first loads eslint's rules

@@ -23,10 +23,12 @@ import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows, type Rates
 
 /** Expects equality, of numbers to eleven digits. */
 function near(found: unknown, expected: unknown): void {
-  if (typeof found === "number" && typeof expected === "number") expect(Math.abs(found - expected)).toBeLessThanOrEqual(1e-11 * Math.max(1, Math.abs(expected)));
+  if (typeof found === "number" && typeof expected === "number")
+    expect(Math.abs(found - expected)).toBeLessThanOrEqual(1e-11 * Math.max(1, Math.abs(expected)));
   else if (found && expected && typeof found === "object" && typeof expected === "object") {
     expect(Object.keys(found)).toEqual(Object.keys(expected));
-    for (const key of Object.keys(found)) near((found as Record<string, unknown>)[key], (expected as Record<string, unknown>)[key]);
+    for (const key of Object.keys(found))
+      near((found as Record<string, unknown>)[key], (expected as Record<string, unknown>)[key]);
   } else expect(found).toEqual(expected);
 }
 
@@ -45,22 +47,32 @@ describe("cases shared with Python", () => {
   });
 
   it("the limits of a split server's messages", () => {
-    expect({ guesses: MAX_GUESSES, alternatives: MAX_FROM_SERVER, again: AGAIN, replays: MAX_REPLAYS }).toEqual(shared.limits);
+    expect({ guesses: MAX_GUESSES, alternatives: MAX_FROM_SERVER, again: AGAIN, replays: MAX_REPLAYS }).toEqual(
+      shared.limits,
+    );
   });
 
   it.each(shared.layouts)("the layout $view", ({ view, bits, matrix }) => {
     const texels = Uint32Array.from(bits);
-    const whole: View = { ...view, texture: "x", tiles: [view.tiles[0]!, view.tiles[1]!], dtype: view.dtype as View["dtype"] };
+    const whole: View = {
+      ...view,
+      texture: "x",
+      tiles: [view.tiles[0]!, view.tiles[1]!],
+      dtype: view.dtype as View["dtype"],
+    };
     const found = unpack(whole, view.dtype === "f32" ? new Float32Array(texels.buffer) : texels);
     expect(Array.from(found)).toEqual(matrix);
   });
 
-  it.each(shared.tolerances)("a tensor with an error of $excess times its tolerance", ({ reference, ours, width, tolerance, relative, excess, at, kl }) => {
-    const [there, here] = [Float32Array.from(reference), Float32Array.from(ours)];
-    const found = measure(here, there, width, tolerance);
-    near({ relative: found.relative, excess: found.excess, at: found.at }, { relative, excess, at });
-    near(klDivergence(there, here, width), kl);
-  });
+  it.each(shared.tolerances)(
+    "a tensor with an error of $excess times its tolerance",
+    ({ reference, ours, width, tolerance, relative, excess, at, kl }) => {
+      const [there, here] = [Float32Array.from(reference), Float32Array.from(ours)];
+      const found = measure(here, there, width, tolerance);
+      near({ relative: found.relative, excess: found.excess, at: found.at }, { relative, excess, at });
+      near(klDivergence(there, here, width), kl);
+    },
+  );
 
   it.each(shared.halves)("the f16 number %i is %d", (bits, value) => {
     expect(fromHalf(bits!)).toEqual(value ?? NaN);
@@ -143,7 +155,8 @@ describe("cases shared with Python", () => {
     near(inspect(text, 0.1), inspected);
   });
 
-  const repeated = (runs: unknown[][]) => runs.map(([unit, times]) => (unit as string).repeat(times as number)).join("");
+  const repeated = (runs: unknown[][]) =>
+    runs.map(([unit, times]) => (unit as string).repeat(times as number)).join("");
 
   it.each(shared.tokenizers)("a tokenizer", ({ data, texts, prompt, long }) => {
     const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));

@@ -22,7 +22,8 @@ describe("messages of a split model", () => {
 
 describe("guessing ahead", () => {
   it("begins if the network takes longer than both sides together, over eight round trips", () => {
-    const trips = (networkMs: number, count = 8) => Array.from({ length: count }, () => ({ localMs: 20, networkMs, remoteMs: 10 }));
+    const trips = (networkMs: number, count = 8) =>
+      Array.from({ length: count }, () => ({ localMs: 20, networkMs, remoteMs: 10 }));
     expect(highLatency(trips(31))).toBe(true);
     expect(highLatency(trips(29))).toBe(false);
     expect(highLatency(trips(31, 7))).toBe(false);
@@ -64,7 +65,9 @@ describe("hidden states as bytes", () => {
     const codes = packStates(states, 2, "int8") as Uint8Array<ArrayBuffer>;
     expect([...unpackStates(codes, 2, 4, "int8")]).toEqual([2, -2, 0, 127, 3, -127, 0, 0]);
     expect(() => unpackStates(codes, 2, 4, "f32")).toThrow("incomplete");
-    expect(() => unpackStates(packStates(new Float32Array([NaN]), 1, "f32") as Uint8Array<ArrayBuffer>, 1, 1, "f32")).toThrow("finite");
+    expect(() =>
+      unpackStates(packStates(new Float32Array([NaN]), 1, "f32") as Uint8Array<ArrayBuffer>, 1, 1, "f32"),
+    ).toThrow("finite");
     for (let bits = 0; bits < 0x7c00; bits += 7) expect(half(fromHalf(bits))).toBe(bits);
   });
 

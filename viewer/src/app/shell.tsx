@@ -71,7 +71,19 @@ export function App() {
       <Lost />
       {split && <SplitStrip model={engine().model} />}
       <UnknownLink />
-      <main tabIndex={-1}>{phase === "failed" ? <Failed /> : phase === "ready" ? <><InterventionBar /><view.component key={view.stays ? "" : engine().model.id} /><Tour /></> : <Coming view={view} />}</main>
+      <main tabIndex={-1}>
+        {phase === "failed" ? (
+          <Failed />
+        ) : phase === "ready" ? (
+          <>
+            <InterventionBar />
+            <view.component key={view.stays ? "" : engine().model.id} />
+            <Tour />
+          </>
+        ) : (
+          <Coming view={view} />
+        )}
+      </main>
     </>
   );
 }
@@ -127,7 +139,8 @@ function About() {
   const { model, parameters, trained_on } = manifest;
   const source = "source" in manifest && /^https?:/.test(manifest.source ?? "") ? manifest.source! : null;
   if (models.used.value !== "own") return <Other name={model} parameters={parameters ?? 0} />;
-  const split = models.phase.value === "ready" && manifest.split ? (manifest.split.rest === null ? "movable" : "fixed") : null;
+  const split =
+    models.phase.value === "ready" && manifest.split ? (manifest.split.rest === null ? "movable" : "fixed") : null;
   return (
     <>
       <b>{model}</b> is a language model{parameters && ` of ${countInWords(parameters)} parameters`}
@@ -135,8 +148,8 @@ function About() {
       {split === "movable"
         ? "in your browser. You can move some of its blocks to a server below; that server could then read what you type."
         : split
-        ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
-        : "in your browser, on your graphics card: you can inspect every number it computes, and nothing you type leaves the page."}
+          ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
+          : "in your browser, on your graphics card: you can inspect every number it computes, and nothing you type leaves the page."}
       {invited.value && " If you train with others, your nickname and your weight updates are sent to the host."}
       {source && (
         <>
@@ -157,13 +170,13 @@ function Other({ name, parameters }: { name: string; parameters: number }) {
   const more = Object.values(rest).reduce((sum, bytes) => sum + bytes, 0);
   return (
     <>
-      <b>{name}</b> is {used === "mine" ? "the model that you train here" : "a model from your files"}, with {countInWords(parameters)} parameters.{" "}
-      {model.borrows ? "It shares its weights with the training" : `Its weights take ${mib(weight)} MiB`}; caches and working
-      textures take {mib(more)} MiB. They are released when you switch back.
+      <b>{name}</b> is {used === "mine" ? "the model that you train here" : "a model from your files"}, with{" "}
+      {countInWords(parameters)} parameters.{" "}
+      {model.borrows ? "It shares its weights with the training" : `Its weights take ${mib(weight)} MiB`}; caches and
+      working textures take {mib(more)} MiB. They are released when you switch back.
     </>
   );
 }
-
 
 function CopyLink() {
   const said = useSignal("");

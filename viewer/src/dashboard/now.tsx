@@ -97,7 +97,11 @@ function Buttons({ status: { paused, done, rounds, name } }: { status: Status })
   };
   return (
     <div class="buttons">
-      <button class="primary" disabled={off || busy.has("pause") || done >= rounds} onClick={() => void state.pause(!paused)}>
+      <button
+        class="primary"
+        disabled={off || busy.has("pause") || done >= rounds}
+        onClick={() => void state.pause(!paused)}
+      >
         {paused ? "Resume" : "Pause"}
       </button>
       <button disabled={off || busy.has("download")} onClick={() => void state.save()}>

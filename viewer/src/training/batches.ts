@@ -23,7 +23,11 @@ export function starts(seed: number, step: number, rows: number, count: number):
 }
 
 /** Returns the ids of windows, at index t * windows + window, and the target that follows each id. */
-export function windows(ids: Ids, first: readonly number[], context: number): { inputs: Float32Array; targets: Float32Array } {
+export function windows(
+  ids: Ids,
+  first: readonly number[],
+  context: number,
+): { inputs: Float32Array; targets: Float32Array } {
   const n = first.length;
   const inputs = new Float32Array(n * context);
   const targets = new Float32Array(n * context);

@@ -29,7 +29,10 @@ export interface Checkpoint {
 }
 
 /** Reads the state of a trainer, with the rates with which it continues. */
-export async function readState({ offer, rates, seed }: Plan, trainer: Trainer): Promise<Pick<Checkpoint, "step" | "state" | "about" | "rates">> {
+export async function readState(
+  { offer, rates, seed }: Plan,
+  trainer: Trainer,
+): Promise<Pick<Checkpoint, "step" | "state" | "about" | "rates">> {
   const step = trainer.steps;
   const state = await trainer.state(rates.lr);
   const { config, recipe } = offer;

@@ -105,7 +105,19 @@ export function readLink(link: string): Invitation {
   return { base: new URL(url.pathname.replace(/train\/?(index\.html)?$/, ""), url).href, token };
 }
 
-type Shown = "status" | "problem" | "doing" | "terms" | "member" | "name" | "round" | "step" | "deadline" | "tokensPerS" | "trained" | "lastAnswer";
+type Shown =
+  | "status"
+  | "problem"
+  | "doing"
+  | "terms"
+  | "member"
+  | "name"
+  | "round"
+  | "step"
+  | "deadline"
+  | "tokensPerS"
+  | "trained"
+  | "lastAnswer";
 
 /** The state of a membership, for those who show it. */
 export type FederationState = Readonly<Pick<Federation, Shown | "rounds" | "others" | "paused">>;
@@ -205,7 +217,23 @@ export class Federation {
   }
 
   private changed(): void {
-    const { status, problem, doing, terms, member, name, round, step, deadline, tokensPerS, trained, lastAnswer, rounds, others, paused } = this;
+    const {
+      status,
+      problem,
+      doing,
+      terms,
+      member,
+      name,
+      round,
+      step,
+      deadline,
+      tokensPerS,
+      trained,
+      lastAnswer,
+      rounds,
+      others,
+      paused,
+    } = this;
     this.snapshot.value = {
       ...{ status, problem, doing, terms, member, name, round, step, deadline },
       ...{ tokensPerS, trained, lastAnswer, rounds, others, paused },
@@ -233,7 +261,9 @@ export class Federation {
     this.changed();
     const files = (await (await this.get("v1/session/tokenizer")).json()) as Record<string, string>;
     const encoder = new TextEncoder();
-    const bpe = readTokenizer(Object.fromEntries(Object.entries(files).map(([name, text]) => [name, encoder.encode(text)])));
+    const bpe = readTokenizer(
+      Object.fromEntries(Object.entries(files).map(([name, text]) => [name, encoder.encode(text)])),
+    );
     if (this.options.text) {
       this.say("opening", "Reading your text");
       const kind = bpe ? `bpe:${bpe.vocab.length}` : "bytes";
@@ -372,7 +402,11 @@ export class Federation {
         this.announce();
         break;
       case "round":
-        this.incoming = { message: said as unknown as RoundMessage, data: new Uint8Array(said["bytes"] as number), at: 0 };
+        this.incoming = {
+          message: said as unknown as RoundMessage,
+          data: new Uint8Array(said["bytes"] as number),
+          at: 0,
+        };
         break;
       case "wrap_up":
         if (this.current?.message.attempt === said["attempt"]) this.current!.wrapUp = true;
@@ -412,7 +446,13 @@ export class Federation {
     if (held?.message.attempt === incoming.message.attempt && !held.answered) return; // already in training
     const { message } = incoming;
     this.deadline = performance.now() + 1000 * message.seconds_left;
-    this.current = { message, parameters: new Float32Array(incoming.data.buffer), wrapUp: false, update: null, answered: false };
+    this.current = {
+      message,
+      parameters: new Float32Array(incoming.data.buffer),
+      wrapUp: false,
+      update: null,
+      answered: false,
+    };
     this.wake();
   }
 
@@ -490,13 +530,27 @@ export class Federation {
       const { bytes, scale } = encode(this.terms!.dtype, after, round.parameters);
       const seconds = (performance.now() - began) / 1000;
       const tokens = results * batch * context;
-      const said = { type: "update", round: message.round, attempt: message.attempt, tokens, steps: results, loss, seconds };
+      const said = {
+        type: "update",
+        round: message.round,
+        attempt: message.attempt,
+        tokens,
+        steps: results,
+        loss,
+        seconds,
+      };
       round.update = { said: { ...said, dtype: this.terms!.dtype, scale, bytes: bytes.length }, bytes };
       this.trained++;
       this.say("sending", "Sending the update");
       this.announce();
       const { config, recipe } = this.offer;
-      this.kept.about = { config, recipe, lr: message.lr.at(-1)!, seed: this.terms!.settings.seed, step: this.device.steps };
+      this.kept.about = {
+        config,
+        recipe,
+        lr: message.lr.at(-1)!,
+        seed: this.terms!.settings.seed,
+        step: this.device.steps,
+      };
       this.kept.state = await this.device.state(this.kept.about.lr);
       await this.keep();
     } catch (error) {

@@ -118,7 +118,13 @@ class Download {
 
   private async take(signal: AbortSignal, seen: Seen, alive: () => void): Promise<void> {
     const headers: Record<string, string> = this.size && this.mark ? { Range: `bytes=${this.size}-` } : {};
-    const response = await fetch(this.url, { headers, signal, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
+    const response = await fetch(this.url, {
+      headers,
+      signal,
+      credentials: "omit",
+      referrerPolicy: "no-referrer",
+      cache: "no-store",
+    });
     alive();
     seen.answered = true;
     this.unanswered = 0;
@@ -128,10 +134,14 @@ class Download {
     if (status === 416) throw this.fresh("the server cannot resume");
     if (!response.ok) {
       const said = `the server answers ${status}${response.statusText && ` ${response.statusText}`}`;
-      throw status < 500 && status !== 408 && status !== 429 ? new Given(`${this.url.href}: ${said}.`) : new PageError(said);
+      throw status < 500 && status !== 408 && status !== 429
+        ? new Given(`${this.url.href}: ${said}.`)
+        : new PageError(said);
     }
     if (/^(text\/html|application\/xhtml\+xml)/.test(response.headers.get("Content-Type") ?? "")) throw this.page();
-    const announced = response.headers.has("Content-Encoding") ? 0 : Number(response.headers.get("Content-Length") ?? 0);
+    const announced = response.headers.has("Content-Encoding")
+      ? 0
+      : Number(response.headers.get("Content-Length") ?? 0);
     if (again) this.checkRange(response.headers.get("Content-Range"), announced);
     else {
       this.forget();
@@ -159,7 +169,9 @@ class Download {
    */
   private checkRange(text: string | null, length: number): void {
     const range = /^bytes (\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/.exec(text ?? "");
-    const [first, last, total] = range ? range.slice(1).map(Number) : [this.size, this.size + length - 1, this.size + length];
+    const [first, last, total] = range
+      ? range.slice(1).map(Number)
+      : [this.size, this.size + length - 1, this.size + length];
     const known = this.total || (Number.isNaN(total) ? last! + 1 : total!);
     const follows = first === this.size && last! + 1 === known && (Number.isNaN(total) || total === known);
     if (!follows || (text && !range)) throw this.fresh("the server did not send the requested bytes");
@@ -233,7 +245,9 @@ class Download {
       try {
         part = chunk ? decoder.decode(chunk, { stream: true }) : decoder.decode();
       } catch {
-        throw new WrongEncoding(`${this.url.href} is not ${encoding} text. Choose another encoding, such as Latin-1, and fetch it again.`);
+        throw new WrongEncoding(
+          `${this.url.href} is not ${encoding} text. Choose another encoding, such as Latin-1, and fetch it again.`,
+        );
       }
       if (!parts.length && /^\s*<(!doctype\s+html|html)/i.test(part.slice(0, 1024))) throw this.page();
       if (part.includes("\0")) throw new Given(`${this.url.href} is not a text: it holds a zero byte.`);
@@ -267,7 +281,8 @@ export async function fetchText(url: URL, options: FetchOptions = {}): Promise<F
         if (error instanceof Given || !(error instanceof PageError)) throw error;
         if (download.size > most) tries = 1; // it made progress
         most = Math.max(most, download.size);
-        if (tries === TRIES) throw new PageError(`${url.href} cannot be fetched, tried ${TRIES} times: ${error.message}.`);
+        if (tries === TRIES)
+          throw new PageError(`${url.href} cannot be fetched, tried ${TRIES} times: ${error.message}.`);
         options.onRetry?.(error.message);
         await waited(wait * 2 ** (tries - 1), signal);
       }

@@ -50,12 +50,18 @@ addEventListener("message", ({ data: job }: MessageEvent<ScoreJob>) => {
   if (job.kind === "count") {
     const { train, ids, targets, vocab, size } = job;
     const found = baselines(train, vocab, ids, targets, (progress) => say({ progress }));
-    say({ done: { figures: [chance(vocab, targets.length, size), ...NGRAMS.map((name) => figures(name, found[name], size))] } });
+    say({
+      done: {
+        figures: [chance(vocab, targets.length, size), ...NGRAMS.map((name) => figures(name, found[name], size))],
+      },
+    });
     return;
   }
   const [train, held] = parts(job.text, job.share);
   if (job.kind === "tokens") {
-    const head = Array.from(held.slice(0, 2 * HEAD)).slice(0, HEAD).join("");
+    const head = Array.from(held.slice(0, 2 * HEAD))
+      .slice(0, HEAD)
+      .join("");
     say({ done: new Tokenizer(job.data).encode(head) });
     return;
   }

@@ -24,7 +24,10 @@ export class Scorer {
   }
 
   /** Scores the model with its current parameters. `other` returns the metrics of another model on the same text. */
-  async score(progress: ScoreProgress = () => {}, other: () => Promise<Figures | null> = () => Promise.resolve(null)): Promise<Score> {
+  async score(
+    progress: ScoreProgress = () => {},
+    other: () => Promise<Figures | null> = () => Promise.resolve(null),
+  ): Promise<Score> {
     const { session } = this;
     const { plan, writer } = session;
     if (session.status === "failed") throw new PageError("The training has failed; go back to a checkpoint first.");
@@ -33,10 +36,21 @@ export class Scorer {
     progress("Counting n-grams", null);
     const baselines = await this.count((share) => progress("Counting n-grams", share));
     const bytes = sizeOf(validation, targets, writer.bytes);
-    const done: Score = { step: 0, window: offer.recipe.context, tokens: targets.length, bytes, figures: [], sample: "", copies: null, task: null };
+    const done: Score = {
+      step: 0,
+      window: offer.recipe.context,
+      tokens: targets.length,
+      bytes,
+      figures: [],
+      sample: "",
+      copies: null,
+      task: null,
+    };
     let ranks: Int32Array = new Int32Array();
     await session.between(async () => {
-      const found = await session.trainer.predict(validation, first, (share) => progress("Predicting the held-back text", share));
+      const found = await session.trainer.predict(validation, first, (share) =>
+        progress("Predicting the held-back text", share),
+      );
       done.figures = [figures("model", found, bytes), ...baselines];
       ranks = found.ranks;
       done.step = session.step;

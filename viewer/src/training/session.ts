@@ -197,7 +197,19 @@ export class Session {
   changed(): void {
     const { scores, baselines } = this.scorer;
     const { plan, status, problem, step, points, samples, checkpoint, tokensPerS, doing } = this;
-    this.snapshot.value = { plan, status, problem, step, points, samples, scores, baselines, checkpoint, tokensPerS, doing };
+    this.snapshot.value = {
+      plan,
+      status,
+      problem,
+      step,
+      points,
+      samples,
+      scores,
+      baselines,
+      checkpoint,
+      tokensPerS,
+      doing,
+    };
   }
 
   private set(status: Status): void {
@@ -258,7 +270,8 @@ export class Session {
           await work();
           resolve();
         } catch (error) {
-          if (isLost(error, this.device)) this.asked.push(task); // retried when the context is restored
+          if (isLost(error, this.device))
+            this.asked.push(task); // retried when the context is restored
           else reject(error instanceof Error ? error : new Error(String(error)));
           throw error;
         }
@@ -379,7 +392,9 @@ export class Session {
       this.points.push(point);
       this.onStep(point);
       if (!Number.isFinite(result.loss) || !Number.isFinite(result.gradNorm)) {
-        throw new Diverged(`Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}.`);
+        throw new Diverged(
+          `Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}.`,
+        );
       }
       this.changed();
     }
@@ -392,7 +407,8 @@ export class Session {
     const first = fixedWindows(validation.length, context, EVAL_TOKENS);
     const nats = await this.trainer.evaluate(validation, first);
     let size = 0;
-    for (const at of first) for (let t = 1; t <= context; t++) size += this.writer.bytes[validation[at + t]!]?.length ?? 0;
+    for (const at of first)
+      for (let t = 1; t <= context; t++) size += this.writer.bytes[validation[at + t]!]?.length ?? 0;
     const found = { validation: nats, bits: (nats * first.length * context) / Math.LN2 / Math.max(1, size) };
     const last = this.points.at(-1);
     if (last) Object.assign(last, found);
@@ -404,7 +420,12 @@ export class Session {
     const { step, plan } = this;
     if (this.checkpoint?.step === step && this.checkpoint.about?.lr === plan.rates.lr) return;
     const found = await readState(plan, this.trainer);
-    this.checkpoint = { ...found, points: this.points.slice(), samples: this.samples.slice(-20), scores: this.scorer.scores };
+    this.checkpoint = {
+      ...found,
+      points: this.points.slice(),
+      samples: this.samples.slice(-20),
+      scores: this.scorer.scores,
+    };
     this.keptAt = performance.now();
     await this.keep(this.checkpoint);
   }

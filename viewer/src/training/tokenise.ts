@@ -8,7 +8,11 @@ import type { Job, Said, Tokenised } from "./worker";
 
 const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
-export function tokenise(job: Job, progress: (share: number) => void = () => {}, signal?: AbortSignal): Promise<Tokenised> {
+export function tokenise(
+  job: Job,
+  progress: (share: number) => void = () => {},
+  signal?: AbortSignal,
+): Promise<Tokenised> {
   const worker = new TokenWorker();
   return new Promise<Tokenised>((resolve, reject) => {
     worker.onmessage = ({ data }: MessageEvent<Said>) => {

@@ -14,7 +14,18 @@ export interface TrainConfig extends Partial<Rates> {
   sampleEvery?: number;
 }
 
-const KNOWN = ["preset", "tokenizer", "validation", "evalEvery", "sampleEvery", "steps", "lr", "min_lr", "warmup", "schedule"];
+const KNOWN = [
+  "preset",
+  "tokenizer",
+  "validation",
+  "evalEvery",
+  "sampleEvery",
+  "steps",
+  "lr",
+  "min_lr",
+  "warmup",
+  "schedule",
+];
 
 /** Throws PageError for unknown options, which would otherwise be ignored, and for invalid values. */
 export function checkConfig(config: TrainConfig): void {
@@ -56,7 +67,8 @@ export function rates(offer: Offer, asked: Partial<Rates>): Rates {
   if (!(Number.isInteger(found.warmup) && found.warmup >= 0 && found.warmup < steps)) {
     throw new PageError(`Warmup is ${found.warmup} steps; it must be shorter than the training's ${steps} steps.`);
   }
-  if (!SCHEDULES.includes(found.schedule)) throw new PageError(`Schedule ${found.schedule} is not one of ${SCHEDULES.join(", ")}.`);
+  if (!SCHEDULES.includes(found.schedule))
+    throw new PageError(`Schedule ${found.schedule} is not one of ${SCHEDULES.join(", ")}.`);
   return found;
 }
 

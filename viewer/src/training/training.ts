@@ -3,7 +3,14 @@
 import { signal } from "@preact/signals-core";
 import { check } from "../runtime/gl/player";
 import { pause, Queue } from "../runtime/gl/wait";
-import { parseProgram, parseTraining, type Manifest, type Offer, type Recording, type TrainingIndex } from "../runtime/engine/manifest";
+import {
+  parseProgram,
+  parseTraining,
+  type Manifest,
+  type Offer,
+  type Recording,
+  type TrainingIndex,
+} from "../runtime/engine/manifest";
 import type { Beside, Model, Weights } from "../runtime/engine/model";
 import { productMs } from "../runtime/engine/probe";
 import { must, PageError } from "../runtime/gl/errors";
@@ -78,7 +85,11 @@ const MAX_KEPT_POINTS = 1000; // approximate maximum points that are saved
 
 export class Training {
   private listed: TrainingIndex | null = null;
-  private readonly signals = { session: signal<Session | null>(null), earlier: signal<Earlier | null>(null), unkept: signal("") };
+  private readonly signals = {
+    session: signal<Session | null>(null),
+    earlier: signal<Earlier | null>(null),
+    unkept: signal(""),
+  };
 
   private readonly queue = new Queue(); // changes of the session
 
@@ -218,16 +229,49 @@ export class Training {
     return this.beside(offer, files[0]!.name, bpe, weights);
   }
 
-  private async beside(offer: Offer, model: string, bpe: Bpe | null, weights: Weights, kernel?: string): Promise<Beside> {
+  private async beside(
+    offer: Offer,
+    model: string,
+    bpe: Bpe | null,
+    weights: Weights,
+    kernel?: string,
+  ): Promise<Beside> {
     const { loader, manifest: page } = this.model();
     const chosen = this.suiting(offer, kernel);
     const program = async (name: string) => parseProgram(await loader.packed(name), name);
     const [generate, capture] = await Promise.all([program(chosen.generate), program(chosen.capture)]);
     const { kernel: name, draw_buffers, interventions } = chosen;
-    const recording = { kernel: name, draw_buffers, generate: chosen.generate, capture: chosen.capture, interventions, rows: "strided", product: "", row: "" } as const;
+    const recording = {
+      kernel: name,
+      draw_buffers,
+      generate: chosen.generate,
+      capture: chosen.capture,
+      interventions,
+      rows: "strided",
+      product: "",
+      row: "",
+    } as const;
     const config = { ...offer.config, ...offer.shape };
-    const about = { model, dtype: "f32", parameters: offer.count, trained_on: null, recorded: null, split: null, chat: null, head: null, config, recordings: [recording] } as const;
-    const manifest: Manifest = { ...page, ...about, eos: bpe ? [0] : [], recordings: [recording], activations: offer.activations, family: offer.family };
+    const about = {
+      model,
+      dtype: "f32",
+      parameters: offer.count,
+      trained_on: null,
+      recorded: null,
+      split: null,
+      chat: null,
+      head: null,
+      config,
+      recordings: [recording],
+    } as const;
+    const manifest: Manifest = {
+      ...page,
+      ...about,
+      eos: bpe ? [0] : [],
+      recordings: [recording],
+      activations: offer.activations,
+      family: offer.family,
+    };
     return { manifest, programs: { generate, capture }, recording, tokenizer: new TrainedVocabulary(bpe), weights };
   }
 
@@ -281,7 +325,20 @@ export class Training {
     if (from) fitting(offer, from.state, from.about);
     const { seed, evalEvery, sampleEvery } = run;
     const planned = { ...run.rates, ...from?.rates };
-    const plan: Plan = { offer, kernel, text: run.text, origin: run.origin ?? null, bpe, train: found.train, validation: found.validation, share: run.validation, rates: planned, seed, evalEvery, sampleEvery };
+    const plan: Plan = {
+      offer,
+      kernel,
+      text: run.text,
+      origin: run.origin ?? null,
+      bpe,
+      train: found.train,
+      validation: found.validation,
+      share: run.validation,
+      rates: planned,
+      seed,
+      evalEvery,
+      sampleEvery,
+    };
     const session = new Session(plan, this.model().device, (begin) => this.trainer(plan, program, begin));
     session.onStep = onStep ?? session.onStep;
     session.keep = (checkpoint) => this.keep(run, checkpoint);
@@ -348,7 +405,10 @@ export class Training {
   async files({ kernel }: Recording = this.model().recording): Promise<string[]> {
     const { sizes, texts } = await this.ready();
     const played = sizes.map((offer) => this.suiting(offer, kernel));
-    return [...played.flatMap(({ file, generate, capture, interventions }) => [file, generate, capture, interventions]), ...texts.map(({ file }) => file)];
+    return [
+      ...played.flatMap(({ file, generate, capture, interventions }) => [file, generate, capture, interventions]),
+      ...texts.map(({ file }) => file),
+    ];
   }
 
   /** Returns a size's programs for the kernel chosen for this device, or for the one that a training began with. */
@@ -371,7 +431,11 @@ export class Training {
     return { program, kernel: chosen.kernel };
   }
 
-  private async trainer({ offer, seed }: Pick<Plan, "offer" | "seed">, program: Program, begin: boolean): Promise<Trainer> {
+  private async trainer(
+    { offer, seed }: Pick<Plan, "offer" | "seed">,
+    program: Program,
+    begin: boolean,
+  ): Promise<Trainer> {
     const { device, options, drawFlops, manifest } = this.model();
     const trainer = new Trainer(device, offer, program, options, seed, { ...manifest.tuning, draw_flops: drawFlops });
     try {
@@ -427,7 +491,11 @@ export class Training {
     const earlier = {
       name: `${origin?.source ?? "own text"}, ${offer.name}, learning rate ${rates.lr}`,
       tokenizer: offer.tokenizer,
-      points: kept.map(({ step, loss, validation }) => ({ step, loss, ...(validation === undefined ? {} : { validation }) })),
+      points: kept.map(({ step, loss, validation }) => ({
+        step,
+        loss,
+        ...(validation === undefined ? {} : { validation }),
+      })),
     };
     this.signals.earlier.value = earlier;
     this.store.keep(EARLIER, earlier).catch(() => {}); // it remains available during this visit

@@ -28,7 +28,11 @@ export class Writer {
   ) {}
 
   /** Writes a sample after `step` steps. At a full context, it continues from the context's later half. */
-  async sample(step: number, { prompt, tokens, temperature }: SampleOptions, onText: (text: string) => void): Promise<Sample> {
+  async sample(
+    step: number,
+    { prompt, tokens, temperature }: SampleOptions,
+    onText: (text: string) => void,
+  ): Promise<Sample> {
     const { seed, offer } = this.plan;
     const ids = this.encode(prompt);
     const given = ids.length;

@@ -56,7 +56,12 @@ export class Attention {
    * Fetches the scores or weights of the remote layers, or of one of them, unless they are cached for these tokens; calls
    * `came` with each batch of layers that is available.
    */
-  async fetch(ids: readonly number[], kind: Kind, of: number | null = null, came: (layers: number[]) => void = () => {}): Promise<void> {
+  async fetch(
+    ids: readonly number[],
+    kind: Kind,
+    of: number | null = null,
+    came: (layers: number[]) => void = () => {},
+  ): Promise<void> {
     const { split, config } = this.model.manifest;
     const part = kind === "pattern" ? kind : "scores";
     const text = `${part} ${ids.join()}`;
@@ -70,14 +75,20 @@ export class Attention {
     for (let at = 0; at < wanted.length; at += most) {
       const layers = wanted.slice(at, at + most);
       const missing = layers.filter((layer) => !this.remoteSlabs.has(layer));
-      const found = missing.length ? await this.model.activations.fetch(ids, missing.map((layer) => names.get(layer)!)) : new Map<string, Uploaded>();
+      const found = missing.length
+        ? await this.model.activations.fetch(
+            ids,
+            missing.map((layer) => names.get(layer)!),
+          )
+        : new Map<string, Uploaded>();
       for (const layer of layers) {
         const slab = this.remoteSlabs.get(layer) ?? found.get(names.get(layer)!)!;
         this.remoteSlabs.delete(layer); // re-inserted at the end, as the most recently used
         this.remoteSlabs.set(layer, slab);
       }
       came(layers);
-      for (const layer of [...this.remoteSlabs.keys()].slice(0, Math.max(0, this.remoteSlabs.size - 2 * most))) this.drop(layer);
+      for (const layer of [...this.remoteSlabs.keys()].slice(0, Math.max(0, this.remoteSlabs.size - 2 * most)))
+        this.drop(layer);
     }
   }
 
@@ -98,7 +109,8 @@ export class Attention {
       if (!this.current) return;
       const { current } = this;
       this.painter.grid(current, this.model.placement.blocks, false);
-      for (const layer of layers) this.each(layer, 0, ids.length, kind, (slab) => this.painter.gridRows(current, layer, slab));
+      for (const layer of layers)
+        this.each(layer, 0, ids.length, kind, (slab) => this.painter.gridRows(current, layer, slab));
       this.painter.showGrid(target);
     });
   }
@@ -117,7 +129,15 @@ export class Attention {
     const scores = kind !== "pattern";
     if (this.model.placement.isRemote(layer)) {
       const slab = this.remoteSlabs.get(layer);
-      if (slab) use({ texture: slab.player.texture(slab.view.texture), view: slab.view, start: 0, valid: total, scores, transposed: false });
+      if (slab)
+        use({
+          texture: slab.player.texture(slab.view.texture),
+          view: slab.view,
+          start: 0,
+          valid: total,
+          scores,
+          transposed: false,
+        });
       return;
     }
     for (const { start, valid, size } of plan(total, manifest.config.n_positions, this.known, manifest.tuning, from)) {

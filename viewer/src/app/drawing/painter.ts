@@ -231,7 +231,15 @@ export class Painter {
   }
 
   /** Draws `rows` x `cols` values of a texture into a cell of the strip; with `measure`, estimates their range again. */
-  cell(size: readonly [number, number], cell: Cell, texture: WebGLTexture, view: View, [rows, cols]: readonly [number, number], fold: number, measure: boolean): void {
+  cell(
+    size: readonly [number, number],
+    cell: Cell,
+    texture: WebGLTexture,
+    view: View,
+    [rows, cols]: readonly [number, number],
+    fold: number,
+    measure: boolean,
+  ): void {
     const { gl } = this.device;
     this.strip = this.sized(this.strip, ...size);
     const { width: texels, height: tileRows, stored, panels } = shape(view);

@@ -55,14 +55,24 @@ void main() {
 }
 `;
 
-const DECODERS = import.meta.glob<string>("../../../../glsl/formats/*.glsl", { query: "?raw", import: "default", eager: true });
+const DECODERS = import.meta.glob<string>("../../../../glsl/formats/*.glsl", {
+  query: "?raw",
+  import: "default",
+  eager: true,
+});
 
 const INTEGERS: Partial<Record<Dtype | Integers, Dtype>> = { i8: "q8", i4: "q4" }; // the format whose decoder returns these integers
 
 const decoder = (name: string) => DECODERS[`../../../../glsl/formats/${name}.glsl`] ?? "";
 
 /** Returns GLSL that reads the values of a matrix stored in a format. */
-const values = ({ memory, texture, columnTiles, group, scaleRows }: Format) => `${decoder(group ? "scales" : "")}${decoder(INTEGERS[memory] ?? memory)}
+const values = ({
+  memory,
+  texture,
+  columnTiles,
+  group,
+  scaleRows,
+}: Format) => `${decoder(group ? "scales" : "")}${decoder(INTEGERS[memory] ?? memory)}
 uniform ${texture === "uint" ? "usampler2DArray" : "FLOAT_SAMPLER"} u_x;
 uniform ivec4 u_tile;  // rows of a tile and its texels, column tiles, first row
 uniform ivec4 u_size;  // rows and columns shown, pixels across and down
@@ -74,9 +84,13 @@ float value(int row, int column) {
   int layer = row / u_tile.x * ((panels + u_panel.z - 1) / u_panel.z) + panel / u_panel.z;
   int first = panel % u_panel.z * u_panel.w, y = u_tile.w + row % u_tile.x;
 #define TEXEL(y) texelFetch(u_x, ivec3(c4 % u_panel.x, first + y, layer), 0)
-  ${group ? `int above = y / ${group} * ${group + scaleRows}, shared_tile = tile % SHARED;
+  ${
+    group
+      ? `int above = y / ${group} * ${group + scaleRows}, shared_tile = tile % SHARED;
   float scale = scales_decode(TEXEL(above + shared_tile / 2), shared_tile % 2)[column % 4];
-  y += (y / ${group} + 1) * ${scaleRows};` : "const float scale = 1.0;"}
+  y += (y / ${group} + 1) * ${scaleRows};`
+      : "const float scale = 1.0;"
+  }
   return ${INTEGERS[memory] ?? memory}_decode(${texture === "uint" ? "TEXEL(y)" : "TO_FLOAT(TEXEL(y))"}, tile % SHARED)[column % 4] * scale;
 }
 `;

@@ -92,7 +92,8 @@ export class Strip implements Watcher {
 
   wants(): boolean {
     const now = performance.now();
-    if (!this.live() || !this.wanted || now - this.last < FASTEST || !this.painter.ready || document.hidden) return false;
+    if (!this.live() || !this.wanted || now - this.last < FASTEST || !this.painter.ready || document.hidden)
+      return false;
     this.wanted = false;
     this.last = now;
     return true;

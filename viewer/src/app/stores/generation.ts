@@ -144,7 +144,17 @@ class GenerationStore {
         const was = this.tokens.value[from ?? 0];
         const weighed = was?.top?.find((c) => c.id === instead);
         const text = engine().decode([instead]);
-        kept = [...kept, { text, label: this.label(instead), given: false, ...(was?.top ? { top: was.top } : {}), ...weighed, id: instead }];
+        kept = [
+          ...kept,
+          {
+            text,
+            label: this.label(instead),
+            given: false,
+            ...(was?.top ? { top: was.top } : {}),
+            ...weighed,
+            id: instead,
+          },
+        ];
       }
       if (!kept.length) return;
       batch(() => {
@@ -193,11 +203,14 @@ class GenerationStore {
       });
       const decoded = result.ids.length - 1;
       if (result.stopped === "text") truncate(list, kept.length, result.text.length);
-      this.speeds.value = decoded < 0 ? null : {
-        given: kept.length - held,
-        prefill: result.prefillMs,
-        decode: decoded > 0 ? (1000 * decoded) / result.decodeMs : 0,
-      };
+      this.speeds.value =
+        decoded < 0
+          ? null
+          : {
+              given: kept.length - held,
+              prefill: result.prefillMs,
+              decode: decoded > 0 ? (1000 * decoded) / result.decodeMs : 0,
+            };
       const ends = {
         eos: "The model ended the text.",
         text: "Stopped at the stop text.",
@@ -216,7 +229,9 @@ class GenerationStore {
   /** Returns the rest of the recorded text if it begins with these tokens: it stays visible until the model has caught up. */
   private recordedAfter(list: readonly Tok[]): readonly Tok[] {
     const all = this.recorded.value?.tokens ?? [];
-    return list.every((tok, i) => tok.id === all[i]?.id) ? all.slice(list.length).map((tok) => ({ ...tok, given: false })) : [];
+    return list.every((tok, i) => tok.id === all[i]?.id)
+      ? all.slice(list.length).map((tok) => ({ ...tok, given: false }))
+      : [];
   }
 
   /** Generates several continuations of the prompt; the text itself stays. */
@@ -293,8 +308,14 @@ class GenerationStore {
     await engine()
       .borrow(async (model) => {
         if (this.chosen.value !== at || this.tokens.value !== list) return;
-        const { p, top } = await probabilities(model, list.map((t) => t.id), at, ALTERNATIVES);
-        if (p !== undefined && top) this.tokens.value = this.tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
+        const { p, top } = await probabilities(
+          model,
+          list.map((t) => t.id),
+          at,
+          ALTERNATIVES,
+        );
+        if (p !== undefined && top)
+          this.tokens.value = this.tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
       })
       .catch((error: unknown) => (this.note.value = error instanceof Error ? error.message : String(error)));
   }
@@ -361,7 +382,13 @@ export const TEXT_PARAMS = [
   param({ ...text, key: "temperature", signal: settings.temperature, parse: parseWithin(100), default: () => 0.8 }),
   param({ ...text, key: "k", signal: settings.topK, parse: parseWhole, default: () => 0 }),
   // with 1, more words would be misspelt
-  param({ ...text, key: "p", signal: settings.topP, parse: (value) => unlessZero(parseWithin(1)(value)), default: () => 0.9 }),
+  param({
+    ...text,
+    key: "p",
+    signal: settings.topP,
+    parse: (value) => unlessZero(parseWithin(1)(value)),
+    default: () => 0.9,
+  }),
   param({ ...text, key: "minp", signal: settings.minP, parse: parseWithin(1), format: unlessEmpty, default: () => 0 }),
   param({
     ...text,

@@ -31,7 +31,10 @@ class InterventionStore {
     this.parts.value = parts;
     this.status.value = parts.length ? "Changing the model…" : "";
     try {
-      await engine().intervene(parts, (compiled, shaders) => (this.status.value = `Compiling shaders ${compiled} of ${shaders}`));
+      await engine().intervene(
+        parts,
+        (compiled, shaders) => (this.status.value = `Compiling shaders ${compiled} of ${shaders}`),
+      );
       this.status.value = "";
     } catch (error) {
       this.parts.value = engine().model.interventions.parts;
@@ -65,9 +68,14 @@ class InterventionStore {
     const first = whole?.findIndex((tok) => !tok.given && tok.p !== undefined) ?? -1;
     if (!whole || first < 1 || generation.running.value) return;
     const ids = whole.map((tok) => tok.id);
-    const going = () => this.applied.value === of && this.before.value === whole && !generation.running.value && route.view.value === seen;
+    const going = () =>
+      this.applied.value === of &&
+      this.before.value === whole &&
+      !generation.running.value &&
+      route.view.value === seen;
     const found = await engine().logProbabilities(ids, first, going);
-    if (going()) this.shifts.value = whole.map((tok, i) => (i < first ? NaN : found[i - first]! - Math.log(tok.p ?? NaN)));
+    if (going())
+      this.shifts.value = whole.map((tok, i) => (i < first ? NaN : found[i - first]! - Math.log(tok.p ?? NaN)));
   }
 }
 

@@ -27,7 +27,9 @@ export interface AnyParam {
 }
 
 /** Returns a row of a table. `history` is true unless given, `format` is `String` unless given. */
-export function param<T>(row: Pick<Param<T>, "key" | "signal" | "parse"> & Partial<Param<T>> & { default: () => T }): AnyParam {
+export function param<T>(
+  row: Pick<Param<T>, "key" | "signal" | "parse"> & Partial<Param<T>> & { default: () => T },
+): AnyParam {
   const { key, signal, parse, format = String, history = true } = row;
   return {
     key,
@@ -72,7 +74,10 @@ export function parseWhole(text: string): number | undefined {
 }
 
 /** Returns a function that accepts one of these texts. */
-export const parseOneOf = <T extends string>(all: readonly T[]) => (text: string) => all.find((each) => each === text);
+export const parseOneOf =
+  <T extends string>(all: readonly T[]) =>
+  (text: string) =>
+    all.find((each) => each === text);
 
 /** Returns the text itself. */
 export const parseText = (text: string) => text;

@@ -13,7 +13,14 @@ const STALE_MS = 1500; // ms without a byte after which the speed counts as 0
 class ModelStore {
   readonly phase = signal<"loading" | "ready" | "failed">("loading");
   readonly failure = signal("");
-  readonly progress = signal<Progress & { speed: number }>({ done: 0, total: 0, cached: 0, compiled: 0, shaders: 0, speed: 0 });
+  readonly progress = signal<Progress & { speed: number }>({
+    done: 0,
+    total: 0,
+    cached: 0,
+    compiled: 0,
+    shaders: 0,
+    speed: 0,
+  });
   /** Which model is in use, and the name of a model opened from files. */
   readonly used = signal<Used>("own");
   readonly fileName = signal("");
@@ -58,7 +65,11 @@ class ModelStore {
       }
       if (which === "file" && files.length) this.files = files;
       await this.stop();
-      await this.engine.use(which, this.files, (compiled, shaders) => (this.switching.value = `Compiling shaders ${compiled} of ${shaders}`));
+      await this.engine.use(
+        which,
+        this.files,
+        (compiled, shaders) => (this.switching.value = `Compiling shaders ${compiled} of ${shaders}`),
+      );
     } catch (error) {
       this.refused.value = error instanceof Error ? error.message : String(error);
     }

@@ -13,7 +13,12 @@ export interface Axes {
 }
 
 /** Returns the labels for an activation, weight or cache of this size; its first row belongs to token `start` of the text. */
-export function axesOf(model: Model, name: string, { rows, cols }: { rows: number; cols: number }, start: number): Axes {
+export function axesOf(
+  model: Model,
+  name: string,
+  { rows, cols }: { rows: number; cols: number },
+  start: number,
+): Axes {
   const { config } = model.manifest;
   const about = model.names.activations.get(name);
   const token = (t: number) => generation.read.value[t]?.label ?? "";
@@ -21,14 +26,19 @@ export function axesOf(model: Model, name: string, { rows, cols }: { rows: numbe
   if (about?.kind === "scores" || about?.kind === "pattern") {
     const head = (row: number) => `head ${row % heads}`;
     const one = rows <= heads; // only the decoded token
-    return { rowName: (row) => (one ? head(row) : `${token(start + Math.floor(row / heads))}, ${head(row)}`), colName: token };
+    return {
+      rowName: (row) => (one ? head(row) : `${token(start + Math.floor(row / heads))}, ${head(row)}`),
+      colName: token,
+    };
   }
   const outside = model.names.block(name) < 0; // within a block, a width may equal the vocabulary's size by chance
   const words = outside && cols === config.vocab_size ? { colName: (id: number) => generation.label(id) } : {};
   if (about) {
     if (cols !== heads * about.width) return {}; // partial sums
     const rowName = (row: number) => token(about.kind === "cache" ? row : start + row);
-    return heads > 1 ? { rowName, colName: (col) => `head ${Math.floor((col * heads) / cols)}` } : { rowName, ...words };
+    return heads > 1
+      ? { rowName, colName: (col) => `head ${Math.floor((col * heads) / cols)}` }
+      : { rowName, ...words };
   }
   return outside && rows === config.vocab_size ? { rowName: (id: number) => generation.label(id), ...words } : words;
 }

@@ -25,7 +25,9 @@ export function AblateButton({ part }: { part: string }) {
       class="ablate"
       aria-pressed={is}
       disabled={Boolean(interventions.status.value) && !is}
-      title={is ? "Switch it on again" : "Ablate: switch this part off and generate the text again, to see what changes"}
+      title={
+        is ? "Switch it on again" : "Ablate: switch this part off and generate the text again, to see what changes"
+      }
       onClick={() => void interventions.toggle(made ?? part)}
     >
       ✂ {is ? "Restore" : "Ablate"} {named(part)}
@@ -40,12 +42,18 @@ const others = (part: string, kind: "pattern" | "patch" | "steering") =>
     return change.part !== part || !change[kind];
   });
 
-const PATTERN_NAMES: Record<string, string> = { uniform: "all earlier tokens equally", previous: "the previous token", first: "the first token" };
+const PATTERN_NAMES: Record<string, string> = {
+  uniform: "all earlier tokens equally",
+  previous: "the previous token",
+  first: "the first token",
+};
 
 /** Selects what a head, or all heads of a layer, attend to: unchanged, or a fixed pattern. */
 export function LooksAt({ part }: { part: string }) {
   const { patterns = [] } = engine().model.manifest;
-  const made = interventions.parts.value.map(parseIntervention).find((change) => change.part === part && change.pattern);
+  const made = interventions.parts.value
+    .map(parseIntervention)
+    .find((change) => change.part === part && change.pattern);
   if (!patterns.length) return null;
   return (
     <label class="inline" title="Replaces the attention pattern and generates the text again, to see what changes">
@@ -73,9 +81,11 @@ export function LooksAt({ part }: { part: string }) {
 export function AblateButtons({ block, token }: { block: number; token: number }) {
   return (
     <div class="buttons ablate-buttons">
-      {engine().model.names.partsOf(block).map((part) => (
-        <AblateButton key={part} part={part} />
-      ))}
+      {engine()
+        .model.names.partsOf(block)
+        .map((part) => (
+          <AblateButton key={part} part={part} />
+        ))}
       {engine().model.tokenizer && <Patch block={block} token={token} />}
       {engine().model.tokenizer && <Steer block={block} />}
     </div>
@@ -115,19 +125,24 @@ function Patch({ block, token }: { block: number; token: number }) {
   const { names } = engine().model;
   const [whole, ...parts] = names.partsOf(block) as [string, ...string[]];
   const part = of.value ? `${whole}.${of.value}` : whole;
-  const patch = () => void interventions.set([...others(part, "patch"), written({ part, patch: { position: token, text: text.value } })]);
+  const patch = () =>
+    void interventions.set([...others(part, "patch"), written({ part, patch: { position: token, text: text.value } })]);
   return (
     <details class="changing patch">
       <summary>
         Patch token {token} in block {block}
       </summary>
       <p class="dim">
-        Replaces the block's output at token {token} with its output at that token of another text. If the model then predicts
-        what it predicts for the other text, the difference between the texts is stored here.
+        Replaces the block's output at token {token} with its output at that token of another text. If the model then
+        predicts what it predicts for the other text, the difference between the texts is stored here.
       </p>
       <label class="field">
         <span>Other text</span>
-        <input value={text.value} placeholder="the same text with one word changed" onInput={(e) => (text.value = e.currentTarget.value)} />
+        <input
+          value={text.value}
+          placeholder="the same text with one word changed"
+          onInput={(e) => (text.value = e.currentTarget.value)}
+        />
       </label>
       <label class="field">
         <span>What to patch</span>
@@ -153,7 +168,10 @@ function Steer({ block }: { block: number }) {
   const away = useSignal("");
   const part = engine().model.names.partsOf(block)[0]!;
   const steer = () => {
-    void interventions.set([...others(part, "steering"), written({ part, factor: 2, steering: { towards: towards.value, away: away.value } })]);
+    void interventions.set([
+      ...others(part, "steering"),
+      written({ part, factor: 2, steering: { towards: towards.value, away: away.value } }),
+    ]);
   };
   const field = (title: string, of: typeof towards, hint: string) => (
     <label class="field">
@@ -164,7 +182,9 @@ function Steer({ block }: { block: number }) {
   return (
     <details class="changing steer">
       <summary>Steer block {block}</summary>
-      <p class="dim">Adds a direction to the stream at every token: the difference between the stream at the end of two texts.</p>
+      <p class="dim">
+        Adds a direction to the stream at every token: the difference between the stream at the end of two texts.
+      </p>
       {field("Towards", towards, "I love")}
       {field("Away from", away, "I hate")}
       <button disabled={!towards.value || Boolean(interventions.status.value)} onClick={steer}>
@@ -196,7 +216,13 @@ function Parting() {
   let word = apart; // first token of the word that contains the first difference
   const inside = (at: number) => [whole[at]!, now[at]!].some(({ text, given }) => !given && !/^\s/.test(text));
   while (word > 0 && inside(word)) word--;
-  const after = (list: readonly Tok[]) => list.slice(word, apart + SOME).map((tok) => tok.text).join("").replace(/\s+/g, " ").trim();
+  const after = (list: readonly Tok[]) =>
+    list
+      .slice(word, apart + SOME)
+      .map((tok) => tok.text)
+      .join("")
+      .replace(/\s+/g, " ")
+      .trim();
   return (
     <>
       {apart >= 0 && (
@@ -212,7 +238,8 @@ function Parting() {
 }
 
 /** Returns the position of the first generated token that differs in the changed model's text; -1: none. */
-const parting = (whole: readonly Tok[], now: readonly Tok[]) => whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
+const parting = (whole: readonly Tok[], now: readonly Tok[]) =>
+  whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
 
 /** A bar above every view that lists the active changes. */
 export function InterventionBar() {
@@ -224,7 +251,8 @@ export function InterventionBar() {
       {parts.map((part) => (
         <span key={part} class="change">
           <button class="quiet" title="Undo this change" onClick={() => void interventions.toggle(part)}>
-            {scales(part) && parseIntervention(part).factor === 0 && "✂ "}{named(part)} <span aria-hidden="true">✕</span>
+            {scales(part) && parseIntervention(part).factor === 0 && "✂ "}
+            {named(part)} <span aria-hidden="true">✕</span>
           </button>
           {!parseIntervention(part).patch && !parseIntervention(part).pattern && <Strength of={part} />}
         </span>
@@ -264,7 +292,11 @@ export function Compared() {
           {whole.map((tok, i) => {
             const shift = shiftOf(tok, i);
             return (
-              <span key={i} {...shift} class={`${tok.given ? "given" : ""}${i === apart ? " apart" : ""} ${shift.class}`}>
+              <span
+                key={i}
+                {...shift}
+                class={`${tok.given ? "given" : ""}${i === apart ? " apart" : ""} ${shift.class}`}
+              >
                 {tok.text}
               </span>
             );
@@ -278,7 +310,8 @@ export function Compared() {
           <span class="more" style={{ "--shift": 1 }}>
             more likely
           </span>{" "}
-          in the changed model, after the same words (deepest colour: {MAX_SHIFT} nats or more). {!interventions.shifts.value && "Computing…"}
+          in the changed model, after the same words (deepest colour: {MAX_SHIFT} nats or more).{" "}
+          {!interventions.shifts.value && "Computing…"}
         </p>
       </div>
       <div>
@@ -292,7 +325,11 @@ export function Compared() {
               ))
             : "Generating…"}
         </p>
-        <p class="dim">{apart >= 0 ? "Framed: the first token that differs. From there on, the texts diverge." : still && "The change alters no token of this text."}</p>
+        <p class="dim">
+          {apart >= 0
+            ? "Framed: the first token that differs. From there on, the texts diverge."
+            : still && "The change alters no token of this text."}
+        </p>
       </div>
       <div class="words">
         <h2>{apart >= 0 ? `The first token that differs, at position ${apart}` : "The first generated token"}</h2>
@@ -322,7 +359,11 @@ function shiftOf(tok: Tok, i: number) {
   const by = interventions.shifts.value?.[i] ?? NaN;
   if (tok.given || !Number.isFinite(by)) return { class: "" };
   const amount = Math.min(1, Math.abs(by) / MAX_SHIFT);
-  return { class: by < 0 ? "less" : "more", style: { "--shift": amount.toFixed(2) }, title: `${tok.label}: ${signed(by)} nats, from ${percent(tok.p ?? 0)} to ${percent((tok.p ?? 0) * Math.exp(by))}` };
+  return {
+    class: by < 0 ? "less" : "more",
+    style: { "--shift": amount.toFixed(2) },
+    title: `${tok.label}: ${signed(by)} nats, from ${percent(tok.p ?? 0)} to ${percent((tok.p ?? 0) * Math.exp(by))}`,
+  };
 }
 
 const signed = (by: number) => (Math.abs(by) < 0.005 ? "0.00" : `${by > 0 ? "+" : "−"}${Math.abs(by).toFixed(2)}`);

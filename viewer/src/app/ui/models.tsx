@@ -15,7 +15,12 @@ const learning = signal<{ step: number; steps: number; loss: number | null; stat
 const read = () => {
   const found = engine().training.session?.state.peek() ?? null;
   const last = found?.points.findLast(({ step }) => step > 0);
-  learning.value = found && { step: last?.step ?? found.step, steps: found.plan.rates.steps, loss: last?.loss ?? null, status: found.status };
+  learning.value = found && {
+    step: last?.step ?? found.step,
+    steps: found.plan.rates.steps,
+    loss: last?.loss ?? null,
+    status: found.status,
+  };
 };
 const changed = throttled(read, FRAME_MS);
 
@@ -37,16 +42,28 @@ export function ModelSwitch() {
   const found = learning.value;
   const busy = Boolean(switching.value);
   const name = (text: string, which: typeof used.value, title: string, disabled = false) => (
-    <button aria-pressed={used.value === which} disabled={busy || disabled} title={title} onClick={() => void models.use(which)}>
+    <button
+      aria-pressed={used.value === which}
+      disabled={busy || disabled}
+      title={title}
+      onClick={() => void models.use(which)}
+    >
       {text}
     </button>
   );
   return (
     <div class="models" role="group" aria-label="Model">
       {name(engine().own.manifest.model, "own", "The model that came with this page")}
-      {name(found ? `mine, step ${found.step}` : "mine", "mine", "The model that you train here; it shares its weights with the training")}
+      {name(
+        found ? `mine, step ${found.step}` : "mine",
+        "mine",
+        "The model that you train here; it shares its weights with the training",
+      )}
       {fileName.value && name(fileName.value, "file", "The model that you opened")}
-      <label class={`as-button${busy ? " off" : ""}`} title="A saved .zip, or the files of a run folder; they stay in this browser">
+      <label
+        class={`as-button${busy ? " off" : ""}`}
+        title="A saved .zip, or the files of a run folder; they stay in this browser"
+      >
         from a file…
         <input
           type="file"
@@ -64,7 +81,12 @@ export function ModelSwitch() {
         {switching.value || models.refused.value}
       </span>
       {models.refused.value && !switching.value && (
-        <button class="quiet" aria-label="Dismiss the message" title="Dismiss" onClick={() => (models.refused.value = "")}>
+        <button
+          class="quiet"
+          aria-label="Dismiss the message"
+          title="Dismiss"
+          onClick={() => (models.refused.value = "")}
+        >
           ✕
         </button>
       )}

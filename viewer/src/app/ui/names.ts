@@ -12,7 +12,8 @@ export function caption(names: Names, label: string): string {
 export function interventionName(names: Names, change: string): string {
   const { part, factor, steering, patch, pattern } = parseIntervention(change);
   const name = partName(names, part);
-  if (pattern) return `${name} attends to ${pattern === "uniform" ? "all earlier tokens equally" : `the ${pattern} token`}`;
+  if (pattern)
+    return `${name} attends to ${pattern === "uniform" ? "all earlier tokens equally" : `the ${pattern} token`}`;
   if (patch) return `${name} at token ${patch.position} as in “${patch.text}”`;
   if (steering) {
     const away = steering.away && ` from “${steering.away}”`;

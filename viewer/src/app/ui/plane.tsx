@@ -62,7 +62,8 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
       const found = await readField(player, view, subject.rows, first.value);
       const target = shown();
       if (!target) return; // the view is gone
-      const times = (n: number, most: number, least: number) => (n > most ? most : n * Math.max(1, Math.floor(least / n)));
+      const times = (n: number, most: number, least: number) =>
+        n > most ? most : n * Math.max(1, Math.floor(least / n));
       const { rows, height } = found;
       painter.matrix(
         target,
@@ -82,15 +83,18 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
   );
   const cell = over.value;
   const value = f && cell ? f.values[cell[0] * f.view.cols + cell[1]] : undefined;
-  const real = (r: number) => (f && f.height < f.tile ? Math.floor(r / f.height) * f.tile + f.first + (r % f.height) : r);
-  const named = (kind: string, at: number, name?: (at: number) => string) => `${kind} ${at}${name?.(at) ? ` (${name(at)})` : ""}`;
+  const real = (r: number) =>
+    f && f.height < f.tile ? Math.floor(r / f.height) * f.tile + f.first + (r % f.height) : r;
+  const named = (kind: string, at: number, name?: (at: number) => string) =>
+    `${kind} ${at}${name?.(at) ? ` (${name(at)})` : ""}`;
   const [low, high] = f ? range(f) : [0, 1];
   return (
     <div class="field-view">
       <p class="reading" role="status">
         {f && cell && value !== undefined ? (
           <>
-            {named("row", real(cell[0]), rowName)}, {named("column", cell[1], colName)}: <b>{value < -1e29 ? "masked" : short(value)}</b>
+            {named("row", real(cell[0]), rowName)}, {named("column", cell[1], colName)}:{" "}
+            <b>{value < -1e29 ? "masked" : short(value)}</b>
           </>
         ) : (
           <span class={problem.value ? "problem" : "dim"}>

@@ -16,7 +16,14 @@ export class Activations {
     const { model } = this;
     this.captured ??= new Capture(
       model.manifest,
-      new Player(model.device, model.programs.capture, model.options, model.player.shared(), model.drawFlops, model.reader),
+      new Player(
+        model.device,
+        model.programs.capture,
+        model.options,
+        model.player.shared(),
+        model.drawFlops,
+        model.reader,
+      ),
     );
     return this.captured;
   }
@@ -39,7 +46,12 @@ export class Activations {
     const states = found.get(last)!;
     if (remoteNames.length || ofHead.length) {
       const end = ofHead.length > 0 || remoteNames.includes("logits");
-      const looked = await server.look(states.data, ids.length, remoteNames.filter((name) => name !== "logits"), end);
+      const looked = await server.look(
+        states.data,
+        ids.length,
+        remoteNames.filter((name) => name !== "logits"),
+        end,
+      );
       for (const [name, values] of looked) found.set(name, values);
       if (ofHead.length) {
         const ended = await this.capture.head(must(looked.get("hidden"), "hidden states").data, ofHead);

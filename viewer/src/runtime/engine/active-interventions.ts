@@ -4,7 +4,15 @@ import { signal } from "@preact/signals-core";
 import { Player } from "../gl/player";
 import { must, PageError } from "../gl/errors";
 import { textureBytes } from "../gl/program";
-import { parseIntervention, patched, resolve, streamBehind, writeInterventions, type Intervention, type ResolvedIntervention } from "./interventions";
+import {
+  parseIntervention,
+  patched,
+  resolve,
+  streamBehind,
+  writeInterventions,
+  type Intervention,
+  type ResolvedIntervention,
+} from "./interventions";
 import { parseProgram } from "./manifest";
 import type { Compiled, Model, Played } from "./model";
 
@@ -29,7 +37,8 @@ export class ActiveInterventions {
   async apply(parts: readonly string[], onCompiled: Compiled = () => {}): Promise<void> {
     const { model } = this;
     const resolved: ResolvedIntervention[] = [];
-    for (const change of parts.map(parseIntervention)) resolved.push(...resolve(model.manifest, change, await this.valuesFor(change)));
+    for (const change of parts.map(parseIntervention))
+      resolved.push(...resolve(model.manifest, change, await this.valuesFor(change)));
     if (parts.length) this.program ??= await this.open(onCompiled);
     const now = must(parts.length ? this.program : model.whole, "the model");
     if (parts.length) writeInterventions(now.player, model.manifest, resolved);
@@ -39,9 +48,17 @@ export class ActiveInterventions {
 
   private async open(onCompiled: Compiled): Promise<Played> {
     const { device, loader, options, recording, whole, drawFlops, reader, played } = this.model;
-    if (!recording.interventions) throw new PageError("This page was exported without support for changes to the model.");
+    if (!recording.interventions)
+      throw new PageError("This page was exported without support for changes to the model.");
     const generate = parseProgram(await loader.packed(recording.interventions), recording.interventions);
-    const player = new Player(device, generate, options, must(whole, "the whole model").player.shared(), drawFlops, reader);
+    const player = new Player(
+      device,
+      generate,
+      options,
+      must(whole, "the whole model").player.shared(),
+      drawFlops,
+      reader,
+    );
     player.onCompiled = onCompiled;
     await player.prepare(...played);
     player.onCompiled = () => {};

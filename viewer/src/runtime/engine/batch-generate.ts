@@ -50,7 +50,11 @@ export class BatchGenerator {
     }
   }
 
-  private async *once(ids: readonly number[], run: Run, { over, onCompiled }: BatchOptions): AsyncGenerator<(Token | null)[]> {
+  private async *once(
+    ids: readonly number[],
+    run: Run,
+    { over, onCompiled }: BatchOptions,
+  ): AsyncGenerator<(Token | null)[]> {
     const { model } = this;
     const several = await this.opened(onCompiled);
     if (run.signal?.aborted) return;
@@ -63,7 +67,11 @@ export class BatchGenerator {
     for (let step = 0; step < count; step++) {
       if (step === 0) model.cache.prefill(ids);
       if (step === 1) several.begin(ids.length);
-      if (step > 0) several.step(step - 1, texts.map((text) => text.ids.at(-1)!));
+      if (step > 0)
+        several.step(
+          step - 1,
+          texts.map((text) => text.ids.at(-1)!),
+        );
       const drawn = texts.map(async ({ sampler, ended }, i) => {
         if (ended || over.has(i) || sampler.adjusts) return null;
         if (step > 0) several.take(i);
@@ -89,10 +97,12 @@ export class BatchGenerator {
 
   /** Returns the textures and shaders of a batch, created on first use. */
   private async opened(onCompiled: Compiled = () => {}): Promise<Several> {
-    const { device, loader, recording, interventions, placement, options, whole, drawFlops, reader, manifest } = this.model;
+    const { device, loader, recording, interventions, placement, options, whole, drawFlops, reader, manifest } =
+      this.model;
     const { several: name } = recording;
     if (!name) throw new PageError("This model was exported without support for several texts at once.");
-    if (interventions.active) throw new PageError("Parts of the model are changed; restore them to write several texts.");
+    if (interventions.active)
+      throw new PageError("Parts of the model are changed; restore them to write several texts.");
     if (placement.server) throw new PageError("A model that runs on a server writes one text at a time.");
     if (!this.several) {
       const program = parseProgram(await loader.packed(name), name);

@@ -64,7 +64,13 @@ export class Capture {
       const reads = names.map((name) => this.player.read(must(outputs[name], `output ${name}`).texture));
       for (const [i, texels] of (await Promise.all(reads)).entries()) {
         const name = names[i]!;
-        this.place(name, unpack(outputs[name]!, texels), outputs[name]!.cols, { start: t, valid: 1, size: 1 }, found.get(name)!);
+        this.place(
+          name,
+          unpack(outputs[name]!, texels),
+          outputs[name]!.cols,
+          { start: t, valid: 1, size: 1 },
+          found.get(name)!,
+        );
       }
     }
     return found;
@@ -118,5 +124,7 @@ export class Capture {
 
 /** Uploads one hidden state. */
 export function writeState(player: Player, view: View, state: Float32Array): void {
-  packRow(view, state).forEach((texels, layer) => player.write(view.texture, layer, 0, 1, new Uint8Array(texels.buffer)));
+  packRow(view, state).forEach((texels, layer) =>
+    player.write(view.texture, layer, 0, 1, new Uint8Array(texels.buffer)),
+  );
 }

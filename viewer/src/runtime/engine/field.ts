@@ -35,7 +35,9 @@ export interface Field {
  * format of the matrix that it holds; without it, the first format with such texels.
  */
 export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
-  const format = dtype ? FORMATS[FORMATS[dtype].memory] : Object.values(FORMATS).find(({ texture }) => texture === spec.format);
+  const format = dtype
+    ? FORMATS[FORMATS[dtype].memory]
+    : Object.values(FORMATS).find(({ texture }) => texture === spec.format);
   const { name, columnTiles } = must(format, `a format of ${spec.format} texels`);
   return {
     texture: spec.name,
@@ -71,7 +73,10 @@ function interleaved(bands: Texels[], layers: number): Texels {
   const [only] = bands;
   if (bands.length === 1) return only!;
   const size = only!.length / layers;
-  const out = only instanceof Uint32Array ? new Uint32Array(bands.length * size * layers) : new Float32Array(bands.length * size * layers);
+  const out =
+    only instanceof Uint32Array
+      ? new Uint32Array(bands.length * size * layers)
+      : new Float32Array(bands.length * size * layers);
   bands.forEach((band, s) => {
     for (let i = 0; i < layers; i++) out.set(band.subarray(i * size, (i + 1) * size), (i * bands.length + s) * size);
   });

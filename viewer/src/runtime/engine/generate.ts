@@ -95,7 +95,9 @@ export class TextGenerator {
           for (; issued < count && issued - taken < most; issued++) {
             if (issued === 0) cache.prefill(text);
             else cache.decode(first + issued - 1);
-            const token = sampler.adjusts ? Promise.resolve(null) : sampling.choose(sampler, drawn + issued, run.alternatives);
+            const token = sampler.adjusts
+              ? Promise.resolve(null)
+              : sampling.choose(sampler, drawn + issued, run.alternatives);
             token.catch(() => {}); // awaited below
             under.push(token);
           }

@@ -80,7 +80,13 @@ export function parseIntervention(word: string): Intervention {
 }
 
 /** Returns the text form of an intervention, without commas, for a link. */
-export function written({ part, factor = 0, steering, patch, pattern }: Pick<Intervention, "part"> & Partial<Intervention>): string {
+export function written({
+  part,
+  factor = 0,
+  steering,
+  patch,
+  pattern,
+}: Pick<Intervention, "part"> & Partial<Intervention>): string {
   const escaped = (text: string) => encodeURIComponent(text).replaceAll("~", "%7E");
   if (pattern) return `${part}:${pattern}`;
   if (patch) return [part, patch.position, escaped(patch.text)].join("@");
@@ -113,7 +119,9 @@ export function patched(manifest: Manifest, part: string): { name: string; head:
 function added(manifest: Manifest, part: string): string[] {
   const names = Names.of(manifest);
   const all = names.added(names.block(`${part}.`));
-  return all.filter((each) => each.part === part || names.whole(part) >= 0).flatMap(({ out }) => (manifest.activations.has(out) ? [out] : []));
+  return all
+    .filter((each) => each.part === part || names.whole(part) >= 0)
+    .flatMap(({ out }) => (manifest.activations.has(out) ? [out] : []));
 }
 
 /** Parses the name of a head: `h.3.attn.5` is head 5 of `h.3.attn`; null: the name has another form. */
@@ -147,11 +155,16 @@ function ofKind({ activations }: Manifest, part: string, kind: Activation["kind"
  * `h.3.mlp`) or of both outputs (`h.3`). `values`: the direction for steering, or the output to patch in. Throws
  * PageError for an unknown part.
  */
-export function resolve(manifest: Manifest, { part, factor, steering, patch, pattern }: Intervention, values: Float32Array | null = null): ResolvedIntervention[] {
+export function resolve(
+  manifest: Manifest,
+  { part, factor, steering, patch, pattern }: Intervention,
+  values: Float32Array | null = null,
+): ResolvedIntervention[] {
   const outs = added(manifest, part);
   if (pattern) return [looking(manifest, part, pattern)];
   if (patch && values) return [{ ...patched(manifest, part), gain: 0, shift: values, at: patch.position }];
-  if (steering && values) return outs.slice(-1).map((name) => ({ name, head: null, gain: 1, shift: values.map((x) => factor * x) }));
+  if (steering && values)
+    return outs.slice(-1).map((name) => ({ name, head: null, gain: 1, shift: values.map((x) => factor * x) }));
   if (outs.length) return outs.map((name) => ({ name, head: null, gain: factor, shift: null }));
   return [{ ...headOf(manifest, part, "heads"), gain: factor, shift: null }];
 }
@@ -168,7 +181,11 @@ function looking(manifest: Manifest, part: string, pattern: string): ResolvedInt
 }
 
 /** Writes gains, shifts and attention patterns into a player whose program supports interventions. */
-export function writeInterventions(player: Player, manifest: Manifest, resolved: readonly ResolvedIntervention[]): void {
+export function writeInterventions(
+  player: Player,
+  manifest: Manifest,
+  resolved: readonly ResolvedIntervention[],
+): void {
   for (const [texture, view] of Object.entries(player.program.views)) {
     const [, name, kind] = /^edit\.(.*)\.(gain|shift|at|how)$/.exec(texture) ?? [];
     if (name === undefined) continue;
@@ -176,10 +193,17 @@ export function writeInterventions(player: Player, manifest: Manifest, resolved:
     const { heads = 1, width = 1 } = manifest.activations.get(name) ?? {};
     const values = new Float32Array(4 * shape(view).width * view.rows);
     if (kind === "at") values[0] = positionOf(own);
-    else if (kind === "how") for (const { head, how = 0 } of own) for (let h = head ?? 0; h <= (head ?? heads - 1); h++) values[4 * h] = how;
+    else if (kind === "how")
+      for (const { head, how = 0 } of own) for (let h = head ?? 0; h <= (head ?? heads - 1); h++) values[4 * h] = how;
     else fillColumns(values, kind === "gain", own, view.rows, view.cols / heads, width);
     for (let row = 0; row < view.rows; row++) {
-      player.write(texture, 0, row, 1, new Uint8Array(values.buffer, (row * values.byteLength) / view.rows, values.byteLength / view.rows));
+      player.write(
+        texture,
+        0,
+        row,
+        1,
+        new Uint8Array(values.buffer, (row * values.byteLength) / view.rows, values.byteLength / view.rows),
+      );
     }
   }
 }
@@ -195,7 +219,14 @@ function positionOf(resolved: readonly ResolvedIntervention[]): number {
 }
 
 /** Fills rows of gain or shift: the first row is for all positions, the second for the patched one. */
-function fillColumns(values: Float32Array, gains: boolean, resolved: readonly ResolvedIntervention[], rows: number, across: number, width: number): void {
+function fillColumns(
+  values: Float32Array,
+  gains: boolean,
+  resolved: readonly ResolvedIntervention[],
+  rows: number,
+  across: number,
+  width: number,
+): void {
   const wide = values.length / rows;
   values.fill(gains ? 1 : 0);
   for (const { head, gain, shift, at } of resolved) {

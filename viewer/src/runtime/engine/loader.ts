@@ -139,10 +139,12 @@ export class Loader {
     let problem = "";
     for (let attempt = 1; attempt <= TRIES; attempt++) {
       let got = 0;
-      const counted: OnBytes | undefined = onBytes && ((n) => {
-        got += n;
-        onBytes(n);
-      });
+      const counted: OnBytes | undefined =
+        onBytes &&
+        ((n) => {
+          got += n;
+          onBytes(n);
+        });
       try {
         const data = await this.source.bytes(name, expected.bytes, counted, attempt > 1);
         if (await matches(data, expected)) {

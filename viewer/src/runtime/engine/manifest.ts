@@ -12,7 +12,6 @@ import type { Dtype, Program } from "../gl/program";
 import type { SplitSettings } from "./split";
 import type { Tolerance } from "./tolerance";
 
-
 export interface Shard {
   file: string;
   bytes: number;
@@ -135,13 +134,18 @@ export interface Manifest {
 }
 
 /** The form in a file: activations are a list, since readers cannot rely on the order of an object's keys. */
-type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & { activations: readonly (Activation & { name: string })[] };
+type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & {
+  activations: readonly (Activation & { name: string })[];
+};
 
-const byName = ({ activations }: Listed<{ activations: Activations }>): Activations => new Map(activations.map((each) => [each.name, each]));
+const byName = ({ activations }: Listed<{ activations: Activations }>): Activations =>
+  new Map(activations.map((each) => [each.name, each]));
 
 export function parseManifest(document: unknown): Manifest {
   type Split = Listed<NonNullable<Manifest["split"]>>;
-  const manifest = checked(manifestSchema, document, "manifest.json") as Listed<Omit<Manifest, "split">> & { split?: Split | null };
+  const manifest = checked(manifestSchema, document, "manifest.json") as Listed<Omit<Manifest, "split">> & {
+    split?: Split | null;
+  };
   const { split } = manifest;
   const { n_layer, n_head } = manifest.config;
   const named = manifest.activations.length;
@@ -236,7 +240,12 @@ export interface Offer {
   shape: Pick<Config, "d_head">;
   activations: Activations;
   family: Family;
-  recipe: Record<string, unknown> & { batch: number; context: number; betas: [number, number]; precision?: "f32" | "f16" };
+  recipe: Record<string, unknown> & {
+    batch: number;
+    context: number;
+    betas: [number, number];
+    precision?: "f32" | "f16";
+  };
   settings: { steps: number; lr: number; min_lr: number; warmup: number; schedule: Schedule };
   /** Number of parameters, bytes of all textures, and floating-point operations of a step. */
   count: number;

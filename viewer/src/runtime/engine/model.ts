@@ -193,7 +193,14 @@ export class Model {
     if (this.whole) this.programs.generate = this.whole.generate;
     this.cache.known = this.complete || this.weights ? this.recorded : this.recorded.slice(-2);
     this.seen = this.weights?.version() ?? "";
-    this.player = new Player(device, this.programs.generate, options, this.weights?.shared(), this.drawFlops, this.reader);
+    this.player = new Player(
+      device,
+      this.programs.generate,
+      options,
+      this.weights?.shared(),
+      this.drawFlops,
+      this.reader,
+    );
     if (device.full) {
       this.player.close();
       throw new PageError(noMemory(this.programs.generate, this.manifest, this.weights === null));
@@ -240,7 +247,13 @@ export class Model {
   get played(): string[] {
     const { headHere, serverSamples } = this.placement;
     const drawing = serverSamples ? [] : ["sample", "sample_nucleus"];
-    return ["prepare", "decode", ...(headHere ? ["head"] : []), ...drawing, ...this.cache.known.slice(0, -1).map((n) => `prefill_${n}`)];
+    return [
+      "prepare",
+      "decode",
+      ...(headHere ? ["head"] : []),
+      ...drawing,
+      ...this.cache.known.slice(0, -1).map((n) => `prefill_${n}`),
+    ];
   }
 
   /**

@@ -74,7 +74,8 @@ export class Names {
 
   /** Returns the part of a block that consists of heads, or one of its heads. */
   attention(block: number, head: number | null = null): string {
-    const heads = (part: string) => [...this.activations].some(([name, { kind }]) => kind === "heads" && name.startsWith(`${part}.`));
+    const heads = (part: string) =>
+      [...this.activations].some(([name, { kind }]) => kind === "heads" && name.startsWith(`${part}.`));
     const part = this.added(block).find((each) => heads(each.part))!.part;
     return head === null ? part : `${part}.${head}`;
   }
@@ -101,7 +102,10 @@ export class Names {
    * Returns what the parts of a block add to the residual stream, in order: the part, and the activation that it adds.
    */
   added(block: number): { part: string; out: string }[] {
-    return this.family.adds.map(({ part, out }) => ({ part: this.inBlock(block, part), out: this.inBlock(block, out) }));
+    return this.family.adds.map(({ part, out }) => ({
+      part: this.inBlock(block, part),
+      out: this.inBlock(block, out),
+    }));
   }
 
   /** Returns a caption of one or two words; "" if there is none. */

@@ -50,7 +50,10 @@ export async function parity(model: Model): Promise<Parity> {
     greatest = Math.max(greatest, off.excess);
   }
   const greedy: number[] = [];
-  for await (const token of model.generator.generate(ids, { tokens: reference.greedy.length, sampling: samplingOptions({ temperature: 0 }) }))
+  for await (const token of model.generator.generate(ids, {
+    tokens: reference.greedy.length,
+    sampling: samplingOptions({ temperature: 0 }),
+  }))
     greedy.push(token.id);
   const same = reference.greedy.findIndex((id, i) => greedy[i] !== id);
   const greedyEqual = same < 0;

@@ -8,7 +8,12 @@ import { alternatives, type Token } from "./sampling";
  * Returns the probability of token `at` of `ids` and the `count` most likely tokens in its place, by playing the
  * previous token again. `level`: the log of the softmax's denominator.
  */
-export async function probabilities(model: Model, ids: readonly number[], at: number, count: number): Promise<Token & { level: number }> {
+export async function probabilities(
+  model: Model,
+  ids: readonly number[],
+  at: number,
+  count: number,
+): Promise<Token & { level: number }> {
   const id = must(ids[at], `token ${at}`);
   const logits = await logitsAfter(model, model.context.window(ids.slice(0, at)));
   const { top, ...own } = alternatives(logits, count, id);
@@ -25,7 +30,12 @@ async function logitsAfter(model: Model, ids: readonly number[]): Promise<Float3
 /**
  * Returns ln of the probability of each token from `from` on, given the earlier ones and the current interventions.
  */
-export async function logProbabilities(model: Model, ids: readonly number[], from: number, going: () => boolean = () => true): Promise<Float32Array> {
+export async function logProbabilities(
+  model: Model,
+  ids: readonly number[],
+  from: number,
+  going: () => boolean = () => true,
+): Promise<Float32Array> {
   const found = new Float32Array(ids.length - from);
   for (let at = from; at < ids.length && going(); at++) {
     const { p = 0 } = await probabilities(model, ids, at, 1);

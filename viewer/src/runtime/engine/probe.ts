@@ -99,7 +99,8 @@ function missing(
   panelsPay: number,
 ): ReadonlyMap<string, string> {
   const lack = (files: ReadonlyMap<string, string>) =>
-    files.size * fetches.length > 1 && [...files.keys()].some((name) => fetches.some((fetch) => measured[`${name} ${fetch}`] === undefined));
+    files.size * fetches.length > 1 &&
+    [...files.keys()].some((name) => fetches.some((fetch) => measured[`${name} ${fetch}`] === undefined));
   const rows = new Map(recordings.map((r) => [r.rows, r.row]));
   if (rows.size > 1 && lack(rows)) return rows;
   const products = new Map(suiting(recordings, fetches, measured, panelsPay).map((r) => [label(r), r.product]));
@@ -115,7 +116,11 @@ const MESA_SOFTWARE = /llvmpipe|softpipe/i;
  * contiguous columns and `textureLod`, all others strided columns and `texelFetch`. The kernel is the first with the
  * most draw buffers.
  */
-export function guess(recordings: readonly Recording[], fetches: readonly Fetch[], renderer: string): Pick<Chosen, "recording" | "fetch"> {
+export function guess(
+  recordings: readonly Recording[],
+  fetches: readonly Fetch[],
+  renderer: string,
+): Pick<Chosen, "recording" | "fetch"> {
   const mesa = MESA_SOFTWARE.test(renderer);
   const rows = mesa ? "contiguous" : "strided";
   const suited = recordings.filter((r) => r.rows === rows);
@@ -227,7 +232,10 @@ async function times(
       });
     }
     return Object.fromEntries(
-      probes.map(({ name, once, more, repeats }) => [name, Math.max(0.0001, (Math.min(...more) - Math.min(...once)) / repeats)]),
+      probes.map(({ name, once, more, repeats }) => [
+        name,
+        Math.max(0.0001, (Math.min(...more) - Math.min(...once)) / repeats),
+      ]),
     );
   } finally {
     if (!device.lost && generation === device.generation) for (const { player } of probes.reverse()) player.close();

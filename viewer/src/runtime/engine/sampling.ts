@@ -71,18 +71,26 @@ export function samplingOptions(asked: SamplingRequest): SamplingOptions {
   if (!(isNumber(temperature) && temperature >= 0 && temperature <= MAX_TEMPERATURE)) {
     throw new PageError(`Temperature is ${temperature}; it must be a number from 0 (greedy) to ${MAX_TEMPERATURE}.`);
   }
-  if (topK !== null && !(Number.isInteger(topK) && topK >= 1)) throw new PageError(`Top-k is ${topK}; it must be 1 or more.`);
-  if (topP !== null && !(isNumber(topP) && topP > 0 && topP <= 1)) throw new PageError(`Top-p is ${topP}; it must be in (0, 1].`);
-  if (minP !== null && !(isNumber(minP) && minP >= 0 && minP <= 1)) throw new PageError(`Min-p is ${minP}; it must be in [0, 1].`);
+  if (topK !== null && !(Number.isInteger(topK) && topK >= 1))
+    throw new PageError(`Top-k is ${topK}; it must be 1 or more.`);
+  if (topP !== null && !(isNumber(topP) && topP > 0 && topP <= 1))
+    throw new PageError(`Top-p is ${topP}; it must be in (0, 1].`);
+  if (minP !== null && !(isNumber(minP) && minP >= 0 && minP <= 1))
+    throw new PageError(`Min-p is ${minP}; it must be in [0, 1].`);
   if (penalty !== null && !(isNumber(penalty) && penalty >= MIN_PENALTY && penalty <= MAX_PENALTY)) {
-    throw new PageError(`Repetition penalty is ${penalty}; it must be from ${MIN_PENALTY} to ${MAX_PENALTY} (1: none).`);
+    throw new PageError(
+      `Repetition penalty is ${penalty}; it must be from ${MIN_PENALTY} to ${MAX_PENALTY} (1: none).`,
+    );
   }
   for (const [id, bias] of Object.entries(logitBias ?? {})) {
     if (!(/^\d+$/.test(id) && isNumber(bias) && (Math.abs(bias) <= MAX_BIAS || bias === -Infinity))) {
-      throw new PageError(`Logit bias of ${id} is ${bias}; it must be a number up to ${MAX_BIAS}, or -Infinity to forbid the token.`);
+      throw new PageError(
+        `Logit bias of ${id} is ${bias}; it must be a number up to ${MAX_BIAS}, or -Infinity to forbid the token.`,
+      );
     }
   }
-  if (!(Number.isSafeInteger(seed) && seed >= 0)) throw new PageError(`Seed is ${seed}; it must be a non-negative integer.`);
+  if (!(Number.isSafeInteger(seed) && seed >= 0))
+    throw new PageError(`Seed is ${seed}; it must be a non-negative integer.`);
   return Object.freeze(options);
 }
 
@@ -288,7 +296,12 @@ export interface Chosen {
 
 /** Decodes the texture `token`. Throws PageError if the logits are not finite. */
 export function chosen(texels: ArrayLike<number>, sampler: Sampler): Chosen {
-  const [id, logit, broken, undecided] = Array.from({ length: 4 }, (_, i) => must(texels[i], "token")) as [number, number, number, number];
+  const [id, logit, broken, undecided] = Array.from({ length: 4 }, (_, i) => must(texels[i], "token")) as [
+    number,
+    number,
+    number,
+    number,
+  ];
   if (broken) throw new PageError(NOT_FINITE);
   const weighed = (count: number): Alternatives => {
     const last = texels.length - 4;

@@ -65,7 +65,13 @@ export class Several {
     const { player, size, prompt } = this;
     if (tokens.length !== size) throw new PageError(`${tokens.length} tokens were given for ${size} texts.`);
     this.write(`token.${size}`, this.first(`token.${size}`, tokens));
-    this.write(`places.${size}`, this.first(`places.${size}`, Array.from(tokens, () => prompt + step)));
+    this.write(
+      `places.${size}`,
+      this.first(
+        `places.${size}`,
+        Array.from(tokens, () => prompt + step),
+      ),
+    );
     player.set("row", this.rowOf(0, prompt + step));
     player.play(`decode_${size}`);
   }
@@ -82,7 +88,10 @@ export class Several {
 
   /** Number of rows of the caches. */
   private get rows(): number {
-    const first = must(this.player.program.entries[`adopt_${this.adopted[0]}`]?.passes[0]?.outputs[0], "a pass that adopts rows");
+    const first = must(
+      this.player.program.entries[`adopt_${this.adopted[0]}`]?.passes[0]?.outputs[0],
+      "a pass that adopts rows",
+    );
     return this.player.spec(first[0]).height;
   }
 

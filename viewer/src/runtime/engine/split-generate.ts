@@ -75,11 +75,18 @@ export class SplitGenerator {
    * Runs the rows of `ids` that the page and the server do not hold yet. Resolves to the token after them, and after
    * each of `guesses` up to the first wrong one. If the session is lost, all rows are sent again without guesses.
    */
-  private async cross(ids: readonly number[], ask: Ask, signal?: AbortSignal, guesses: readonly number[] = []): Promise<Stepped> {
+  private async cross(
+    ids: readonly number[],
+    ask: Ask,
+    signal?: AbortSignal,
+    guesses: readonly number[] = [],
+  ): Promise<Stepped> {
     const { split } = this;
     for (let replays = 0; ; replays++) {
       if (replays > MAX_REPLAYS) {
-        throw new PageError(`The server lost the text ${MAX_REPLAYS} times while reading it. Check the connection to it.`);
+        throw new PageError(
+          `The server lost the text ${MAX_REPLAYS} times while reading it. Check the connection to it.`,
+        );
       }
       if (!this.model.placement.server) throw new PageError("All blocks run in this page now."); // the caller continues here
       await split.connect(signal);
@@ -163,7 +170,11 @@ export class SplitGenerator {
     const output = placement.movable ? must(stream[placement.here], "a state of the residual stream") : "hidden";
     const view = must(entry.outputs[output], `output ${output}`);
     if (placement.movable) {
-      cache.playChunk(ids, chunk, 1 + entry.passes.findLastIndex((p) => p.outputs.some(([texture]) => texture === view.texture)));
+      cache.playChunk(
+        ids,
+        chunk,
+        1 + entry.passes.findLastIndex((p) => p.outputs.some(([texture]) => texture === view.texture)),
+      );
       cache.front = ids.slice(0, rows);
       cache.ids.length = cache.held(ids); // the later blocks' caches lack the other rows
     } else {

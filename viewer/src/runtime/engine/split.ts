@@ -100,7 +100,8 @@ export const AGAIN = ["evicted", "draining", "order", "full"]; // error codes af
 
 /** True if these round trips spend, on average, longer on the network than both sides compute. */
 export function highLatency(latest: readonly Pick<Crossing, "localMs" | "networkMs" | "remoteMs">[]): boolean {
-  const mean = (value: (c: (typeof latest)[number]) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
+  const mean = (value: (c: (typeof latest)[number]) => number) =>
+    latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
   const wire = mean((c) => c.networkMs);
   return latest.length >= LATEST && wire > HIGH_LATENCY && wire > mean((c) => c.localMs + c.remoteMs);
 }
@@ -368,11 +369,20 @@ export class Split {
     this.accepted += guessed ? tokens.length - 1 : 0;
     const remoteMs = Number(answer.header["ms"] ?? 0);
     const rows = guessed ? tokens.length : n; // that the server retains
-    const crossing = { blocks: own.blocks, rows, sent: answer.sent, received: answer.bytes, localMs: own.ms, networkMs: answer.networkMs, remoteMs };
+    const crossing = {
+      blocks: own.blocks,
+      rows,
+      sent: answer.sent,
+      received: answer.bytes,
+      localMs: own.ms,
+      networkMs: answer.networkMs,
+      remoteMs,
+    };
     if (n === 1 + guessed) this.latest.push(crossing);
     if (this.latest.length > LATEST) this.latest.shift();
     const found: Stepped = { chosen: tokens, hidden: null, crossing };
-    if (this.settings.head === "page") found.hidden = unpackStates(answer.payload, n, states.length / n, this.settings.wire);
+    if (this.settings.head === "page")
+      found.hidden = unpackStates(answer.payload, n, states.length / n, this.settings.wire);
     if (ask?.logits) tokens[0]!.logits = new Float32Array(answer.payload.slice().buffer);
     return found;
   }
@@ -382,11 +392,20 @@ export class Split {
    * With `end`, also returns the logits, or the last hidden states if the page has the head. With `head`, the rows go
    * straight to the head; they may then be states between any blocks.
    */
-  async look(states: Float32Array, n: number, names: readonly string[], end: boolean, head = false): Promise<Map<string, Values>> {
+  async look(
+    states: Float32Array,
+    n: number,
+    names: readonly string[],
+    end: boolean,
+    head = false,
+  ): Promise<Map<string, Values>> {
     for (let attempt = 0; ; attempt++) {
       await this.connect(AbortSignal.timeout(LOOK_TIMEOUT_MS));
       try {
-        const { header, payload } = await this.ask({ op: "look", n, names, head, end }, packStates(states, n, this.settings.wire));
+        const { header, payload } = await this.ask(
+          { op: "look", n, names, head, end },
+          packStates(states, n, this.settings.wire),
+        );
         return arrays(header, payload);
       } catch (error) {
         if (!(error instanceof Forgotten) || attempt > 2) throw error; // otherwise retry: `look` needs no session state
@@ -414,7 +433,12 @@ const refused = ({ message, code }: Message) => new Refused(`The server reports:
 /** Returns the tokens of an answer, from 1 to `most`. */
 function chosen(header: Message, most: number): Chosen[] {
   const tokens = header["tokens"];
-  if (!Array.isArray(tokens) || !tokens.length || tokens.length > most || !tokens.every((id) => Number.isInteger(id) && id >= 0)) {
+  if (
+    !Array.isArray(tokens) ||
+    !tokens.length ||
+    tokens.length > most ||
+    !tokens.every((id) => Number.isInteger(id) && id >= 0)
+  ) {
     throw new PageError("The server answered without a token.");
   }
   const weighed = (header["top"] as [number, number, number][][] | undefined) ?? []; // (id, p, sampled), own one first

@@ -65,7 +65,11 @@ async function byQueries(model: Model, entry: Entry, ext: TimerQueries): Promise
   return best.every(Number.isFinite) && best.some((us) => us > 0) ? { how: "timer queries", us: best } : null;
 }
 
-async function bySlope(model: Model, entry: Entry, onProgress: (done: number, total: number) => void): Promise<number[]> {
+async function bySlope(
+  model: Model,
+  entry: Entry,
+  onProgress: (done: number, total: number) => void,
+): Promise<number[]> {
   const { player, device } = model;
   const us: number[] = [];
   for (const [i, pass] of entry.passes.entries()) {

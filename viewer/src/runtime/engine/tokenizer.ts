@@ -190,7 +190,11 @@ export class Tokenizer extends Vocabulary {
     const whole = bytes.length <= this.longest ? this.ranks.get(String.fromCharCode(...bytes)) : undefined;
     if (whole !== undefined) return [whole];
     const letters = Array.from(bytes, (byte) => this.ranks.get(String.fromCharCode(byte))!);
-    return merge(letters, (left, right) => this.pair(left, right), (rank) => rank);
+    return merge(
+      letters,
+      (left, right) => this.pair(left, right),
+      (rank) => rank,
+    );
   }
 
   /** Returns the rank of the merged pair; -1: none. */

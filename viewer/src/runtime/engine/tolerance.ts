@@ -51,7 +51,14 @@ export function measure(here: Float32Array, there: Float32Array, width: number, 
   }
   const relative = Math.sqrt(squares / (there.length / width));
   const { at, error } = worst;
-  return { relative, excess: Math.max(worst.excess, relative / tolerance.relative), at, error, here: here[at]!, there: there[at]! };
+  return {
+    relative,
+    excess: Math.max(worst.excess, relative / tolerance.relative),
+    at,
+    error,
+    here: here[at]!,
+    there: there[at]!,
+  };
 }
 
 function off(here: number, there: number): number {

@@ -15,7 +15,10 @@ export interface Uploaded {
 }
 
 /** Returns an activation's values in the layout of its matrix on a device, `[rows, cols]`: see `Activation`. */
-export function matrixOf({ kind, heads }: Activation, { shape, data }: Values): { rows: number; cols: number; values: Float32Array } {
+export function matrixOf(
+  { kind, heads }: Activation,
+  { shape, data }: Values,
+): { rows: number; cols: number; values: Float32Array } {
   if (kind === "rows" || kind === "heads") return { rows: shape[0]!, cols: shape[1]!, values: data };
   const [, total, width] = shape as [number, number, number];
   const byHead = kind !== "cache"; // rows are token * heads + head; in a cache the heads are side by side
@@ -30,14 +33,27 @@ export function matrixOf({ kind, heads }: Activation, { shape, data }: Values): 
 }
 
 /** Uploads a matrix to its own texture, split into tiles if the device requires it. The caller closes its player. */
-export function uploaded(device: Device, options: Options, name: string, matrix: ReturnType<typeof matrixOf>): Uploaded {
+export function uploaded(
+  device: Device,
+  options: Options,
+  name: string,
+  matrix: ReturnType<typeof matrixOf>,
+): Uploaded {
   const { rows, cols, values } = matrix;
   const most = device.limits.maxTextureSize;
   const tiles: [number, number] = [Math.ceil(rows / most), Math.ceil(cols / (4 * most))];
   const view: View = { texture: name, rows, cols, tiles, dtype: "f32", panel: 0, stack: 1 };
-  const size = { width: Math.ceil(cols / (4 * tiles[1])), height: Math.ceil(rows / tiles[0]), layers: tiles[0] * tiles[1] };
+  const size = {
+    width: Math.ceil(cols / (4 * tiles[1])),
+    height: Math.ceil(rows / tiles[0]),
+    layers: tiles[0] * tiles[1],
+  };
   const textures = { [name]: { name, ...size, format: "float" as const, role: "state" as const } };
-  const player = new Player(device, { schema: 0, textures, shaders: {}, entries: {}, views: { [name]: view }, scalars: {} }, options);
+  const player = new Player(
+    device,
+    { schema: 0, textures, shaders: {}, entries: {}, views: { [name]: view }, scalars: {} },
+    options,
+  );
   upload(player, name, values);
   return { player, view, values };
 }

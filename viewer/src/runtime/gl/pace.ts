@@ -37,7 +37,7 @@ export class Pace {
   async play(entry: string, flops: readonly number[], issue: (first: number, end: number) => void): Promise<void> {
     let costs = this.costs.get(entry);
     if (!costs) this.costs.set(entry, (costs = guessed(flops)));
-    for (let first = 0; first < costs.length; ) {
+    for (let first = 0; first < costs.length;) {
       let end = first + 1;
       let ms = costs[first]!;
       while (end < costs.length && ms + costs[end]! <= SLICE) ms += costs[end++]!;

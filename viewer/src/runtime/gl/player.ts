@@ -71,7 +71,10 @@ export class Player {
     check(program, device);
     this.pingPong = new PingPong(program);
     this.reader = reader ?? new Reader(device);
-    this.pace = new Pace(() => this.passed(), () => this.reader.close());
+    this.pace = new Pace(
+      () => this.passed(),
+      () => this.reader.close(),
+    );
     this.names = Object.keys(program.scalars).sort(); // the recorder's order of fields in the uniform block
     this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
     const { gl } = device;
@@ -283,7 +286,9 @@ export class Player {
   set(name: string, value: number): void {
     const int = this.program.scalars[name] === "int";
     const at = 4 * this.names.indexOf(name);
-    const fits = int ? Number.isInteger(value) && value >= -(2 ** 31) && value < 2 ** 32 : Number.isFinite(Math.fround(value));
+    const fits = int
+      ? Number.isInteger(value) && value >= -(2 ** 31) && value < 2 ** 32
+      : Number.isFinite(Math.fround(value));
     if (at < 0) throw new PageError(`This program has no scalar ${name}.`);
     if (!fits) throw new PageError(`${name} is ${value}, which does not fit its scalar's type.`);
     if (int) this.scalars.setInt32(at, value, true);

@@ -18,7 +18,8 @@ export function RecordedAttention() {
     for (let at = 0, i = 0; i < layers * heads; i++) {
       square.data.fill(0);
       for (let row = 0; row < n; row++) {
-        for (let column = 0; column <= row; column++) square.data.set([...BLUE, bytes[at++] ?? 0], 4 * (row * n + column));
+        for (let column = 0; column <= row; column++)
+          square.data.set([...BLUE, bytes[at++] ?? 0], 4 * (row * n + column));
       }
       flat.putImageData(square, (i % heads) * n, Math.floor(i / heads) * n);
     }
@@ -27,8 +28,8 @@ export function RecordedAttention() {
     <section class="panel" aria-label="Attention">
       <h2>Every layer and head</h2>
       <p class="dim">
-        Each row is a layer, each square a head. It shows how much each of the first {n} tokens (down) attends to earlier
-        tokens (across).
+        Each row is a layer, each square a head. It shows how much each of the first {n} tokens (down) attends to
+        earlier tokens (across).
       </p>
       <div class="squares still" style={{ "--layers": layers, "--heads": heads }}>
         <canvas

@@ -48,7 +48,13 @@ const unlessSought = (text: string) => (sought.value ? null : text);
 
 export const params = [
   param({ key: "kind", signal: kind, parse: parseOneOf(KINDS), default: () => "pattern" as const }),
-  param({ key: "layer", signal: layer, parse: parseWhole, format: (value) => unlessSought(String(value)), default: () => 0 }),
+  param({
+    key: "layer",
+    signal: layer,
+    parse: parseWhole,
+    format: (value) => unlessSought(String(value)),
+    default: () => 0,
+  }),
   param({
     key: "head",
     signal: head,

@@ -42,10 +42,16 @@ interface Row {
 const missing = signal("");
 
 /** Returns the kind to show for a layer: for remote layers, masked scores replace raw ones, which the server does not send. */
-const kindOf = (layer: number): Kind => (selection.kind.value === "raw" && engine().model.placement.isRemote(layer) ? "scores" : selection.kind.value);
+const kindOf = (layer: number): Kind =>
+  selection.kind.value === "raw" && engine().model.placement.isRemote(layer) ? "scores" : selection.kind.value;
 
 /** Fetches a remote layer's attention; does nothing for a local layer. */
-async function ready({ attention, model }: Awaited<ReturnType<typeof drawing>>, layer: number, kind: Kind, ids: readonly number[]): Promise<void> {
+async function ready(
+  { attention, model }: Awaited<ReturnType<typeof drawing>>,
+  layer: number,
+  kind: Kind,
+  ids: readonly number[],
+): Promise<void> {
   if (model.placement.isRemote(layer)) await attention.fetch(ids, kind, layer);
 }
 
@@ -81,14 +87,13 @@ function AttentionView() {
   );
   return (
     <section class="attention" aria-label="Attention">
-      <div class="panel takes">
-        {arcs}
-      </div>
+      <div class="panel takes">{arcs}</div>
       <div class="panel all">
         <h2>Every layer and head</h2>
         <p class="dim">
           Each row is a layer, each square a head. Click one to enlarge it.
-          {model.placement.isRemote(model.placement.blocks - 1) && ` Layers ${model.manifest.config.n_layer} and up run on the server; they appear when the text is complete.`}
+          {model.placement.isRemote(model.placement.blocks - 1) &&
+            ` Layers ${model.manifest.config.n_layer} and up run on the server; they appear when the text is complete.`}
         </p>
         {missing.value && (
           <p class="problem" role="alert">
@@ -103,8 +108,19 @@ function AttentionView() {
             Layer {layer.value}, {head.value === MEAN ? "the mean of its heads" : `head ${head.value}`}
           </h2>
           <div class="buttons">
-            <Choice label="Layer" of={layer.value} count={model.placement.blocks} set={(v) => selection.chooseHead(v, head.value)} />
-            <Choice label="Head" of={head.value} count={n_head} mean set={(v) => selection.chooseHead(layer.value, v)} />
+            <Choice
+              label="Layer"
+              of={layer.value}
+              count={model.placement.blocks}
+              set={(v) => selection.chooseHead(v, head.value)}
+            />
+            <Choice
+              label="Head"
+              of={head.value}
+              count={n_head}
+              mean
+              set={(v) => selection.chooseHead(layer.value, v)}
+            />
             <label class="inline">
               Show
               <select value={kind.value} onChange={(e) => (kind.value = e.currentTarget.value as Kind)}>
@@ -125,8 +141,12 @@ function AttentionView() {
           >
             Pin for comparison
           </button>
-          {head.value !== MEAN && !model.placement.isRemote(layer.value) && <AblateButton part={model.names.attention(layer.value, head.value)} />}
-          {!model.placement.isRemote(layer.value) && <LooksAt part={model.names.attention(layer.value, head.value === MEAN ? null : head.value)} />}
+          {head.value !== MEAN && !model.placement.isRemote(layer.value) && (
+            <AblateButton part={model.names.attention(layer.value, head.value)} />
+          )}
+          {!model.placement.isRemote(layer.value) && (
+            <LooksAt part={model.names.attention(layer.value, head.value === MEAN ? null : head.value)} />
+          )}
         </div>
         <p class="dim explained">{EXPLAINED[kindOf(layer.value)]}</p>
         {enlarged}
@@ -310,7 +330,8 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   const above = useSignal<{ s: number; values: Float32Array } | null>(null);
   const over = useSignal<[number, number] | null>(null); // (query, key) under the pointer
   const busy = generation.running.value;
-  if (!busy || !kept.current.tokens.length) kept.current = { tokens: generation.read.value, from: generation.readFrom.value };
+  if (!busy || !kept.current.tokens.length)
+    kept.current = { tokens: generation.read.value, from: generation.readFrom.value };
   const { tokens, from } = kept.current;
   const total = tokens.length;
   const last = total - 1;
@@ -357,7 +378,8 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   }, []);
   const fit = room.value / Math.max(1, total);
   const cell = Math.max(zoom.value || Math.min(26, Math.max(MIN_LABELLED_CELL + 2, fit)), 2);
-  const value = k > t ? (above.value?.s === k ? above.value.values[t] : undefined) : r?.t === t ? r.values[k] : undefined;
+  const value =
+    k > t ? (above.value?.s === k ? above.value.values[t] : undefined) : r?.t === t ? r.values[k] : undefined;
   const name = (i: number) => tokens[i]?.label ?? "";
   const said = value === undefined ? "…" : shownKind === "pattern" ? `${(100 * value).toFixed(2)}%` : short(value);
   const point = (e: MouseEvent) => {
@@ -386,8 +408,17 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
         <div class="table" style={{ "--cell": `${cell}px`, "--total": total }}>
           <Labels list={tokens} side="columns" at={k} shown={cell >= MIN_LABELLED_CELL} />
           <Labels list={tokens} side="lines" at={t} shown={cell >= MIN_LABELLED_CELL} />
-          <div class={`square ${shownKind}`} onMouseMove={point} onMouseLeave={() => (over.value = null)} onClick={() => (generation.chosen.value = from + t)}>
-            <canvas ref={canvas} role="img" aria-label={`Attention of layer ${layer.value}, ${head.value === MEAN ? "mean of its heads" : `head ${head.value}`}`} />
+          <div
+            class={`square ${shownKind}`}
+            onMouseMove={point}
+            onMouseLeave={() => (over.value = null)}
+            onClick={() => (generation.chosen.value = from + t)}
+          >
+            <canvas
+              ref={canvas}
+              role="img"
+              aria-label={`Attention of layer ${layer.value}, ${head.value === MEAN ? "mean of its heads" : `head ${head.value}`}`}
+            />
             {over.value && (
               <>
                 <span class="line" style={{ top: `calc(var(--cell) * ${t})` }} />
@@ -493,13 +524,15 @@ function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; poin
               ))}
             </small>
           </>
+        ) : generation.running.value ? (
+          "What a token attends to (shown when the text is complete)"
         ) : (
-          generation.running.value ? "What a token attends to (shown when the text is complete)" : "What a token attends to"
+          "What a token attends to"
         )}
       </h2>
       <p class="dim">
-        Through attention, a token takes in information from earlier tokens. Point at a token: the arcs lead to the tokens it
-        attends to most, in the head that is selected below.
+        Through attention, a token takes in information from earlier tokens. Point at a token: the arcs lead to the
+        tokens it attends to most, in the head that is selected below.
       </p>
       <div class="arcs" ref={box} onMouseLeave={() => (pointed.value = null)}>
         {tokens.map((tok, i) => (

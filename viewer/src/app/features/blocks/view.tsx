@@ -40,7 +40,12 @@ function BlocksView() {
   const problem = useSignal("");
   const last = Math.min(Math.max(end.value ?? total, 1), total);
   const first = Math.max(0, last - shown.value);
-  const key = (t: number) => `${engine().model.id} ${interventions.applied.value}` + tokens.slice(0, t + 1).map((tok) => tok.id).join();
+  const key = (t: number) =>
+    `${engine().model.id} ${interventions.applied.value}` +
+    tokens
+      .slice(0, t + 1)
+      .map((tok) => tok.id)
+      .join();
   const columns = tokens.slice(first, last).map((tok, i) => ({ tok, t: first + i, blocks: known.get(key(first + i)) }));
   useDevice(
     async (model) => {
@@ -66,7 +71,8 @@ function BlocksView() {
   const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
   const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
   useLayoutEffect(() => {
-    const fit = () => (shown.value = Math.max(MIN_COLUMNS, Math.floor(((box.current?.clientWidth ?? 0) - NAMES) / COLUMN)));
+    const fit = () =>
+      (shown.value = Math.max(MIN_COLUMNS, Math.floor(((box.current?.clientWidth ?? 0) - NAMES) / COLUMN)));
     fit();
     const observer = new ResizeObserver(fit);
     if (box.current) observer.observe(box.current);
@@ -83,16 +89,19 @@ function BlocksView() {
       <div class="panel">
         <h2>What the model would predict after each block</h2>
         <p class="dim explained">
-          Every block adds to the residual stream, a vector of numbers for each token. Here the stream is decoded after every
-          block as if that block were the last (the “logit lens”). Each column is a token of the text, each row is a block, and a
-          cell shows the predicted next token: the deeper the colour, the more confident the model. Straight after the
-          embedding, it is simply the token itself; the prediction forms on the way down.
+          Every block adds to the residual stream, a vector of numbers for each token. Here the stream is decoded after
+          every block as if that block were the last (the “logit lens”). Each column is a token of the text, each row is
+          a block, and a cell shows the predicted next token: the deeper the colour, the more confident the model.
+          Straight after the embedding, it is simply the token itself; the prediction forms on the way down.
         </p>
         <div class="buttons">
           <button disabled={first === 0} onClick={() => (end.value = Math.max(shown.value, last - shown.value))}>
             Earlier
           </button>
-          <button disabled={last >= total} onClick={() => (end.value = last + shown.value < total ? last + shown.value : null)}>
+          <button
+            disabled={last >= total}
+            onClick={() => (end.value = last + shown.value < total ? last + shown.value : null)}
+          >
             Later
           </button>
           <label class="inline">
@@ -109,8 +118,8 @@ function BlocksView() {
           <span class="dim waiting" role="status">
             {missing > 0 && !problem.value && (
               <>
-                <progress value={columns.length - missing} max={columns.length} aria-label="Columns computed" /> computing{" "}
-                {columns.length - missing} of {columns.length}
+                <progress value={columns.length - missing} max={columns.length} aria-label="Columns computed" />{" "}
+                computing {columns.length - missing} of {columns.length}
               </>
             )}
           </span>
@@ -140,7 +149,11 @@ function BlocksView() {
                     const block = blocks?.[b];
                     const best = block?.top[0];
                     const amount = !block ? 0 : show.value === "token" ? (best?.p ?? 0) : block[show.value] / peak;
-                    const text = !block ? "" : show.value === "token" ? generation.label(best!.id) : short(block[show.value]);
+                    const text = !block
+                      ? ""
+                      : show.value === "token"
+                        ? generation.label(best!.id)
+                        : short(block[show.value]);
                     const right = show.value === "token" && best && best.id === tokens[t + 1]?.id;
                     return (
                       <td key={t}>
@@ -191,7 +204,9 @@ function BlocksView() {
                 </li>
               ))}
             </ol>
-            {blockOf(detail.name) >= 0 && !engine().model.placement.isRemote(blockOf(detail.name)) && <AblateButtons block={blockOf(detail.name)} token={ct} />}
+            {blockOf(detail.name) >= 0 && !engine().model.placement.isRemote(blockOf(detail.name)) && (
+              <AblateButtons block={blockOf(detail.name)} token={ct} />
+            )}
             <p class="dim">
               The norm of the stream is {short(detail.norm)} here
               {detail.change ? `; the norm of what the block added is ${short(detail.change)}` : ""}. See its values:{" "}

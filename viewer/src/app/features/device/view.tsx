@@ -30,7 +30,10 @@ function DeviceView() {
     ["Fetch", info.fetch],
     ["How chosen", chosenBy(info.guessed, measured.value)],
     ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, holding the bits of floats"],
-    ["Weights", `${info.dtype}, ${engine().model.borrows ? "shared with the training, not copied" : mib(info.textureBytes["weight"] ?? 0)}`],
+    [
+      "Weights",
+      `${info.dtype}, ${engine().model.borrows ? "shared with the training, not copied" : mib(info.textureBytes["weight"] ?? 0)}`,
+    ],
     ["Caches", mib(info.textureBytes["state"] ?? 0)],
     ["Scratch", mib(info.textureBytes["scratch"] ?? 0)],
     [
@@ -110,7 +113,10 @@ function ParityPanel() {
   return (
     <div class="panel parity">
       <h2>Does this browser compute the same as the desktop?</h2>
-      <p>Runs the reference prompt here and compares the logits, all activations and the greedy continuation with the desktop's.</p>
+      <p>
+        Runs the reference prompt here and compares the logits, all activations and the greedy continuation with the
+        desktop's.
+      </p>
       <button class="primary" disabled={busy.value} onClick={() => void run()}>
         {busy.value ? "Comparing…" : "Compare"}
       </button>
@@ -120,8 +126,9 @@ function ParityPanel() {
           <>
             <strong class={r.pass ? "pass" : "fail"}>{r.pass ? "PASS" : "FAIL"}</strong>
             <p>
-              Largest logit error {r.maxError.toExponential(2)} ({percent(r.ofTolerance)} of the tolerance, which is a relative error of{" "}
-              {r.tolerance.relative.toExponential(1)}); KL divergence {r.kl.toExponential(1)} nats; greedy text {greedyText(r)};{" "}
+              Largest logit error {r.maxError.toExponential(2)} ({percent(r.ofTolerance)} of the tolerance, which is a
+              relative error of {r.tolerance.relative.toExponential(1)}); KL divergence {r.kl.toExponential(1)} nats;
+              greedy text {greedyText(r)};{" "}
               {r.firstApart
                 ? `${r.firstApart.name} is the first of ${r.names} activations outside the tolerance: ${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
                 : `all ${r.names} activations are within the tolerance (at most ${percent(r.greatest)} of it).`}

@@ -13,7 +13,12 @@ export function Together() {
   const found = state.federation.value;
   const active = state.together();
   return (
-    <section class="together panel" aria-label="Together" data-status={found?.status ?? "none"} data-rounds={found?.rounds.length ?? 0}>
+    <section
+      class="together panel"
+      aria-label="Together"
+      data-status={found?.status ?? "none"}
+      data-rounds={found?.rounds.length ?? 0}
+    >
       <h2>{found?.terms ? `Together: ${found.terms.name}` : "Together"}</h2>
       {!active && found === null && state.invited.value && (
         <p class="invited">You are invited to train a model together with other devices. Choose a nickname and join.</p>
@@ -41,9 +46,10 @@ function Invitation() {
       }}
     >
       <p class="dim">
-        Several devices train one model. The host sends the weights; this device trains them for some steps and sends back
-        the change. Your text never leaves this browser. The change of the weights goes to the host only. It does not contain
-        your text, but someone who analyses it could learn something about the text. Do not use confidential text.
+        Several devices train one model. The host sends the weights; this device trains them for some steps and sends
+        back the change. Your text never leaves this browser. The change of the weights goes to the host only. It does
+        not contain your text, but someone who analyses it could learn something about the text. Do not use confidential
+        text.
       </p>
       <label class="field">
         <span>Invitation</span>
@@ -61,7 +67,9 @@ function Invitation() {
           <input maxLength={40} value={state.name.value} onInput={(e) => (state.name.value = e.currentTarget.value)} />
         </label>
         <label class="field">
-          <span>Your own text {state.source.value ? `(${state.source.value})` : "(optional; default: the host's)"}</span>
+          <span>
+            Your own text {state.source.value ? `(${state.source.value})` : "(optional; default: the host's)"}
+          </span>
           <input type="file" accept=".txt,text/*" onChange={(e) => void state.take(e.currentTarget.files ?? [])} />
         </label>
       </div>
@@ -92,7 +100,8 @@ function Part({ found, active }: { found: FederationState; active: boolean }) {
       </p>
       {found.paused && active && (
         <p class="paused" role="status">
-          <b>The host has paused the session.</b> No round begins or ends until the host resumes it. You do not need to do anything.
+          <b>The host has paused the session.</b> No round begins or ends until the host resumes it. You do not need to
+          do anything.
         </p>
       )}
       {found.status === "training" && <progress value={found.step} max={steps} aria-label="Steps of this round" />}
@@ -123,10 +132,12 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
     <div class="shared">
       <p class="key">
         <span>
-          <i style={{ background: "var(--accent)" }} /> loss on the devices’ texts {last && <b>{last.loss!.toFixed(3)}</b>}
+          <i style={{ background: "var(--accent)" }} /> loss on the devices’ texts{" "}
+          {last && <b>{last.loss!.toFixed(3)}</b>}
         </span>
         <span>
-          <i style={{ background: "var(--doubtful)" }} /> on held-out text {judged && <b>{judged.validation_loss!.toFixed(3)}</b>}
+          <i style={{ background: "var(--doubtful)" }} /> on held-out text{" "}
+          {judged && <b>{judged.validation_loss!.toFixed(3)}</b>}
         </span>
       </p>
       <Curves
@@ -138,13 +149,20 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
         height={220}
         curves={[
           { name: "loss", color: "--accent", values: rounds.map((r) => r.loss ?? null), sparse: true },
-          { name: "validation", color: "--doubtful", values: rounds.map((r) => r.validation_loss ?? null), sparse: true },
+          {
+            name: "validation",
+            color: "--doubtful",
+            values: rounds.map((r) => r.validation_loss ?? null),
+            sparse: true,
+          },
         ]}
       />
       {sampled && (
         <figure>
           <figcaption class="dim">What the shared model writes after round {sampled.round}</figcaption>
-          <pre class="sample" tabIndex={0}>{sampled.sample}</pre>
+          <pre class="sample" tabIndex={0}>
+            {sampled.sample}
+          </pre>
         </figure>
       )}
     </div>

@@ -25,7 +25,13 @@ function Marked({ text }: { text: string }) {
 export function split(text: string): [string, string] {
   const lines = text.split("\n");
   const last = lines.findLastIndex((line) => line.startsWith("#define STORE_"));
-  return [lines.slice(0, last + 1).join("\n"), lines.slice(last + 1).join("\n").trim()];
+  return [
+    lines.slice(0, last + 1).join("\n"),
+    lines
+      .slice(last + 1)
+      .join("\n")
+      .trim(),
+  ];
 }
 
 /** A shader: its own text, and the recorder's prelude folded away. */

@@ -36,7 +36,9 @@ const THUMB = [72, 44] as const;
 function PassesView() {
   const { model } = engine();
   const { entries } = model.programs.generate;
-  const names = Object.keys(entries).filter((name) => !/^(attention|ahead)_/.test(name)).sort(natural);
+  const names = Object.keys(entries)
+    .filter((name) => !/^(attention|ahead)_/.test(name))
+    .sort(natural);
   const { entry: name, pass: at } = passes;
   const entry = entries[name.value] ?? entries["decode"]!;
   const place = passOf(entry);
@@ -84,7 +86,11 @@ function PassesView() {
               ))}
             </select>
           </label>
-          <TimeButton entry={entry} disabled={busy} found={(found) => (timing.value = { entry: entry.name, timing: found })} />
+          <TimeButton
+            entry={entry}
+            disabled={busy}
+            found={(found) => (timing.value = { entry: entry.name, timing: found })}
+          />
         </div>
         {t && <Shares entry={entry} timing={t} />}
         <List entry={entry} at={place} timing={t} choose={move} />
@@ -128,10 +134,14 @@ function PassesView() {
 function describe(entry: string): string {
   const label = generation.tokens.value.at(-1)?.label ?? "";
   if (entry === "decode") return `All passes that decode one token: here the last one of the text, “${label}”.`;
-  if (entry === "prepare") return "Runs once after the weights are loaded: folds each layer norm into the matrix product after it.";
-  if (entry === "lens") return "Used by the Blocks tab: computes the logits after every block, not only after the last.";
-  if (entry === "sample") return "Samples the token from the logits that decoding left: finds the candidates and the threshold of top-k, then draws one of the remaining tokens.";
-  if (entry === "sample_nucleus") return "Samples with top-p, which may keep thousands of tokens: narrows down the logit at which the nucleus ends.";
+  if (entry === "prepare")
+    return "Runs once after the weights are loaded: folds each layer norm into the matrix product after it.";
+  if (entry === "lens")
+    return "Used by the Blocks tab: computes the logits after every block, not only after the last.";
+  if (entry === "sample")
+    return "Samples the token from the logits that decoding left: finds the candidates and the threshold of top-k, then draws one of the remaining tokens.";
+  if (entry === "sample_nucleus")
+    return "Samples with top-p, which may keep thousands of tokens: narrows down the logit at which the nucleus ends.";
   return `All passes that prefill ${sizes([entry], "prefill_").join()} tokens of a prompt at once.`;
 }
 
@@ -180,7 +190,8 @@ function showChosen(box: HTMLElement | null): void {
 }
 
 const stem = (p: Pass) => p.shader.replace(/-[0-9a-f]+$/, "");
-const micro = (us: number) => (us === 0 ? "≈ 0" : us >= 1000 ? `${(us / 1000).toFixed(2)} ms` : `${us.toFixed(us < 10 ? 1 : 0)} µs`);
+const micro = (us: number) =>
+  us === 0 ? "≈ 0" : us >= 1000 ? `${(us / 1000).toFixed(2)} ms` : `${us.toFixed(us < 10 ? 1 : 0)} µs`;
 
 interface TimeProps {
   entry: Entry;
@@ -216,7 +227,8 @@ function Shares({ entry, timing }: { entry: Entry; timing: Timing }) {
   const first = [...sums].sort((a, b) => b[1] - a[1]).slice(0, 4);
   return (
     <p class="dim">
-      {micro(total)} in total, measured by {timing.how}: {first.map(([name, us]) => `${name} ${((100 * us) / total).toFixed(0)}%`).join(", ")}
+      {micro(total)} in total, measured by {timing.how}:{" "}
+      {first.map(([name, us]) => `${name} ${((100 * us) / total).toFixed(0)}%`).join(", ")}
     </p>
   );
 }
@@ -283,33 +295,33 @@ function Sheet({ entry, at, choose }: SheetProps) {
         const block = blockOf(group[0]!);
         return (
           <Fragment key={group[0]}>
-          {alike && group === blocks[0] && (
-            <div class="row stage-heads" aria-hidden="true">
-              <span />
-              {heads.map((name, i) => (
-                <small key={i}>{name}</small>
-              ))}
+            {alike && group === blocks[0] && (
+              <div class="row stage-heads" aria-hidden="true">
+                <span />
+                {heads.map((name, i) => (
+                  <small key={i}>{name}</small>
+                ))}
+              </div>
+            )}
+            <div class={block < 0 ? "row outside" : "row"}>
+              <span class="dim">{block < 0 ? outside(group[0]!) : `block ${block}`}</span>
+              {group.map((i) => {
+                const { label } = entry.passes[i]!;
+                return (
+                  <button
+                    key={i}
+                    class={i === at ? "on" : i > at ? "later" : ""}
+                    title={`${i + 1}: ${label}${names.about(label) && `, ${names.about(label)}`}`}
+                    aria-label={`Pass ${i + 1}, ${label}${writesToken(entry.passes[i]!) && i <= at ? `: ${word.value}` : ""}`}
+                    aria-current={i === at ? "step" : undefined}
+                    onClick={() => choose(i)}
+                  >
+                    <canvas width={THUMB[0]} height={THUMB[1]} />
+                    {writesToken(entry.passes[i]!) && i <= at && <code class="word">{word.value}</code>}
+                  </button>
+                );
+              })}
             </div>
-          )}
-          <div class={block < 0 ? "row outside" : "row"}>
-            <span class="dim">{block < 0 ? outside(group[0]!) : `block ${block}`}</span>
-            {group.map((i) => {
-              const { label } = entry.passes[i]!;
-              return (
-                <button
-                  key={i}
-                  class={i === at ? "on" : i > at ? "later" : ""}
-                  title={`${i + 1}: ${label}${names.about(label) && `, ${names.about(label)}`}`}
-                  aria-label={`Pass ${i + 1}, ${label}${writesToken(entry.passes[i]!) && i <= at ? `: ${word.value}` : ""}`}
-                  aria-current={i === at ? "step" : undefined}
-                  onClick={() => choose(i)}
-                >
-                  <canvas width={THUMB[0]} height={THUMB[1]} />
-                  {writesToken(entry.passes[i]!) && i <= at && <code class="word">{word.value}</code>}
-                </button>
-              );
-            })}
-          </div>
           </Fragment>
         );
       })}
@@ -350,8 +362,8 @@ function Chosen({ entry, at }: { entry: Entry; at: number }) {
       {o && (
         <>
           <p>
-            The output token is <code>{generation.label(o.id)}</code>, with probability <b>{percent(o.p)}</b>: the likeliest token
-            after <code>{generation.tokens.value.at(-1)?.label}</code>.
+            The output token is <code>{generation.label(o.id)}</code>, with probability <b>{percent(o.p)}</b>: the
+            likeliest token after <code>{generation.tokens.value.at(-1)?.label}</code>.
           </p>
           <ul class="bars">
             {o.top.map((c) => (
@@ -362,7 +374,8 @@ function Chosen({ entry, at }: { entry: Entry; at: number }) {
             ))}
           </ul>
           <p class="dim">
-            This pass picks the greatest logit. With a temperature above 0, the page samples from the same logits instead.
+            This pass picks the greatest logit. With a temperature above 0, the page samples from the same logits
+            instead.
           </p>
         </>
       )}

@@ -6,7 +6,8 @@ import * as split from "./store";
 import "./strip.css";
 
 const ms = (x: number) => (x < 10 ? x.toFixed(1) : x.toFixed(0));
-const bytes = (n: number) => (n < 2048 ? `${Math.round(n)} B` : n < 2 << 20 ? `${(n / 1024).toFixed(1)} KiB` : `${(n / 2 ** 20).toFixed(1)} MiB`);
+const bytes = (n: number) =>
+  n < 2048 ? `${Math.round(n)} B` : n < 2 << 20 ? `${(n / 1024).toFixed(1)} KiB` : `${(n / 2 ** 20).toFixed(1)} MiB`;
 
 export function SplitStrip({ model }: { model: Model }) {
   const about = model.manifest.split;
@@ -91,7 +92,10 @@ const WHEN = { slow: null, always: true, never: false };
 function Guessing({ model }: { model: Model }) {
   const name = Object.entries(WHEN).find(([, how]) => how === split.speculate.value)![0];
   return (
-    <label class="inline" title="Guesses the next tokens from repetitions in the text; the server checks up to seven guesses in one round trip. The generated text is the same.">
+    <label
+      class="inline"
+      title="Guesses the next tokens from repetitions in the text; the server checks up to seven guesses in one round trip. The generated text is the same."
+    >
       Guess ahead
       <select value={name} onChange={(e) => split.guess(model, WHEN[e.currentTarget.value as keyof typeof WHEN])}>
         <option value="slow">when latency is high</option>
@@ -128,7 +132,8 @@ function Slider({ model, here, blocks }: { model: Model; here: number; blocks: n
 /** A table with the speed and cost of each split point that was tried. */
 function Tried({ blocks, here }: { blocks: number; here: number }) {
   const tried = [...split.tried.value].sort(([a], [b]) => a - b);
-  if (!tried.length) return <p class="dim">Generate some text, then move the slider: this table will compare the split points.</p>;
+  if (!tried.length)
+    return <p class="dim">Generate some text, then move the slider: this table will compare the split points.</p>;
   return (
     <table class="tried" aria-label="Time and bytes per token">
       <thead>
@@ -212,7 +217,11 @@ function Bars() {
     ["there", there],
   ];
   return (
-    <div class="shares" role="img" aria-label={`A token takes ${ms(here)} ms here, ${ms(wire)} on the network, ${ms(there)} on the server`}>
+    <div
+      class="shares"
+      role="img"
+      aria-label={`A token takes ${ms(here)} ms here, ${ms(wire)} on the network, ${ms(there)} on the server`}
+    >
       {parts.map(([name, time]) => (
         <span key={name} class={name} style={{ flexGrow: time / sum }}>
           {ms(time)} ms {PLACES[name]}

@@ -88,12 +88,9 @@ function Cells() {
     },
     [width.value],
   );
-  useDevice(
-    async () => {
-      if (!busy && strip.current && model.programs.generate.entries[ENTRY] === entry) await still(strip.current);
-    },
-    [busy, busy ? "" : generation.ids.value.join()],
-  );
+  useDevice(async () => {
+    if (!busy && strip.current && model.programs.generate.entries[ENTRY] === entry) await still(strip.current);
+  }, [busy, busy ? "" : generation.ids.value.join()]);
   return (
     <div class="strip-frame" style={{ "--columns": columns, "--lines": lines }}>
       <StageNames stages={all} />
@@ -155,7 +152,10 @@ export function RecordedMachine({ at }: { at: Signal<number> }) {
 function RecordedPicture({ at }: { at: number }) {
   const { machine } = generation.recorded.value!;
   const canvas = useRef<HTMLCanvasElement>(null);
-  const newest = Math.max(0, machine.at.findLastIndex((t) => t <= at));
+  const newest = Math.max(
+    0,
+    machine.at.findLastIndex((t) => t <= at),
+  );
   const [width, height] = useMemo(recordedSize, []);
   useLayoutEffect(() => {
     const bytes = fromBase64(machine.pictures[newest]!);
@@ -246,7 +246,9 @@ function isThere({ column }: Stage): boolean {
 function isIntervened({ label, part }: Stage): boolean {
   const { names } = engine().model;
   if (!part) return false;
-  return interventions.parts.value.map((cut) => parseIntervention(cut).part).some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
+  return interventions.parts.value
+    .map((cut) => parseIntervention(cut).part)
+    .some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
 }
 
 /** The generated token and its likeliest alternatives. */

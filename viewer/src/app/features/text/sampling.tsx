@@ -26,12 +26,51 @@ export function Sliders() {
   const remote = engine().model.split !== null; // a split server supports no repetition penalty
   return (
     <>
-      <Slider label="Temperature" of={settings.temperature} min={0} max={2} step={0.05} hint="Below 1, likely tokens become likelier; above 1, unlikely ones do; 0: always take the likeliest token" />
-      <Slider label="Top-k" of={settings.topK} min={0} max={50} step={1} hint="Sample from the k likeliest tokens; 0: from all" none={0} />
-      <Slider label="Top-p" of={settings.topP} min={0.05} max={1} step={0.01} hint="Sample from the smallest set of likeliest tokens whose probabilities add up to p; 1: from all" none={1} />
-      <Slider label="Min-p" of={settings.minP} min={0} max={1} step={0.01} hint="Exclude tokens less likely than this fraction of the likeliest token's probability; 0: exclude none" none={0} />
+      <Slider
+        label="Temperature"
+        of={settings.temperature}
+        min={0}
+        max={2}
+        step={0.05}
+        hint="Below 1, likely tokens become likelier; above 1, unlikely ones do; 0: always take the likeliest token"
+      />
+      <Slider
+        label="Top-k"
+        of={settings.topK}
+        min={0}
+        max={50}
+        step={1}
+        hint="Sample from the k likeliest tokens; 0: from all"
+        none={0}
+      />
+      <Slider
+        label="Top-p"
+        of={settings.topP}
+        min={0.05}
+        max={1}
+        step={0.01}
+        hint="Sample from the smallest set of likeliest tokens whose probabilities add up to p; 1: from all"
+        none={1}
+      />
+      <Slider
+        label="Min-p"
+        of={settings.minP}
+        min={0}
+        max={1}
+        step={0.01}
+        hint="Exclude tokens less likely than this fraction of the likeliest token's probability; 0: exclude none"
+        none={0}
+      />
       {!remote && (
-        <Slider label="Repetition" of={settings.repetitionPenalty} min={1} max={2} step={0.05} hint="Repetition penalty: penalizes tokens already in the text (higher is stronger; 1: off). Slower, because the page then reads all logits of each token" none={1} />
+        <Slider
+          label="Repetition"
+          of={settings.repetitionPenalty}
+          min={1}
+          max={2}
+          step={0.05}
+          hint="Repetition penalty: penalizes tokens already in the text (higher is stronger; 1: off). Slower, because the page then reads all logits of each token"
+          none={1}
+        />
       )}
     </>
   );
@@ -63,7 +102,15 @@ export function Sampling() {
   return (
     <fieldset class="sampling">
       <legend>How the next token is chosen</legend>
-      {tok && <Bars draw={shown.current.key} tok={tok} falls={falls} of={live ? redistributed(live, tok.id) : (tok.top ?? [])} left={live ? live.all.length - BARS : 0} />}
+      {tok && (
+        <Bars
+          draw={shown.current.key}
+          tok={tok}
+          falls={falls}
+          of={live ? redistributed(live, tok.id) : (tok.top ?? [])}
+          left={live ? live.all.length - BARS : 0}
+        />
+      )}
     </fieldset>
   );
 }
@@ -125,23 +172,34 @@ function Bars({ draw, tok, of, left, falls }: BarsProps) {
     <>
       <p class="dim" role="status">
         <code>{tok.label}</code>
-        {tok.given ? " is part of the prompt. The model predicted:" : tok.p !== undefined && <>: {percent(tok.p)} from the model</>}
-        {!tok.given && drawn?.sampled !== undefined && <>, {drawn.sampled ? `${percent(drawn.sampled)} after your settings` : "excluded by your settings"}</>}
+        {tok.given
+          ? " is part of the prompt. The model predicted:"
+          : tok.p !== undefined && <>: {percent(tok.p)} from the model</>}
+        {!tok.given && drawn?.sampled !== undefined && (
+          <>, {drawn.sampled ? `${percent(drawn.sampled)} after your settings` : "excluded by your settings"}</>
+        )}
       </p>
       <ol key={draw} class={`chances${falls ? " falls" : ""}${generation.running.value ? " coming" : ""}`}>
         {shown.map((c, i) => (
-          <li key={c.id} style={{ "--at": i }} class={`${c.sampled === 0 ? "cut" : ""}${c.id === tok.id ? " taken" : ""}`}>
+          <li
+            key={c.id}
+            style={{ "--at": i }}
+            class={`${c.sampled === 0 ? "cut" : ""}${c.id === tok.id ? " taken" : ""}`}
+          >
             <code>{generation.label(c.id)}</code>
             <span class="two">
               <i class="plain" style={{ width: `${(100 * c.p) / most}%` }} />
               <i class="drawn" style={{ width: `${(100 * (c.sampled ?? 0)) / most}%` }} />
             </span>
-            <span title={c.sampled === 0 ? "excluded by your settings" : undefined}>{c.sampled === 0 ? "–" : percent(c.sampled ?? c.p)}</span>
+            <span title={c.sampled === 0 ? "excluded by your settings" : undefined}>
+              {c.sampled === 0 ? "–" : percent(c.sampled ?? c.p)}
+            </span>
           </li>
         ))}
       </ol>
       <p class="dim key-line">
-        <i class="plain" /> model <i class="drawn" /> after your settings{left > 0 && `; ${left.toLocaleString("en")} less likely tokens not shown`}
+        <i class="plain" /> model <i class="drawn" /> after your settings
+        {left > 0 && `; ${left.toLocaleString("en")} less likely tokens not shown`}
       </p>
     </>
   );

@@ -15,7 +15,11 @@ export function SeveralButton() {
     <button
       class="wide"
       disabled={generation.running.value || same}
-      title={same ? "With temperature 0 or top-k 1, all would be the same" : "Continues the prompt with this seed and the following ones at the same time"}
+      title={
+        same
+          ? "With temperature 0 or top-k 1, all would be the same"
+          : "Continues the prompt with this seed and the following ones at the same time"
+      }
       onClick={() => void generation.writeSeveral()}
     >
       {NUMBERS[count] ?? count} continuations side by side

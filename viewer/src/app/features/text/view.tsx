@@ -75,7 +75,10 @@ function Invitations() {
   return (
     <div class="invitations" role="group" aria-label="Try this first">
       <span class="dim">Try this first:</span>
-      <button disabled={!ready || generation.running.value || !generation.tokens.value.length} onClick={() => void draw()}>
+      <button
+        disabled={!ready || generation.running.value || !generation.tokens.value.length}
+        onClick={() => void draw()}
+      >
         <b>1</b> Draw the next token
       </button>
       <button disabled={!ready} onClick={() => openCard(CARD.attention, true)}>
@@ -103,7 +106,10 @@ function Prompt() {
     <div class="panel controls">
       <label class="prompt">
         <span>
-          Prompt <small class={given > context ? "problem" : ""}>{given} of {context} tokens</small>
+          Prompt{" "}
+          <small class={given > context ? "problem" : ""}>
+            {given} of {context} tokens
+          </small>
         </span>
         <textarea
           rows={3}
@@ -121,14 +127,22 @@ function Prompt() {
             Stop
           </button>
         ) : (
-          <button class="primary" title="Start again from the prompt (Ctrl+Enter in it)" onClick={() => void generation.write()}>
+          <button
+            class="primary"
+            title="Start again from the prompt (Ctrl+Enter in it)"
+            onClick={() => void generation.write()}
+          >
             Generate
           </button>
         )}
         <button disabled={busy} title="Generate one more token" onClick={() => void generation.go(1)}>
           Step
         </button>
-        <button disabled={busy} title="Generate more tokens, as many as “Length” sets" onClick={() => void generation.go(settings.tokens.value)}>
+        <button
+          disabled={busy}
+          title="Generate more tokens, as many as “Length” sets"
+          onClick={() => void generation.go(settings.tokens.value)}
+        >
           Continue
         </button>
         <button
@@ -148,8 +162,22 @@ function Prompt() {
         <summary>Settings</summary>
         <Sliders />
         <div class="fields">
-          <NumberField label="Length" of={settings.tokens} min={1} max={MAX_TOKENS} step={1} hint="Number of tokens to generate" />
-          <NumberField label="Seed" of={settings.seed} min={0} max={seeds} step={1} hint="The same seed and settings give the same text" />
+          <NumberField
+            label="Length"
+            of={settings.tokens}
+            min={1}
+            max={MAX_TOKENS}
+            step={1}
+            hint="Number of tokens to generate"
+          />
+          <NumberField
+            label="Seed"
+            of={settings.seed}
+            min={0}
+            max={seeds}
+            step={1}
+            hint="The same seed and settings give the same text"
+          />
           <label class="field" title="Generation stops before this text">
             <span>Stop at</span>
             <input value={settings.stop.value} onChange={(e) => (settings.stop.value = e.currentTarget.value)} />
@@ -249,17 +277,29 @@ function Text() {
       <div
         class="stream"
         ref={stream}
-        onScroll={({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) => (follows.current = scrollHeight - scrollTop - clientHeight < END)}
+        onScroll={({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) =>
+          (follows.current = scrollHeight - scrollTop - clientHeight < END)
+        }
       >
         {generation.tokens.value.map((t, i) => (
-          <Token key={i} tok={t} at={i} past={i < from} chosen={chosen.value === i} focusable={chosen.value === null && i === 0} />
+          <Token
+            key={i}
+            tok={t}
+            at={i}
+            past={i < from}
+            chosen={chosen.value === i}
+            focusable={chosen.value === null && i === 0}
+          />
         ))}
         {running.value && <span class="caret" aria-hidden="true" />}
       </div>
-      {tok?.top && <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} refocus={refocus} />}
+      {tok?.top && (
+        <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} refocus={refocus} />
+      )}
       {from > 0 && (
         <p class="dim slid" role="status">
-          The text is longer than the context: the model reads the last {count - from} tokens. It has forgotten the first {from}, shown in italics.
+          The text is longer than the context: the model reads the last {count - from} tokens. It has forgotten the
+          first {from}, shown in italics.
         </p>
       )}
       <p class="dim hint">
@@ -311,7 +351,9 @@ class Token extends Component<TokenProps> {
     return (
       <span
         class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}${past ? " past" : ""}${tok.text.startsWith("\n") ? " newline" : ""}`}
-        style={tok.p === undefined || tok.given ? {} : { "--doubt": Math.min(1, surprise(tok.p) / MAX_BITS).toFixed(3) }}
+        style={
+          tok.p === undefined || tok.given ? {} : { "--doubt": Math.min(1, surprise(tok.p) / MAX_BITS).toFixed(3) }
+        }
         tabIndex={focusable || chosen ? 0 : -1}
         role="button"
         aria-label={`${tok.label}${tok.p === undefined ? "" : `, ${percent(tok.p)}`}`}
@@ -369,7 +411,12 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
     goOn(event);
   };
   return (
-    <div class={`alternatives${drawn ? " drawn" : ""}`} ref={self} role="group" aria-label={`Alternatives to ${tok.label}`}>
+    <div
+      class={`alternatives${drawn ? " drawn" : ""}`}
+      ref={self}
+      role="group"
+      aria-label={`Alternatives to ${tok.label}`}
+    >
       <span class="heads" aria-hidden="true">
         <small>token</small>
         <small class="percent">model</small>
@@ -393,7 +440,11 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
           <code>{tok.label}</code> <Chances of={{ ...tok, p: tok.p }} />
         </span>
       )}
-      {drawn && <small class="explain">model: the model's own probability. sampled: after temperature, top-k, top-p and min-p; “–”: excluded.</small>}
+      {drawn && (
+        <small class="explain">
+          model: the model's own probability. sampled: after temperature, top-k, top-p and min-p; “–”: excluded.
+        </small>
+      )}
       <button class="again" disabled={models.phase.value !== "ready"} onClick={again}>
         Sample again from here
       </button>
@@ -407,7 +458,10 @@ function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }
     <>
       <span class="percent">{percent(p)}</span>
       {sampled !== undefined && (
-        <span class="sampled" title={sampled ? "sampled with this probability" : "excluded by top-k, top-p or min-p, or by temperature 0"}>
+        <span
+          class="sampled"
+          title={sampled ? "sampled with this probability" : "excluded by top-k, top-p or min-p, or by temperature 0"}
+        >
           {sampled ? percent(sampled) : "–"}
         </span>
       )}

@@ -84,21 +84,24 @@ function TexturesView() {
             ? `A scratch texture, as pass ${entry ? passOf(entry) + 1 : 0} of ${passes.entry.value} leaves it; other passes reuse it for other values.`
             : model.names.about(name)}
         </p>
-        {isActivation && interventions.applied.value && <p class="dim">Computed by the original model, without your changes.</p>}
+        {isActivation && interventions.applied.value && (
+          <p class="dim">Computed by the original model, without your changes.</p>
+        )}
         <div class="buttons">
           {!isRemoteActivation(model, name) && (
             <label class="inline">
-              <input type="checkbox" checked={memory.value} onChange={(e) => (memory.value = e.currentTarget.checked)} />
+              <input
+                type="checkbox"
+                checked={memory.value}
+                onChange={(e) => (memory.value = e.currentTarget.checked)}
+              />
               memory layout
             </label>
           )}
           {f && f.chunks.length > 1 && (
             <label class="inline">
               Tokens
-              <select
-                value={f.chunks.indexOf(f.chunk)}
-                onChange={(e) => (part.value = Number(e.currentTarget.value))}
-              >
+              <select value={f.chunks.indexOf(f.chunk)} onChange={(e) => (part.value = Number(e.currentTarget.value))}>
                 {f.chunks.map((c, i) => (
                   <option key={i} value={i}>
                     {c.start} to {c.start + c.valid - 1}
@@ -130,7 +133,8 @@ function activationsOf(model: Model): string[] {
 }
 
 /** True if only the server has this activation. */
-const isRemoteActivation = (model: Model, name: string) => activationsOf(model).includes(name) && !model.manifest.activations.has(name);
+const isRemoteActivation = (model: Model, name: string) =>
+  activationsOf(model).includes(name) && !model.manifest.activations.has(name);
 
 function Facts({ name, found, memory }: { name: string; found: Found | null; memory: boolean }) {
   const { model } = engine();
@@ -152,8 +156,7 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
       {view.tiles[0] * view.tiles[1] > 1 && `, split into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
       {view.panel > 0 && `, in panels of ${view.panel} texels, ${view.stack} stacked in a layer`}; texture of{" "}
       {spec.width} x {spec.height} texels in {spec.layers} {spec.layers > 1 ? "layers" : "layer"}, each texel{" "}
-      {FORMATS[view.dtype].texel}.
-      {memory && " Layers are shown below each other, the values of a texel side by side."}
+      {FORMATS[view.dtype].texel}.{memory && " Layers are shown below each other, the values of a texel side by side."}
     </p>
   );
 }
@@ -166,7 +169,12 @@ function Names() {
   const { textures } = model.programs.generate;
   const chosen = texture;
   const block = names.block(chosen.value);
-  const kept = (role: string) => names.sorted(Object.values(textures).filter((t) => t.role === role).map((t) => t.name));
+  const kept = (role: string) =>
+    names.sorted(
+      Object.values(textures)
+        .filter((t) => t.role === role)
+        .map((t) => t.name),
+    );
   const known = new Set(activations);
   const groups: [string, string[]][] = [
     ["Activations", activations],

@@ -24,12 +24,17 @@ function splitWords(): string {
   generation.tokens.value.forEach((tok) => ends.push((ends.at(-1) ?? 0) + tok.text.length));
   const found = new Map<string, string>();
   for (const { 0: word, index } of text.matchAll(/\p{L}{2,}/gu)) {
-    const [first, last] = [index, index + word.length - 1].map((at) => ends.findIndex((end) => end > at)) as [number, number];
+    const [first, last] = [index, index + word.length - 1].map((at) => ends.findIndex((end) => end > at)) as [
+      number,
+      number,
+    ];
     const pieces = generation.tokens.value.slice(first, last + 1).map((tok) => `“${tok.label}”`);
     if (last > first) found.set(word, `“${word}”: ${pieces.join(", ")}`);
     if (found.size === LISTED) break;
   }
-  return found.size ? `${[...found.values()].join("; ")}.` : "None in this text. Try a prompt with a rare word or a name.";
+  return found.size
+    ? `${[...found.values()].join("; ")}.`
+    : "None in this text. Try a prompt with a rare word or a name.";
 }
 
 interface Card {
@@ -44,7 +49,9 @@ interface Card {
 
 /** Returns the position of the last line end that text follows: a token that attends to the speaker's name. */
 function lineEnd(): number | null {
-  const at = generation.tokens.value.findLastIndex((tok, i, all) => tok.text === "\n" && i < all.length - 1 && all[i + 1]!.text !== "\n");
+  const at = generation.tokens.value.findLastIndex(
+    (tok, i, all) => tok.text === "\n" && i < all.length - 1 && all[i + 1]!.text !== "\n",
+  );
   return at < 0 ? null : at;
 }
 
@@ -86,13 +93,18 @@ const CARDS: readonly (() => Card)[] = [
     const { head, config } = engine().model.manifest;
     return {
       title: "A head with a job",
-      text: head?.text ?? "Some heads attend to something specific: the previous token, the first one, the last comma, the end of a line. Point at a row to see which tokens it attends to.",
+      text:
+        head?.text ??
+        "Some heads attend to something specific: the previous token, the first one, the last comma, the end of a line. Point at a row to see which tokens it attends to.",
       question: head?.question ?? "What does this head attend to?",
-      answer: head?.answer ?? "Compare some of its rows. If the bright columns belong to tokens of one kind, the head attends to that kind. Many heads attend to the first token when they find nothing else.",
+      answer:
+        head?.answer ??
+        "Compare some of its rows. If the bright columns belong to tokens of one kind, the head attends to that kind. Many heads attend to the first token when they find nothing else.",
       go: () => {
         route.show("attention");
         generation.chosen.value = lineEnd();
-        if (head) attention.chooseHead(Math.min(head.layer, config.n_layer - 1), Math.min(head.head, config.n_head - 1));
+        if (head)
+          attention.chooseHead(Math.min(head.layer, config.n_layer - 1), Math.min(head.head, config.n_head - 1));
         else attention.sought.value = true; // the view opens the sharpest
       },
     };
@@ -108,7 +120,8 @@ const CARDS: readonly (() => Card)[] = [
     title: "The residual stream",
     text: "Every block adds to the same stream of numbers. Decoding the stream after each block, as if it were the last one, shows what the model would predict at that point.",
     question: "In which block does the model make up its mind?",
-    answer: "Follow a column down: after the first blocks, the prediction is the token itself or a common one; after the last ones, it is often the token that actually came next, which is framed.",
+    answer:
+      "Follow a column down: after the first blocks, the prediction is the token itself or a common one; after the last ones, it is often the token that actually came next, which is framed.",
     go: () => route.show("blocks"),
   }),
   () => ({
@@ -140,7 +153,8 @@ const CARDS: readonly (() => Card)[] = [
     title: "Now break it",
     text: "To learn what a part does, switch it off. Press “Ablate head” and compare the texts. Any change alters some random draw, so the texts will differ: what counts is how much less likely the original text has become.",
     question: "Which part can this model not do without?",
-    answer: "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks view, and the text falls apart.",
+    answer:
+      "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks view, and the text falls apart.",
     go: () => {
       route.showAt("attention", ".one .ablate", "nearest");
       attention.chooseHead(0, Math.max(0, attention.head.value));

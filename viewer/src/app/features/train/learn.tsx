@@ -57,7 +57,10 @@ function Controls() {
             ))}
           </select>
         </label>
-        <label class="field" title="What a token is: a byte, or a piece of text from a vocabulary learnt from this text">
+        <label
+          class="field"
+          title="What a token is: a byte, or a piece of text from a vocabulary learnt from this text"
+        >
           <span>Tokens</span>
           <select
             disabled={fixed}
@@ -121,7 +124,8 @@ function cost(offer: Offer, rate: number, unit: string, relation: string): strin
   return rate ? `${count}${relation} ${train.duration((steps * offer.flops) / rate)}` : count;
 }
 
-const seconds = (s: number) => (s < 1 ? `${(1000 * s).toFixed(s < 0.01 ? 1 : 0)} ms` : `${s.toFixed(s < 10 ? 1 : 0)} s`);
+const seconds = (s: number) =>
+  s < 1 ? `${(1000 * s).toFixed(s < 0.01 ? 1 : 0)} ms` : `${s.toFixed(s < 10 ? 1 : 0)} s`;
 
 function Schedule({ fixed }: { fixed: boolean }) {
   const s = train.schedule;
@@ -131,7 +135,14 @@ function Schedule({ fixed }: { fixed: boolean }) {
     <details>
       <summary>Schedule</summary>
       <div class="fields">
-        <NumberField label="Steps" of={s.steps} min={1} step={1} hint="Number of training steps" fixed={fixed && !ended} />
+        <NumberField
+          label="Steps"
+          of={s.steps}
+          min={1}
+          step={1}
+          hint="Number of training steps"
+          fixed={fixed && !ended}
+        />
         <NumberField
           label="Learning rate"
           of={s.lr}
@@ -141,8 +152,22 @@ function Schedule({ fixed }: { fixed: boolean }) {
           fixed={found?.status === "running" || train.preparing.value !== null}
           onSet={() => void train.rate()}
         />
-        <NumberField label="Final rate" of={s.min_lr} min={0} step="any" hint="The learning rate at the last step" fixed={fixed} />
-        <NumberField label="Warmup" of={s.warmup} min={0} step={1} hint="Steps over which the learning rate rises" fixed={fixed} />
+        <NumberField
+          label="Final rate"
+          of={s.min_lr}
+          min={0}
+          step="any"
+          hint="The learning rate at the last step"
+          fixed={fixed}
+        />
+        <NumberField
+          label="Warmup"
+          of={s.warmup}
+          min={0}
+          step={1}
+          hint="Steps over which the learning rate rises"
+          fixed={fixed}
+        />
         <label class="field">
           <span>Shape</span>
           <select
@@ -155,9 +180,30 @@ function Schedule({ fixed }: { fixed: boolean }) {
             <option>constant</option>
           </select>
         </label>
-        <NumberField label="Seed" of={s.seed} min={0} step={1} hint="The same seed, text and settings give the same model" fixed={fixed} />
-        <NumberField label="Validate every" of={s.evalEvery} min={0} step={1} hint="Steps between two measurements of the validation loss; 0: never" fixed={fixed} />
-        <NumberField label="Sample every" of={s.sampleEvery} min={0} step={1} hint="Steps between two samples; 0: never" fixed={fixed} />
+        <NumberField
+          label="Seed"
+          of={s.seed}
+          min={0}
+          step={1}
+          hint="The same seed, text and settings give the same model"
+          fixed={fixed}
+        />
+        <NumberField
+          label="Validate every"
+          of={s.evalEvery}
+          min={0}
+          step={1}
+          hint="Steps between two measurements of the validation loss; 0: never"
+          fixed={fixed}
+        />
+        <NumberField
+          label="Sample every"
+          of={s.sampleEvery}
+          min={0}
+          step={1}
+          hint="Steps between two samples; 0: never"
+          fixed={fixed}
+        />
       </div>
     </details>
   );
@@ -171,22 +217,26 @@ function Ahead() {
   return (
     <div class="panel ahead">
       <h2>How it learns</h2>
-      <p class="dim">Press Start to see a curve of the loss here. The loss measures how unsure the model is of the next token, in nats.</p>
+      <p class="dim">
+        Press Start to see a curve of the loss here. The loss measures how unsure the model is of the next token, in
+        nats.
+      </p>
       <ol>
         <li>
           <b>It knows nothing.</b> Each of the {count.toLocaleString("en")} tokens is equally likely, which is a loss of{" "}
           {Math.log(count).toFixed(2)}.
         </li>
         <li>
-          <b>It counts.</b> Within about ten steps it learns which tokens are frequent: it writes letters and spaces in about the right proportions.
+          <b>It counts.</b> Within about ten steps it learns which tokens are frequent: it writes letters and spaces in
+          about the right proportions.
         </li>
         <li>
-          <b>It uses context.</b> It learns which tokens follow which: the loss falls below the dashed lines, which are models that only
-          count single tokens, pairs or triples. Attention patterns appear below.
+          <b>It uses context.</b> It learns which tokens follow which: the loss falls below the dashed lines, which are
+          models that only count single tokens, pairs or triples. Attention patterns appear below.
         </li>
         <li>
-          <b>It writes.</b> Words come first, then lines, then speakers. The loss on held-out text shows whether it learns or only
-          memorizes.
+          <b>It writes.</b> Words come first, then lines, then speakers. The loss on held-out text shows whether it
+          learns or only memorizes.
         </li>
       </ol>
     </div>
@@ -201,21 +251,35 @@ function Progress() {
   const at = last?.step ?? found?.checkpoint?.step ?? 0;
   const judged = points.findLast((p) => p.validation !== undefined);
   const rates = found?.plan.rates;
-  const perStep = found && found.tokensPerS ? (found.plan.offer.recipe.batch * found.plan.offer.recipe.context) / found.tokensPerS : 0;
+  const perStep =
+    found && found.tokensPerS
+      ? (found.plan.offer.recipe.batch * found.plan.offer.recipe.context) / found.tokensPerS
+      : 0;
   const earlier = engine().training.earlier;
-  const overlaid = earlier && earlier.tokenizer === (found?.plan.offer.tokenizer ?? train.tokenizer.value) ? earlier : null;
+  const overlaid =
+    earlier && earlier.tokenizer === (found?.plan.offer.tokenizer ?? train.tokenizer.value) ? earlier : null;
   const steps = [...new Set([...points, ...(overlaid?.points ?? [])].map((p) => p.step))].sort((a, b) => a - b);
   const over = (of: readonly { step: number; loss: number; validation?: number }[], key: "loss" | "validation") => {
     const values = new Map(of.map((p) => [p.step, p[key]]));
     return steps.map((step) => values.get(step));
   };
   const baselines = found?.baselines ?? [];
-  const beaten = judged && [...NGRAMS].reverse().find((name) => baselines.some((b) => b.name === name && judged.validation! < b.nats_per_token));
-  const some = (values: (number | undefined)[]) => values.map((v) => (v !== undefined && Number.isFinite(v) ? v : null));
+  const beaten =
+    judged &&
+    [...NGRAMS]
+      .reverse()
+      .find((name) => baselines.some((b) => b.name === name && judged.validation! < b.nats_per_token));
+  const some = (values: (number | undefined)[]) =>
+    values.map((v) => (v !== undefined && Number.isFinite(v) ? v : null));
   const facts: [string, string][] = [
     ["Step", at && rates ? `${at} of ${rates.steps}` : "–"],
     ["Loss", last ? last.loss.toFixed(3) : "–"],
-    ["Validation", judged ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)${judged.step === at ? "" : `, step ${judged.step}`}` : "–"],
+    [
+      "Validation",
+      judged
+        ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)${judged.step === at ? "" : `, step ${judged.step}`}`
+        : "–",
+    ],
     ["Gradient norm", last ? last.gradNorm.toFixed(2) : "–"],
     ["Learning rate", last ? last.lr.toPrecision(3) : "–"],
     ["Speed", perStep ? `${found!.tokensPerS.toFixed(0)} tokens/s` : "–"],
@@ -232,8 +296,8 @@ function Progress() {
       </div>
       <Facts of={facts} />
       <p class="key">
-        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} /> loss on
-        held-out text, in nats per token
+        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} />{" "}
+        loss on held-out text, in nats per token
       </p>
       {baselines.length > 0 && (
         <p class="dim">
@@ -251,7 +315,17 @@ function Progress() {
         curves={[
           { name: "loss", color: "--accent", values: some(over(points, "loss")) },
           { name: "validation", color: "--doubtful", values: some(over(points, "validation")), sparse: true },
-          ...(overlaid ? [{ name: "previous validation", color: "--dim", values: some(over(overlaid.points, "validation")), sparse: true, dashed: true }] : []),
+          ...(overlaid
+            ? [
+                {
+                  name: "previous validation",
+                  color: "--dim",
+                  values: some(over(overlaid.points, "validation")),
+                  sparse: true,
+                  dashed: true,
+                },
+              ]
+            : []),
         ]}
       />
       {earlier && (
@@ -259,10 +333,7 @@ function Progress() {
           {overlaid
             ? `Grey: validation loss of the previous run (${earlier.name}). `
             : `The previous run (${earlier.name}) used another tokenizer, so its losses are not comparable. `}
-          <button
-            class="link"
-            onClick={() => void engine().training.forgetEarlier()}
-          >
+          <button class="link" onClick={() => void engine().training.forgetEarlier()}>
             Remove it
           </button>
         </p>
@@ -309,13 +380,20 @@ function Samples() {
           ))}
         </ol>
       ) : (
-        <p class="dim">Press Start to see a sample every {train.schedule.sampleEvery.value} steps. The first ones are noise.</p>
+        <p class="dim">
+          Press Start to see a sample every {train.schedule.sampleEvery.value} steps. The first ones are noise.
+        </p>
       )}
     </div>
   );
 }
 
-const KINDS = { "": "weights", "d.": "gradient", ".moment": "running mean of gradients", ".squares": "running mean of squared gradients" };
+const KINDS = {
+  "": "weights",
+  "d.": "gradient",
+  ".moment": "running mean of gradients",
+  ".squares": "running mean of squared gradients",
+};
 let painter: Painter | null = null;
 
 function Inside() {
@@ -349,7 +427,8 @@ function Inside() {
       <h2>Inside the model as it learns</h2>
       <figure class="looks">
         <figcaption class="dim">
-          Attention on the start of the held-out text: {offer?.config.n_layer} layers (down) with {offer?.config.n_head} heads (across)
+          Attention on the start of the held-out text: {offer?.config.n_layer} layers (down) with {offer?.config.n_head}{" "}
+          heads (across)
         </figcaption>
         <canvas ref={grid} class="heads" role="img" aria-label="Attention of every layer and head" />
       </figure>
@@ -410,7 +489,14 @@ async function draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasEl
   const cell = { cell: 2 * tokens, pitch: 2 * tokens + 4, capacity: tokens, heads: n_head };
   painter.grid(cell, n_layer, true);
   views.forEach((v, layer) => {
-    const slab = { texture: player.texture(v.texture), view: v, start: 0, valid: tokens, scores: false, transposed: false };
+    const slab = {
+      texture: player.texture(v.texture),
+      view: v,
+      start: 0,
+      valid: tokens,
+      scores: false,
+      transposed: false,
+    };
     painter!.gridRows(cell, layer, slab);
   });
   painter.showGrid(grid);

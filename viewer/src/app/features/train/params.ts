@@ -39,8 +39,12 @@ function usual(name: (typeof NUMBERS)[number]): number | undefined {
 }
 
 const size = new LateParam(param({ key: "size", signal: preset, parse: parseText, default: () => preset.value }));
-const vocabulary = new LateParam(param({ key: "vocabulary", signal: tokenizer, parse: parseText, default: () => tokenizer.value }));
-const dataSet = new LateParam(param({ key: "set", signal: set, parse: parseText, format: unlessEmpty, default: () => "" }));
+const vocabulary = new LateParam(
+  param({ key: "vocabulary", signal: tokenizer, parse: parseText, default: () => tokenizer.value }),
+);
+const dataSet = new LateParam(
+  param({ key: "set", signal: set, parse: parseText, format: unlessEmpty, default: () => "" }),
+);
 const numbers = NUMBERS.map((key) => {
   const signal = schedule[key];
   return new LateParam(
@@ -57,7 +61,15 @@ const numbers = NUMBERS.map((key) => {
   );
 });
 // `seed` belongs to the text
-const seed = new LateParam(param({ key: "train-seed", signal: schedule.seed, parse: parseWhole, format: unlessEmpty, default: () => schedule.seed.value }));
+const seed = new LateParam(
+  param({
+    key: "train-seed",
+    signal: schedule.seed,
+    parse: parseWhole,
+    format: unlessEmpty,
+    default: () => schedule.seed.value,
+  }),
+);
 const decay = new LateParam(
   param({
     key: "schedule",
@@ -77,7 +89,9 @@ export const params: readonly AnyParam[] = [
 /** Applies the settings of the link and returns the data set that it names; ignores what the page does not offer. */
 export function applySettings(): string | null {
   const { sizes } = index.value!;
-  const found = sizes.find((s) => s.name === (size.came ?? preset.value) && (!vocabulary.came || s.tokenizer === vocabulary.came));
+  const found = sizes.find(
+    (s) => s.name === (size.came ?? preset.value) && (!vocabulary.came || s.tokenizer === vocabulary.came),
+  );
   if (found && (size.came ?? vocabulary.came) !== null) choose(found);
   for (const each of [...numbers, seed, decay]) each.apply();
   const { steps, warmup } = schedule;

@@ -30,16 +30,25 @@ export function ScoreStage() {
       <div class="panel">
         <h2>How good is it?</h2>
         <p class="dim">
-          The last tenth of the text is held out: the model is not trained on it. Here the model predicts each token of it, and so do
-          baselines that only count tokens. <code>glgpt eval RUN --suite</code> prints the same results for the same model.
+          The last tenth of the text is held out: the model is not trained on it. Here the model predicts each token of
+          it, and so do baselines that only count tokens. <code>glgpt eval RUN --suite</code> prints the same results
+          for the same model.
         </p>
         <div class="buttons">
-          <button class="primary" disabled={!found || doing !== null || train.preparing.value !== null} onClick={() => void train.score()}>
+          <button
+            class="primary"
+            disabled={!found || doing !== null || train.preparing.value !== null}
+            onClick={() => void train.score()}
+          >
             Score the model
           </button>
           {scores.length > 0 && (
             <>
-              <button onClick={() => train.offerFile(JSON.stringify(scores, null, 1), "application/json", "scores.json")}>JSON</button>
+              <button
+                onClick={() => train.offerFile(JSON.stringify(scores, null, 1), "application/json", "scores.json")}
+              >
+                JSON
+              </button>
               <button onClick={() => train.offerFile(asCsv(scores), "text/csv", "scores.csv")}>CSV</button>
             </>
           )}
@@ -81,10 +90,19 @@ export function ScoreStage() {
 }
 
 const FORESEEN: readonly (readonly [string, string])[] = [
-  ["Compared with baselines", "Bits per byte, perplexity and accuracy, compared with chance, with models that only count tokens, and with this page's own model."],
-  ["Is its confidence justified?", "When it is 80% sure, is it right 80% of the time? A chart shows this with a dot for each level of confidence."],
+  [
+    "Compared with baselines",
+    "Bits per byte, perplexity and accuracy, compared with chance, with models that only count tokens, and with this page's own model.",
+  ],
+  [
+    "Is its confidence justified?",
+    "When it is 80% sure, is it right 80% of the time? A chart shows this with a dot for each level of confidence.",
+  ],
   ["Does it copy?", "How many of its words occur in the training text, and the longest passage copied from there."],
-  ["Over the steps", "Score the model again later to see how each metric changes. You can download the scores as JSON or CSV."],
+  [
+    "Over the steps",
+    "Score the model again later to see how each metric changes. You can download the scores as JSON or CSV.",
+  ],
 ];
 
 /** A preview of the results, shown before the first score. */
@@ -101,7 +119,8 @@ function Foreseen() {
   );
 }
 
-const percent = (share: number | null | undefined) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)}%`);
+const percent = (share: number | null | undefined) =>
+  share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)}%`;
 
 const BEATEN: Record<string, string> = {
   chance: "chance",
@@ -117,14 +136,15 @@ function Verdict({ score }: { score: Score }) {
   const better = ["trigram", "bigram", "unigram", "chance"].find((name) => beaten.includes(name));
   return (
     <p class="verdict">
-      At step {score.step}, it is as unsure as if choosing among <b>{own!.perplexity.toFixed(1)}</b> equally likely tokens (its
-      perplexity), and it predicts the next token correctly <b>{percent(own!.top_1)}</b> of the time.{" "}
+      At step {score.step}, it is as unsure as if choosing among <b>{own!.perplexity.toFixed(1)}</b> equally likely
+      tokens (its perplexity), and it predicts the next token correctly <b>{percent(own!.top_1)}</b> of the time.{" "}
       {better ? `That beats ${BEATEN[better]}` : "That is not better than chance"}
       {beaten.includes("embedded") && (better ? ", and this page's own model" : ", but beats this page's own model")}.
       {score.task && (
         <>
           {" "}
-          Of {score.task.lines} questions that it was not trained on, it answers <b>{percent(score.task.exact_match)}</b> exactly right.
+          Of {score.task.lines} questions that it was not trained on, it answers{" "}
+          <b>{percent(score.task.exact_match)}</b> exactly right.
         </>
       )}
     </p>
@@ -139,7 +159,9 @@ function Beside({ score }: { score: Score }) {
         <thead>
           <tr>
             <th>Predictor</th>
-            <th title="Mean number of bits to encode a byte of the text; comparable between models with different tokenizers">Bits/byte</th>
+            <th title="Mean number of bits to encode a byte of the text; comparable between models with different tokenizers">
+              Bits/byte
+            </th>
             <th title="It is as unsure as if choosing among this many equally likely tokens">Perplexity</th>
             <th title="The mean loss per token">Nats/token</th>
             <th title="How often its likeliest token is the correct one">Top 1</th>
@@ -154,7 +176,8 @@ function Beside({ score }: { score: Score }) {
                 {NAMES[row.name]} <small class="dim">{COUNTS[row.name]}</small>
               </th>
               <td>
-                <span class="bar" style={{ width: `${(4 * row.bits_per_byte) / widest}rem` }} /> {row.bits_per_byte.toFixed(3)}
+                <span class="bar" style={{ width: `${(4 * row.bits_per_byte) / widest}rem` }} />{" "}
+                {row.bits_per_byte.toFixed(3)}
               </td>
               <td>{row.perplexity.toFixed(2)}</td>
               <td>{row.nats_per_token.toFixed(3)}</td>
@@ -166,8 +189,10 @@ function Beside({ score }: { score: Score }) {
         </tbody>
       </table>
       <p class="dim">
-        Measured on {score.tokens.toLocaleString("en")} tokens ({score.bytes.toLocaleString("en")} bytes) spread over the held-out text.
-        {score.figures.some(({ name }) => name === "embedded") && " The page's own model uses another tokenizer: compare only its bits per byte."}
+        Measured on {score.tokens.toLocaleString("en")} tokens ({score.bytes.toLocaleString("en")} bytes) spread over
+        the held-out text.
+        {score.figures.some(({ name }) => name === "embedded") &&
+          " The page's own model uses another tokenizer: compare only its bits per byte."}
       </p>
     </div>
   );
@@ -177,14 +202,16 @@ function Beside({ score }: { score: Score }) {
 function Reliability({ row }: { row: Figures }) {
   return (
     <div class="reliability">
-      <svg viewBox="-12 -4 116 116" role="img" aria-label={`Reliability: ${row.bins.map(([c, a]) => `${percent(c)} sure, ${percent(a)} right`).join("; ")}`}>
+      <svg
+        viewBox="-12 -4 116 116"
+        role="img"
+        aria-label={`Reliability: ${row.bins.map(([c, a]) => `${percent(c)} sure, ${percent(a)} right`).join("; ")}`}
+      >
         <path d="M0 0V100H100" class="axis" />
         <path d="M0 100L100 0" class="diagonal" />
         {row.bins.map(([confidence, accuracy, held], i) => (
           <circle key={i} cx={100 * confidence} cy={100 - 100 * accuracy} r={held < SMALL ? 1.6 : 3.2}>
-            <title>
-              {`${percent(confidence)} sure, right ${percent(accuracy)} of the time, ${held} tokens`}
-            </title>
+            <title>{`${percent(confidence)} sure, right ${percent(accuracy)} of the time, ${held} tokens`}</title>
           </circle>
         ))}
         <text x="50" y="110" text-anchor="middle">
@@ -195,8 +222,8 @@ function Reliability({ row }: { row: Figures }) {
         </text>
       </svg>
       <p class="dim">
-        Each dot groups tokens that it predicted with about the same confidence. On the diagonal, it is right as often as its
-        confidence says; below, it is overconfident. On average, it is off by {percent(row.calibration_error)}.
+        Each dot groups tokens that it predicted with about the same confidence. On the diagonal, it is right as often
+        as its confidence says; below, it is overconfident. On average, it is off by {percent(row.calibration_error)}.
       </p>
     </div>
   );
@@ -227,14 +254,19 @@ function Copied({ score: { copies, sample, task } }: { score: Score }) {
           )}
         </dl>
       )}
-      <pre class="sample" tabIndex={0}>{sample}</pre>
+      <pre class="sample" tabIndex={0}>
+        {sample}
+      </pre>
     </>
   );
 }
 
 function OverSteps({ scores }: { scores: readonly Score[] }) {
   const own = scores.map(({ figures: [row] }) => row!);
-  const lines = scores.at(-1)!.figures.slice(1).map(({ name, bits_per_byte: at }) => ({ name, at }));
+  const lines = scores
+    .at(-1)!
+    .figures.slice(1)
+    .map(({ name, bits_per_byte: at }) => ({ name, at }));
   return (
     <>
       <Curves
@@ -250,9 +282,11 @@ function OverSteps({ scores }: { scores: readonly Score[] }) {
         <table class="figures">
           <thead>
             <tr>
-              {["Step", "Bits/byte", "Perplexity", "Top 1", "Top 5", "Known words", "Longest copy", "Exact match"].map((title) => (
-                <th key={title}>{title}</th>
-              ))}
+              {["Step", "Bits/byte", "Perplexity", "Top 1", "Top 5", "Known words", "Longest copy", "Exact match"].map(
+                (title) => (
+                  <th key={title}>{title}</th>
+                ),
+              )}
             </tr>
           </thead>
           <tbody>

@@ -70,7 +70,8 @@ function adopt(found: Session | null): () => void {
   session.value = found;
   shown.value = found && found.state.value;
   if (found) {
-    if (found.plan.validation.length > found.plan.offer.recipe.context) found.scorer.count().catch((error: unknown) => console.warn("baselines:", error));
+    if (found.plan.validation.length > found.plan.offer.recipe.context)
+      found.scorer.count().catch((error: unknown) => console.warn("baselines:", error));
     const { offer, rates, seed, evalEvery, sampleEvery } = found.plan;
     if (found.plan.text !== null && found.plan.text !== text.value) {
       void put([found.plan.text], found.plan.origin?.source ?? "", "", []);
@@ -119,7 +120,12 @@ let asked = 0;
 let cleaned: Promise<void> = Promise.resolve();
 
 /** Sets the documents to train on and cleans them up. */
-export function put(from: string[], named: string, kind = "", steps: readonly CleaningStep[] = cleaning.value): Promise<void> {
+export function put(
+  from: string[],
+  named: string,
+  kind = "",
+  steps: readonly CleaningStep[] = cleaning.value,
+): Promise<void> {
   documents.value = from;
   source.value = named;
   set.value = kind;
@@ -299,7 +305,11 @@ export function secondsLeft({ plan, points, tokensPerS }: SessionState): number 
 
 export function duration(seconds: number): string {
   const s = Math.round(seconds);
-  return s < 60 ? `${s} s` : s < 3600 ? `${Math.floor(s / 60)} min ${s % 60} s` : `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return s < 60
+    ? `${s} s`
+    : s < 3600
+      ? `${Math.floor(s / 60)} min ${s % 60} s`
+      : `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
 }
 
 export function offerFile(data: BlobPart, type: string, name: string): void {
@@ -314,7 +324,11 @@ export const download = () =>
   attempt(async (busy) => {
     const { training } = engine();
     busy("Reading the weights");
-    offerFile(await training.zip(), "application/zip", `${preset.value}-${training.current().checkpoint!.step}-steps.zip`);
+    offerFile(
+      await training.zip(),
+      "application/zip",
+      `${preset.value}-${training.current().checkpoint!.step}-steps.zip`,
+    );
   });
 
 /** Takes files that were dropped or chosen: texts to train on, or a saved model to continue. */
@@ -342,9 +356,19 @@ export const take = (list: Iterable<File>) =>
     if (!parts.join("")) throw new Error(`${files[0]!.name} is empty.`);
     if (training.session) throw new Error("Reset the training first: another text needs a new training.");
     const names = files.map((f) => f.name);
-    await put(parts, names.length > 3 ? `${names.slice(0, 2).join(", ")} and ${names.length - 2} more` : names.join(", "));
+    await put(
+      parts,
+      names.length > 3 ? `${names.slice(0, 2).join(", ")} and ${names.length - 2} more` : names.join(", "),
+    );
   });
 
 /** Switches a clean-up step on or off. */
 export const clean = (step: CleaningStep, on: boolean) =>
-  attempt(() => put(documents.value, source.value, set.value, CLEANING.filter((s) => (s === step ? on : cleaning.value.includes(s)))));
+  attempt(() =>
+    put(
+      documents.value,
+      source.value,
+      set.value,
+      CLEANING.filter((s) => (s === step ? on : cleaning.value.includes(s))),
+    ),
+  );

@@ -28,7 +28,8 @@ export function TextStage() {
       <div class="panel controls">
         <h2>Choose a text</h2>
         <p class="dim">
-          A model starts with random weights and learns, step by step, to write like this text. Nothing leaves this browser.
+          A model starts with random weights and learns, step by step, to write like this text. Nothing leaves this
+          browser.
         </p>
         <Sets fixed={fixed} />
         <Own fixed={fixed} />
@@ -49,7 +50,12 @@ function Sets({ fixed }: { fixed: boolean }) {
   return (
     <div class="sets" role="group" aria-label="Sets">
       {train.index.value!.texts.map(({ name, title, about, bytes }) => (
-        <button key={name} disabled={fixed} aria-pressed={train.set.value === name} onClick={() => void train.takeSet(name)}>
+        <button
+          key={name}
+          disabled={fixed}
+          aria-pressed={train.set.value === name}
+          onClick={() => void train.takeSet(name)}
+        >
           <b>{title}</b>
           <span class="dim">
             {about}, {(bytes / 1000).toFixed(0)} kB
@@ -97,7 +103,12 @@ function Fetched({ fixed }: { fixed: boolean }) {
       {books.length > 0 && (
         <div class="buttons">
           {books.map(({ title, author, url }) => (
-            <button key={url} disabled={busy} title={`${author}; fetched from ${new URL(url).host}`} onClick={() => void train.fetchFrom(url, title, "utf-8")}>
+            <button
+              key={url}
+              disabled={busy}
+              title={`${author}; fetched from ${new URL(url).host}`}
+              onClick={() => void train.fetchFrom(url, title, "utf-8")}
+            >
               {title}
             </button>
           ))}
@@ -112,11 +123,22 @@ function Fetched({ fixed }: { fixed: boolean }) {
       >
         <label class="field address">
           <span>Address</span>
-          <input type="text" inputMode="url" placeholder="https://…/text.txt" value={address.value} disabled={busy} onInput={(e) => (address.value = e.currentTarget.value)} />
+          <input
+            type="text"
+            inputMode="url"
+            placeholder="https://…/text.txt"
+            value={address.value}
+            disabled={busy}
+            onInput={(e) => (address.value = e.currentTarget.value)}
+          />
         </label>
         <label class="field">
           <span>Encoding</span>
-          <select value={train.encoding.value} disabled={busy} onChange={(e) => (train.encoding.value = e.currentTarget.value)}>
+          <select
+            value={train.encoding.value}
+            disabled={busy}
+            onChange={(e) => (train.encoding.value = e.currentTarget.value)}
+          >
             {Object.entries(ENCODINGS).map(([name, title]) => (
               <option key={name} value={name}>
                 {title}
@@ -189,7 +211,10 @@ function Inspected() {
     ["Bytes", number(found.bytes)],
     ["Characters", `${number(found.characters)} (${number(found.distinct)} distinct)`],
     ["Lines", number(found.lines)],
-    ["Scripts", scripts.map(([name, share]) => `${name} ${(100 * share).toFixed(share > 0.99 ? 0 : 1)}%`).join(", ") || "none"],
+    [
+      "Scripts",
+      scripts.map(([name, share]) => `${name} ${(100 * share).toFixed(share > 0.99 ? 0 : 1)}%`).join(", ") || "none",
+    ],
   ];
   return <Facts of={facts} />;
 }
@@ -216,7 +241,9 @@ function Cleaning({ fixed }: { fixed: boolean }) {
               onChange={(e) => void train.clean(step, e.currentTarget.checked)}
             />
             {SAID[step]}
-            {done && done.places > 0 && <span class="dim">{`${number(done.places)} ${done.places === 1 ? "place" : "places"}, ${number(done.characters)} characters`}</span>}
+            {done && done.places > 0 && (
+              <span class="dim">{`${number(done.places)} ${done.places === 1 ? "place" : "places"}, ${number(done.characters)} characters`}</span>
+            )}
           </label>
         );
       })}
@@ -232,8 +259,14 @@ function Preview() {
   const at = Math.round(text.length * (1 - found.held_back / found.bytes)); // in characters; exact enough for a preview
   return (
     <>
-      <div class="portions" role="img" aria-label={`${number(found.bytes - found.held_back)} bytes to train on, ${number(found.held_back)} held out`}>
-        <span style={{ flexGrow: found.bytes - found.held_back }}>training text: {number(found.bytes - found.held_back)} bytes</span>
+      <div
+        class="portions"
+        role="img"
+        aria-label={`${number(found.bytes - found.held_back)} bytes to train on, ${number(found.held_back)} held out`}
+      >
+        <span style={{ flexGrow: found.bytes - found.held_back }}>
+          training text: {number(found.bytes - found.held_back)} bytes
+        </span>
         <span class="held" style={{ flexGrow: found.held_back }}>
           held out
         </span>

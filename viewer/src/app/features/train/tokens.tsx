@@ -40,9 +40,9 @@ export function TokensStage() {
       <div class="panel">
         <h2>What the model reads: tokens</h2>
         <p class="dim">
-          A vocabulary starts with the 256 bytes. Each merge adds a token that joins the most frequent pair of neighbouring tokens.
-          With more merges, the text has fewer, longer tokens, so that the same context holds more text; but the model sees each
-          token less often. <code>glgpt tokenizer inspect</code> shows the same.
+          A vocabulary starts with the 256 bytes. Each merge adds a token that joins the most frequent pair of
+          neighbouring tokens. With more merges, the text has fewer, longer tokens, so that the same context holds more
+          text; but the model sees each token less often. <code>glgpt tokenizer inspect</code> shows the same.
         </p>
         {problem.value && (
           <p class="problem" role="alert">
@@ -61,13 +61,25 @@ export function TokensStage() {
 /** Returns a token's bytes as text with visible spaces and line ends; as hexadecimal if they are not whole characters. */
 function label(bytes: Uint8Array): string {
   try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(bytes).replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+    return new TextDecoder("utf-8", { fatal: true })
+      .decode(bytes)
+      .replaceAll(" ", "·")
+      .replaceAll("\n", "⏎")
+      .replaceAll("\t", "⇥");
   } catch {
     return Array.from(bytes, (byte) => `\\x${byte.toString(16).padStart(2, "0")}`).join("");
   }
 }
 
-function Vocabulary({ name, found, count }: { name: string; found: { text: string; bpe: Bpe }; count: Signal<number> }) {
+function Vocabulary({
+  name,
+  found,
+  count,
+}: {
+  name: string;
+  found: { text: string; bpe: Bpe };
+  count: Signal<number>;
+}) {
   const { text, bpe } = found;
   const n = Math.min(count.value, bpe.merges.length);
   const some = useMemo(() => firstMerges(bpe, n), [bpe, n]);
@@ -98,13 +110,19 @@ function Vocabulary({ name, found, count }: { name: string; found: { text: strin
         <span>
           {n} merges, {some.vocab.length.toLocaleString("en")} tokens
         </span>
-        <input type="range" min={0} max={bpe.merges.length} value={n} onInput={(e) => (count.value = e.currentTarget.valueAsNumber)} />
+        <input
+          type="range"
+          min={0}
+          max={bpe.merges.length}
+          value={n}
+          onInput={(e) => (count.value = e.currentTarget.valueAsNumber)}
+        />
       </label>
       <p class="compression">
         {known ? (
           <>
-            <b>{(known.bytes / known.tokens).toFixed(2)}</b> bytes per token: {known.bytes.toLocaleString("en")} bytes become{" "}
-            {known.tokens.toLocaleString("en")} tokens
+            <b>{(known.bytes / known.tokens).toFixed(2)}</b> bytes per token: {known.bytes.toLocaleString("en")} bytes
+            become {known.tokens.toLocaleString("en")} tokens
           </>
         ) : (
           <span class="dim">Tokenizing the whole text…</span>
@@ -154,7 +172,8 @@ function Merges({ bpe, count }: { bpe: Bpe; count: number }) {
         ))}
       </ol>
       <p class="dim">
-        Bold: merges of the second vocabulary. Each vocabulary also contains the 256 bytes and {EOS}, which marks the end of a text.
+        Bold: merges of the second vocabulary. Each vocabulary also contains the 256 bytes and {EOS}, which marks the
+        end of a text.
       </p>
     </div>
   );

@@ -31,7 +31,8 @@ function TrainView() {
     void train.open();
     openTogether(); // rejoins a session that a reload interrupted, at any step
   }, []);
-  if (!train.index.value) return <section class="panel loading">{train.problem.value || "Loading the sizes and texts…"}</section>;
+  if (!train.index.value)
+    return <section class="panel loading">{train.problem.value || "Loading the sizes and texts…"}</section>;
   const { of: Shown } = STAGES[train.stage.value];
   const invited = Boolean(invitation.value || federation.value); // then the panel comes first
   return (
@@ -57,7 +58,10 @@ function Stages() {
     <ol class="stages" aria-label="Steps">
       {Object.entries(STAGES).map(([name, { title }], i) => (
         <li key={name}>
-          <button aria-current={train.stage.value === name ? "step" : undefined} onClick={() => (train.stage.value = name as Stage)}>
+          <button
+            aria-current={train.stage.value === name ? "step" : undefined}
+            onClick={() => (train.stage.value = name as Stage)}
+          >
             <span class="number">{i + 1}</span> {title}
           </button>
         </li>

@@ -32,14 +32,30 @@ function Write() {
       <h2>Generate</h2>
       <label class="prompt">
         <span>Prompt</span>
-        <textarea rows={2} placeholder="optional" value={train.prompt.value} onInput={(e) => (train.prompt.value = e.currentTarget.value)} />
+        <textarea
+          rows={2}
+          placeholder="optional"
+          value={train.prompt.value}
+          onInput={(e) => (train.prompt.value = e.currentTarget.value)}
+        />
       </label>
       <div class="fields">
         <NumberField label="Length" of={train.length} min={1} max={4000} step={1} hint="Number of tokens to generate" />
-        <NumberField label="Temperature" of={train.temperature} min={0} max={5} step="any" hint="0 always takes the likeliest token" />
+        <NumberField
+          label="Temperature"
+          of={train.temperature}
+          min={0}
+          max={5}
+          step="any"
+          hint="0 always takes the likeliest token"
+        />
       </div>
       <div class="buttons">
-        <button class="primary" disabled={!found || writing !== null || train.preparing.value !== null} onClick={() => void train.write()}>
+        <button
+          class="primary"
+          disabled={!found || writing !== null || train.preparing.value !== null}
+          onClick={() => void train.write()}
+        >
           Generate
         </button>
         {samples.length > 1 && (
@@ -73,7 +89,9 @@ function LookInside() {
   };
   return (
     <div class="save">
-      <p class="dim">All tabs can show this model with its attention and every activation, while the training continues.</p>
+      <p class="dim">
+        All tabs can show this model with its attention and every activation, while the training continues.
+      </p>
       <div class="buttons">
         <button disabled={!train.session.value || Boolean(models.switching.value)} onClick={() => void look()}>
           Show it on every tab
@@ -105,8 +123,8 @@ function SaveAndLoad() {
         </label>
       </div>
       <p class="dim">
-        The download is a .zip with a model folder for <code>glgpt generate --model DIR</code> and <code>transformers</code>. Load…
-        opens the .zip or the folder's files again.
+        The download is a .zip with a model folder for <code>glgpt generate --model DIR</code> and{" "}
+        <code>transformers</code>. Load… opens the .zip or the folder's files again.
       </p>
     </div>
   );
