@@ -83,9 +83,9 @@ def test_the_page_and_its_schemas_have_the_same_formats() -> None:
     for schema in ("manifest", "program"):
         text = json.loads((ROOT / f"viewer/schema/{schema}.schema.json").read_text(encoding="utf-8"))
         assert list(enums_of(text, "dtype")) == [names], schema
-    page = (ROOT / "viewer/src/gl/program.ts").read_text(encoding="utf-8")
+    page = (ROOT / "viewer/src/runtime/gl/program.ts").read_text(encoding="utf-8")
     assert "export type Dtype = " + " | ".join(f'"{name}"' for name in names) + ";" in page
-    entries = (ROOT / "viewer/src/engine/formats.ts").read_text(encoding="utf-8")
+    entries = (ROOT / "viewer/src/runtime/engine/formats.ts").read_text(encoding="utf-8")
     assert re.findall(r"^  (\w+): (?:\{|quantised\()", entries, re.MULTILINE) == names
 
 
@@ -107,10 +107,17 @@ def test_a_family_has_its_files_and_a_golden(family: str) -> None:
 
 
 def test_a_view_is_where_the_list_says() -> None:
-    state = (ROOT / "viewer/src/ui/state.ts").read_text(encoding="utf-8")
-    views = re.findall(r'"(\w+)"', re.search(r"export const VIEWS = \[(.*?)\]", state, re.DOTALL)[1])  # type: ignore[index]
-    app = (ROOT / "viewer/src/ui/app.tsx").read_text(encoding="utf-8")
+    features = ROOT / "viewer/src/app/features"
+    index = (features / "index.ts").read_text(encoding="utf-8")
+    views = re.search(r"export const VIEWS[^=]*= \[(.*?)\]", index, re.DOTALL)[1].split(", ")  # type: ignore[index]
     tabs = (ROOT / "docs/guide/page.md").read_text(encoding="utf-8").lower()
+    assert sorted(views) == sorted(path.parent.name for path in features.glob("*/view.tsx"))
     for view in views:
-        assert f"{view}: " in app and (ROOT / f"viewer/src/ui/{view}.tsx").is_file(), view
+        assert f'import {{ view as {view} }} from "./{view}/view";' in index, view
+        text = (features / view / "view.tsx").read_text(encoding="utf-8")
+        found = re.search(rf'export const view: \w+<"{view}"> = {{(.*?)\n}};', text, re.DOTALL)
+        assert found, view
+        assert {"name", "title", "params", "component"} <= set(re.findall(r"^  (\w+)[:,]", found[1], re.MULTILINE)), (
+            view
+        )
         assert f"| {view} |" in tabs, view

@@ -14,20 +14,33 @@ const DOM_GLOBALS = [
   "innerHeight",
 ];
 
-const INTERFACE = { regex: "^(preact|@preact|uplot)(/|$)", message: "Only ui/ may import user-interface packages." };
+const INTERFACE = {
+  regex: "^(preact|uplot)(/|$)|^@preact/(?!signals-core$)",
+  message: "Only app/ and dashboard/ may import user-interface packages.",
+};
 
-const DASHBOARD = "The dashboard may import only the parts of ui/ that use no model: curves, facts, mark.";
+/** Returns the rule that imports must not match `regex`. */
+const noImports = (regex, message, ...more) => ["error", { patterns: [{ regex, message }, ...more] }];
 
-/** Returns the rules of a folder that may import from `../` only what the regular expression `allowed` matches. */
-function folderRules(folder, allowed, message) {
+/** Returns the rules of a folder without DOM: it must not import what the regular expression `forbidden` matches. */
+function folderRules(folder, forbidden, message) {
   return {
     files: [`src/${folder}/**`],
     rules: {
-      "no-restricted-imports": ["error", { patterns: [{ regex: `^\\.\\./${allowed}`, message }, INTERFACE] }],
-      "no-restricted-globals": ["error", ...DOM_GLOBALS.map((name) => ({ name, message: "Only ui/ and src/document.ts may use the DOM." }))],
+      "no-restricted-imports": noImports(forbidden, message, INTERFACE),
+      "no-restricted-globals": [
+        "error",
+        ...DOM_GLOBALS.map((name) => ({ name, message: "Only app/, dashboard/ and src/document.ts may use the DOM." })),
+      ],
     },
   };
 }
+
+/** Returns the rule of a folder of app/: it must not import what the regular expression `forbidden` matches. */
+const appRules = (folder, forbidden, message) => ({
+  files: [`src/app/${folder}/**`],
+  rules: { "no-restricted-imports": noImports(forbidden, message) },
+});
 
 export default tseslint.config(
   { ignores: ["**/dist", "**/node_modules", "public", "*.config.*"] },
@@ -37,6 +50,7 @@ export default tseslint.config(
     linterOptions: { reportUnusedDisableDirectives: "error" },
     rules: {
       "@typescript-eslint/no-non-null-assertion": "off", // tsc types every index as possibly undefined
+      "max-params": ["error", 8],
       "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true }],
       "@typescript-eslint/no-meaningless-void-operator": "off", // `void signal.value` subscribes to a signal
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
@@ -48,25 +62,43 @@ export default tseslint.config(
       // Prompts, tokens and names are untrusted text: they must not become markup or code.
       "no-restricted-properties": [
         "error",
-        ...["innerHTML", "outerHTML", "insertAdjacentHTML", "setHTMLUnsafe", "createContextualFragment"].map((property) => ({ property })),
+        ...["innerHTML", "outerHTML", "insertAdjacentHTML", "setHTMLUnsafe", "createContextualFragment"].map(
+          (property) => ({ property }),
+        ),
         { object: "document", property: "write" },
       ],
-      "no-restricted-syntax": ["error", { selector: "JSXAttribute[name.name='dangerouslySetInnerHTML']", message: "Text must not become markup." }],
+      "no-restricted-syntax": [
+        "error",
+        { selector: "JSXAttribute[name.name='dangerouslySetInnerHTML']", message: "Text must not become markup." },
+      ],
       "no-eval": "error",
     },
   },
-  folderRules("gl", "", "gl/ may import no other folder."),
-  folderRules("engine", "(?!gl/|\\.\\./schema/)", "engine/ may import only gl/."),
-  folderRules("training", "(?!gl/|engine/)", "training/ may import only gl/ and engine/."),
+  folderRules("runtime/gl", "^\\.\\./", "gl/ may import no other folder."),
+  folderRules("runtime/engine", "^\\.\\./(?!gl/|\\.\\./\\.\\./schema/)", "engine/ may import only gl/."),
+  folderRules("training", "^\\.\\./(?!runtime/)", "training/ may import only runtime/."),
+  appRules("drawing", "^\\.\\./(?!\\.\\./(runtime/|\\.\\./\\.\\./glsl/))", "drawing/ may import only runtime/."),
+  appRules("stores", "^\\.\\./(?!drawing/|\\.\\./)", "stores/ may import no other folder of app/ but drawing/."),
+  appRules("ui", "^\\.\\./(?!drawing/|stores/|\\.\\./)", "ui/ may import no feature."),
+  appRules(
+    "features/*",
+    "^\\.\\./(?!\\.\\./)[^/]+/(?!store$)|^\\.\\./\\.\\./(?!drawing/|stores/|ui/|\\.\\./)",
+    "A feature may import only the store and the index of another one.",
+  ),
   {
     files: ["src/api.ts", "src/embed.ts", "src/document.ts"],
     rules: {
-      "no-restricted-imports": ["error", { patterns: [{ regex: "^\\./ui/", message: "The scriptable object must not import ui/." }, INTERFACE] }],
+      "no-restricted-imports": noImports("^\\./app/", "The scriptable object must not import app/.", INTERFACE),
     },
   },
   {
     files: ["src/dashboard/**"],
-    rules: { "no-restricted-imports": ["error", { patterns: [{ regex: "^\\.\\./(?!ui/(curves|facts|mark|base\\.css)$)", message: DASHBOARD }] }] },
+    rules: {
+      "no-restricted-imports": noImports(
+        "^\\.\\./(?!app/ui/(curves|facts|mark|base\\.css)$)",
+        "The dashboard may import only the parts of app/ui/ that use no model: curves, facts, mark.",
+      ),
+    },
   },
   { files: ["test/**"], rules: { "@typescript-eslint/require-await": "off" } }, // stubs of asynchronous functions
 );

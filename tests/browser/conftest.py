@@ -134,7 +134,7 @@ def remembers(once: Callable[..., Path], exported: Path, serve: Callable[..., st
             browser = p.chromium.launch(executable_path=chromium, headless=True, args=[*FLAGS])
             page = browser.new_page()
             page.goto(serve(exported) + "#tokens=1")
-            measured = page.evaluate("glgpt.warmUp().then(() => JSON.stringify(glgpt.model.probe))")
+            measured = page.evaluate("glgpt.warmUp().then(() => JSON.stringify(glgpt.model.kernels.probe))")
             (folder / "probe.json").write_text(measured)
             browser.close()
 

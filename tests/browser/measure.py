@@ -61,7 +61,7 @@ def desktop_times(model: LanguageModel, ids: list[int], how: dict[str, Any]) -> 
 
 
 PAGE_TIMES = """async ([ids, tokens, {temperature, top_k, top_p, seed}]) => {
-  glgpt.model.cached = [];
+  glgpt.model.cache.ids = [];
   const r = await glgpt.generate({ids, tokens, temperature, topK: top_k, topP: top_p, seed});
   return [r.prefillMs, r.decodeMs / (r.ids.length - 1)];
 }"""

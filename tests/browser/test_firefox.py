@@ -123,7 +123,7 @@ def test_firefox_says_what_the_desktop_says(
     parity = evaluate("glgpt.parity()")
     assert parity["pass"] and parity["maxError"] < 1e-4, parity
     evaluate("glgpt.warmUp()")
-    assert min(evaluate("Object.values(glgpt.model.probe)")) > 0
+    assert min(evaluate("Object.values(glgpt.model.kernels.probe)")) > 0
 
 
 def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(

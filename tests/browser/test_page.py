@@ -134,7 +134,7 @@ def test_poorer_devices(
     assert {key: info[key] for key in expected} == expected
     assert_same(page, desktop)
     page.evaluate("glgpt.warmUp()")
-    assert min(page.evaluate("Object.values(glgpt.model.probe)")) > 0
+    assert min(page.evaluate("Object.values(glgpt.model.kernels.probe)")) > 0
 
 
 def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -171,19 +171,19 @@ def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: 
     page = browse(serve(exported), own=True, measures=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
-    assert page.evaluate("[glgpt.info().guessed, glgpt.model.probe]") == [True, None]
+    assert page.evaluate("[glgpt.info().guessed, glgpt.model.kernels.probe]") == [True, None]
     assert page.evaluate("glgpt.model.complete") is False
-    page.wait_for_function("glgpt.model.probe", timeout=300_000)  # an idle page measures automatically
+    page.wait_for_function("glgpt.model.kernels.probe", timeout=300_000)  # an idle page measures automatically
     assert page.evaluate("glgpt.model.complete") is True
     (measured,) = page.evaluate("Object.entries(localStorage).filter(([key]) => key.startsWith('glgpt probe '))")
-    assert json.loads(measured[1]) == page.evaluate("glgpt.model.probe") != {}
+    assert json.loads(measured[1]) == page.evaluate("glgpt.model.kernels.probe") != {}
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.reload()
     page.evaluate("glgpt.ready")
     assert [url for url in asked if url.endswith(".bin")] == []
     assert page.evaluate("glgpt.info().times.readyMs") < 2000
-    assert page.evaluate("glgpt.info().guessed") is False and page.evaluate("glgpt.model.probe") == json.loads(
+    assert page.evaluate("glgpt.info().guessed") is False and page.evaluate("glgpt.model.kernels.probe") == json.loads(
         measured[1]
     )
 

@@ -176,7 +176,7 @@ def test_attention_is_that_of_each_layer(deep_page: Deep) -> None:
     assert page.locator(".grid .lines span").all_inner_texts() == ["layer 0", *map(str, range(1, BLOCKS))]
     script = """([ids, layers]) => glgpt.borrow(async (model) => {
       const {attention} = await glgpt.drawing(model), rows = [];
-      model.fill(ids);
+      model.cache.fill(ids);
       for (const layer of layers) rows.push(await attention.row(layer, ids.length - 1, 'pattern'));
       return rows.map((heads) => heads.map((row) => Array.from(row)));
     })"""
@@ -223,7 +223,7 @@ def test_a_head_of_the_last_block_can_be_cut(deep_page: Deep) -> None:
     page, ids = deep_page.page, deep_page.ids
     deep_page.show("attention", layer=11, head=1)
     page.get_by_role("button", name="Ablate head 1 of block 11").click()
-    page.wait_for_function("glgpt.model.interventions.join() === 'h.11.attn.1'")
+    page.wait_for_function("glgpt.model.interventions.parts.join() === 'h.11.attn.1'")
     asked = {"ids": ids, "tokens": 12, "temperature": 0}
     found = page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked)
     cut = [Ablate("h.11.attn", head=1)]

@@ -488,7 +488,7 @@ def test_logits_that_are_not_finite_are_refused_by_every_path(exported: Path, se
       const {player} = glgpt.model, {width} = player.spec("wpe.weight"), said = [];
       const row = new Uint8Array(new Float32Array(4 * width).map((_, i) => (i % 2 ? 1e25 : -1e25)).buffer);
       player.write("wpe.weight", 0, 6, 1, row);
-      glgpt.model.cached = [];
+      glgpt.model.cache.ids = [];
       const how = {prompt: "To be", tokens: 12, seed: 3};
       for (const more of [{temperature: 0}, {}, {topP: 0.9}, {alternatives: 3}, {repetitionPenalty: 1.1}]) {
         let tokens = 0;

@@ -58,7 +58,7 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> 
     assert page.locator(".passes ol .on code").inner_text() == "h.2.mlp.act"
     page.go_back()
     page.get_by_role("button", name="Hide the machine").click()
-    page.wait_for_function("!document.querySelector('.machine .stage') && glgpt.model.watcher === null")
+    page.wait_for_function("!document.querySelector('.machine .stage') && glgpt.model.cache.watcher === null")
 
 
 def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
@@ -130,11 +130,11 @@ def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None
     page.locator(".steer summary").click()
     page.get_by_label("Towards").fill("love, and love")
     page.get_by_role("button", name="Steer", exact=True).click()
-    page.wait_for_function("glgpt.model.interventions.length === 1")
+    page.wait_for_function("glgpt.model.interventions.parts.length === 1")
     assert "block 5 towards “love, and love” × 2" in page.locator(".intervention-bar .change").inner_text()
     page.get_by_label("Strength of block 5").select_option("8")
-    page.wait_for_function("glgpt.model.interventions[0]?.endsWith('~8')")
-    word = page.evaluate("glgpt.model.interventions[0]")
+    page.wait_for_function("glgpt.model.interventions.parts[0]?.endsWith('~8')")
+    word = page.evaluate("glgpt.model.interventions.parts[0]")
     page.wait_for_function("location.hash.includes('interventions=')")
     assert (
         page.evaluate("new URLSearchParams(location.hash.slice(1)).get('interventions')")
@@ -189,7 +189,7 @@ def test_where_a_head_looks_and_a_patch_are_chosen_and_kept_in_the_link(page: An
     page.get_by_role("combobox", name="Layer").select_option("1")
     page.get_by_role("combobox", name="Head").select_option("2")
     page.get_by_label("Attends to").select_option("previous")
-    page.wait_for_function("glgpt.model.interventions.join() === 'h.1.attn.2:previous'")
+    page.wait_for_function("glgpt.model.interventions.parts.join() === 'h.1.attn.2:previous'")
     assert "head 2 of block 1 attends to the previous token" in page.locator(".intervention-bar .change").inner_text()
     go(page, "Blocks")
     page.wait_for_function("document.querySelector('.patch')")
@@ -197,8 +197,8 @@ def test_where_a_head_looks_and_a_patch_are_chosen_and_kept_in_the_link(page: An
     page.get_by_label("Other text").fill("So we")
     page.get_by_label("What to patch").select_option("mlp")
     page.get_by_role("button", name="Patch", exact=True).click()
-    page.wait_for_function("glgpt.model.interventions.length === 2")
-    part, at, text = page.evaluate("glgpt.model.interventions[1]").split("@")
+    page.wait_for_function("glgpt.model.interventions.parts.length === 2")
+    part, at, text = page.evaluate("glgpt.model.interventions.parts[1]").split("@")
     assert (part, text) == ("h.5.mlp", "So%20we") and int(at) > 0
     page.wait_for_function("/interventions=.*%40/.test(location.hash)")
     page.get_by_role("button", name="Compare the texts").click()
@@ -212,7 +212,7 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
     page.get_by_role("combobox", name="Layer").select_option("0")
     page.get_by_role("combobox", name="Head").select_option("1")
     page.get_by_role("button", name="Ablate head 1 of block 0").click()
-    page.wait_for_function("glgpt.model.interventions.length === 1")
+    page.wait_for_function("glgpt.model.interventions.parts.length === 1")
     assert "interventions=h.0.attn.1" in page.url
     page.wait_for_function(
         "/the text (was “|is the same)/.test(document.querySelector('.intervention-bar').textContent)"
@@ -227,7 +227,7 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
     first, second = (page.locator(f".sides > div:nth-child({n}) .bars li").all_inner_texts() for n in (1, 2))
     assert first and second and first != second
     page.locator(".intervention-bar button").first.click()
-    page.wait_for_function("!glgpt.model.interventions.length && !document.querySelector('.intervention-bar')")
+    page.wait_for_function("!glgpt.model.interventions.parts.length && !document.querySelector('.intervention-bar')")
     page.wait_for_function(DONE)
     assert page.evaluate("document.querySelector('.stream').textContent") == whole and "interventions=" not in page.url
 

@@ -62,7 +62,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     page.set_default_timeout(SLOW)
     page.evaluate("glgpt.ready")
     settled(page)
-    page.wait_for_function("glgpt.model.watcher", timeout=SLOW)  # the drawing tools are ready
+    page.wait_for_function("glgpt.model.cache.watcher", timeout=SLOW)  # the drawing tools are ready
     assert page.locator(".chip").count() == 0
     page.evaluate(TRAIN, [{**BPE, "steps": 12}, 0])
     before = page.evaluate(BYTES)
@@ -103,7 +103,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     page.get_by_role("navigation").get_by_role("button", name="Text", exact=True).click()
     choose(page, "shakespeare")
     used(page, "own")
-    page.wait_for_function("!glgpt.model.captured")
+    page.wait_for_function("!glgpt.model.activations.player")
     page.evaluate("glgpt.borrow(async (m) => m.rest())")
     drawing = 3 * line  # for the views that were opened
     assert page.evaluate(BYTES) <= before + drawing  # all memory of the other model is released

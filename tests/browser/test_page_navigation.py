@@ -125,13 +125,14 @@ def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(exported: Path, ser
     page.get_by_role("spinbutton", name="Length").fill("300")
     page.get_by_role("button", name="Generate").click()
     page.wait_for_function(f"{DONE} > 1")
-    read = page.evaluate("glgpt.model.read(Array(302).fill(0)).length")
+    read = page.evaluate("glgpt.model.context.read(Array(302).fill(0)).length")
     said = f"the model reads the last {read} tokens. It has forgotten the first {302 - read}"
     assert said in page.locator(".slid").inner_text() and page.locator(".token.past").count() == 302 - read
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
     page.wait_for_function("document.querySelectorAll('.arcs button').length")
     assert page.locator(".arcs button").count() == read
-    top = page.evaluate("(ids) => glgpt.borrow((model) => model.weighed(ids, 300, 1))", [*ids, *wanted])["top"][0]
+    script = "(ids) => glgpt.borrow((model) => glgpt.probabilities(model, ids, 300, 1))"
+    top = page.evaluate(script, [*ids, *wanted])["top"][0]
     assert top["id"] == row.argmax() and abs(top["p"] - math.exp(row.max()) / np.exp(row).sum()) < 1e-3
 
 

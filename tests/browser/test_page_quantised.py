@@ -64,5 +64,5 @@ def test_products_of_integers_are_measured(
     export(folder, tmp_path / "page", ExportOptions(dtype), device="software")
     page = browse(serve(tmp_path / "page") + "#tokens=1", measures=True)
     page.evaluate("glgpt.warmUp()")
-    measured = page.evaluate("glgpt.model.probe")
+    measured = page.evaluate("glgpt.model.kernels.probe")
     assert {"strided texelFetch", "contiguous textureLod"} <= set(measured) and min(measured.values()) > 0

@@ -51,7 +51,7 @@ def test_each_is_the_text_of_its_seed(exported: Path, serve: Callable[..., str],
     wrong = "(o) => glgpt.continuations(o).catch((e) => e.message)"
     assert page.evaluate(wrong, {"prompt": "", "tokens": 1}) == "The prompt is empty; give at least one character."
     assert page.evaluate(wrong, {"prompt": "a", "tokens": 1.5}).startswith("tokens is 1.5;")
-    page.evaluate("glgpt.borrow(async (model) => model.closeSeveral())")
+    page.evaluate("glgpt.borrow(async (model) => model.batch.close())")
     assert page.evaluate("glgpt.model.memory().several") == 0
     stop = """async (options) => {
       const stop = new AbortController(), onTexts = ([text]) => text.ids.length === 4 && stop.abort();

@@ -181,12 +181,12 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
     page.evaluate("glgpt.ready")
     generated(page, 2, prompt="All: We know't, we know't. " * 16)
     script = """() => {
-      const {model} = glgpt, {split} = model, hidden = model.hidden.bind(model);
+      const {split, cache, splitGenerator} = glgpt.model, hidden = splitGenerator.hidden.bind(splitGenerator);
       const until = async (status) => { while (split.status !== status) await new Promise((r) => setTimeout(r, 1)); };
       globalThis.chunks = 0;
-      model.known = model.known.filter((size) => size <= 64); // several chunks
+      cache.known = cache.known.filter((size) => size <= 64); // several chunks
       split.socket.send = () => {};
-      model.hidden = async (...args) => {
+      splitGenerator.hidden = async (...args) => {
         const states = await hidden(...args);
         if (++globalThis.chunks === 2) {
           split.socket.close();
@@ -206,7 +206,7 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
     }"""
     found = np.array(page.evaluate(weigh))
     assert page.evaluate("glgpt.model.split.reconnects === 1 && globalThis.chunks > 4")
-    page.evaluate("() => { glgpt.model.forget(0); glgpt.model.split.held = []; }")
+    page.evaluate("() => { glgpt.model.cache.forget(0); glgpt.model.split.held = []; }")
     np.testing.assert_allclose(found, np.array(page.evaluate(weigh)), rtol=1e-3)
 
 

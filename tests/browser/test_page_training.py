@@ -86,9 +86,9 @@ def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: 
         assert (folder / name).read_bytes() == (tmp_path / "tokenizer" / name).read_bytes()
 
     written = """async () => {
-      const {trainer} = glgpt.training.session, ids = [];
+      const {trainer, writer} = glgpt.training.session, ids = [];
       const settings = {temperature: 0, topK: null, topP: null, seed: 0};
-      for await (const id of trainer.generate(glgpt.training.session.encode('First'), 20, settings)) ids.push(id);
+      for await (const id of trainer.generate(writer.encode('First'), 20, settings)) ids.push(id);
       return ids;
     }"""
     with LanguageModel.from_pretrained(folder, device="software") as model:

@@ -1,8 +1,8 @@
 // Shared by the benchmark's tasks: fetches files that run.py serves, posts results to it, and measures times.
 
 import { Glgpt } from "../src/api";
-import type { Source } from "../src/engine/source";
-import type { Player } from "../src/gl/player";
+import type { Source } from "../src/runtime/engine/source";
+import type { Player } from "../src/runtime/gl/player";
 
 const TARGET = 250; // target ms of a measured series of plays
 

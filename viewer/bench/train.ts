@@ -1,9 +1,9 @@
 // Measures training steps of the page, tfjs and jax-js in turns, on one device and in one run.
 
-import { Player } from "../src/gl/player";
-import type { Model } from "../src/engine/model";
-import { parseProgram, type Offer } from "../src/engine/manifest";
-import { HttpSource } from "../src/engine/source";
+import { Player } from "../src/runtime/gl/player";
+import type { Model } from "../src/runtime/engine/model";
+import { parseProgram, type Offer } from "../src/runtime/engine/manifest";
+import { HttpSource } from "../src/runtime/engine/source";
 import { readSafetensors } from "../src/training/files";
 import { Trainer } from "../src/training/trainer";
 import { JaxLearner } from "./jax-train";

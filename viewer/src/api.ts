@@ -1,17 +1,19 @@
 // The scriptable object `globalThis.glgpt`, which the console, an embedding page and the tests use.
 
-import { ContextLost, Device } from "./gl/device";
-import { Loader, type Progress } from "./engine/loader";
-import { Queue, sleep } from "./gl/wait";
-import { Model, type ModelOptions, type Token } from "./engine/model";
-import { checkOptions, type Names } from "./engine/options";
-import { parity, type Parity } from "./engine/parity";
-import { canRemember } from "./engine/probe";
-import { PageError } from "./gl/errors";
-import { checkFinite } from "./engine/sampling";
+import { effect, signal, untracked } from "@preact/signals-core";
+import { ContextLost, Device } from "./runtime/gl/device";
+import { Loader, type Progress } from "./runtime/engine/loader";
+import { Queue, sleep } from "./runtime/gl/wait";
+import { Model, type Compiled, type ModelOptions } from "./runtime/engine/model";
+import { checkOptions, type Names } from "./runtime/engine/options";
+import { parity, type Parity } from "./runtime/engine/parity";
+import { canRemember } from "./runtime/engine/probe";
+import { PageError } from "./runtime/gl/errors";
+import { logProbabilities } from "./runtime/engine/probabilities";
+import { checkFinite, samplingOptions, type SamplingOptions, type Token } from "./runtime/engine/sampling";
 import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
-import { parseRecorded, type Manifest, type Recorded } from "./engine/manifest";
-import { HttpSource, type Source } from "./engine/source";
+import { parseRecorded, type Manifest, type Recorded } from "./runtime/engine/manifest";
+import { HttpSource, type Source } from "./runtime/engine/source";
 import { Store } from "./training/store";
 import { otherFigures, type Score, type ScoreProgress } from "./training/score";
 import type { Session } from "./training/session";
@@ -19,7 +21,7 @@ import { Training, type Trained, type TrainOptions } from "./training/training";
 import { Federation, type FederateOptions } from "./training/federate";
 import { allowed, fetchText, type FetchedText, type FetchOptions } from "./training/fetching";
 import type { Files } from "./training/files";
-import type { Values } from "./engine/capture";
+import type { Values } from "./runtime/engine/capture";
 
 export interface GenerateOptions {
   prompt?: string;
@@ -46,8 +48,22 @@ export interface GenerateOptions {
 }
 
 const GENERATE: Names<GenerateOptions> = {
-  prompt: true, ids: true, tokens: true, temperature: true, topK: true, topP: true, minP: true, repetitionPenalty: true, logitBias: true,
-  eos: true, seed: true, drawn: true, stop: true, alternatives: true, onToken: true, signal: true,
+  prompt: true,
+  ids: true,
+  tokens: true,
+  temperature: true,
+  topK: true,
+  topP: true,
+  minP: true,
+  repetitionPenalty: true,
+  logitBias: true,
+  eos: true,
+  seed: true,
+  drawn: true,
+  stop: true,
+  alternatives: true,
+  onToken: true,
+  signal: true,
 };
 
 export interface Generated {
@@ -73,12 +89,25 @@ export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "a
   /** Called with all texts after each token. The array holds the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
   /** Called with the progress of the shaders, which the first call compiles. */
-  onCompiled?: (compiled: number, shaders: number) => void;
+  onCompiled?: Compiled;
 }
 
 const CONTINUATIONS: Names<ContinuationsOptions> = {
-  prompt: true, ids: true, tokens: true, temperature: true, topK: true, topP: true, minP: true, repetitionPenalty: true, logitBias: true,
-  eos: true, seed: true, stop: true, signal: true, onTexts: true, onCompiled: true,
+  prompt: true,
+  ids: true,
+  tokens: true,
+  temperature: true,
+  topK: true,
+  topP: true,
+  minP: true,
+  repetitionPenalty: true,
+  logitBias: true,
+  eos: true,
+  seed: true,
+  stop: true,
+  signal: true,
+  onTexts: true,
+  onCompiled: true,
 };
 
 /** The model in use: the page's (`own`), the one in training (`mine`) or one from files (`file`). */
@@ -87,17 +116,16 @@ export type Used = "own" | "mine" | "file";
 export class Glgpt {
   /** Resolves when the model can be used. Rejects with a message for the user. */
   readonly ready: Promise<void>;
-  /** The model that all calls use: the page's, or one selected with `use`. */
-  model!: Model;
   /** The page's model. */
   own!: Model;
-  /** Which model `model` is. */
-  used: Used = "own";
-  /** Called when `use` selects another model. */
-  onModel: () => void = () => {};
+  private readonly current = signal<{ model: Model; used: Used } | null>(null);
   private readonly store = new Store(folder().pathname);
   /** Runs `train` and holds the sessions that the page shows. */
-  readonly training = new Training(() => this.own, this.store, () => this.warmedUp);
+  readonly training = new Training(
+    () => this.own,
+    this.store,
+    () => this.warmedUp,
+  );
   private warmedUp: Promise<void> = Promise.resolve();
   private played: Session | null = null; // the session whose model is in use
   onProgress: (progress: Progress) => void = () => {};
@@ -106,13 +134,21 @@ export class Glgpt {
   private last: number[] = [];
   private readonly queue = new Queue(); // one call at a time, since all share one set of caches
   private disposed = false;
+  private unfollow: () => void = () => {};
 
-  constructor(
-    source: Source = EmbeddedSource.here() ?? new HttpSource(folder()),
-    options: ModelOptions = {},
-  ) {
+  constructor(source: Source = EmbeddedSource.here() ?? new HttpSource(folder()), options: ModelOptions = {}) {
     this.ready = this.open(source, options);
     this.ready.catch(() => {}); // callers that await it receive the error
+  }
+
+  /** The model that all calls use: the page's, or one selected with `use`. Reading it subscribes to changes of it. */
+  get model(): Model {
+    return this.current.value?.model as Model; // undefined until `ready`
+  }
+
+  /** Which model `model` is. */
+  get used(): Used {
+    return this.current.value?.used ?? "own";
   }
 
   /** Resolves when the model can be used. Rejects if it cannot be loaded, and after `dispose`. */
@@ -128,11 +164,15 @@ export class Glgpt {
   async dispose(): Promise<void> {
     if (this.disposed) return;
     this.disposed = true;
+    this.unfollow();
     this.federation?.leave();
     await this.training.settled();
     await this.training.session?.close();
     await this.queue.idle;
-    const loaded = await this.ready.then(() => true, () => false);
+    const loaded = await this.ready.then(
+      () => true,
+      () => false,
+    );
     if (loaded) this.release();
   }
 
@@ -144,7 +184,10 @@ export class Glgpt {
 
   private async open(source: Source, options: ModelOptions): Promise<void> {
     const device = new Device(HOST);
-    const loader = await Loader.open(source, source instanceof HttpSource && source.base.href === folder().href ? exportId() : "");
+    const loader = await Loader.open(
+      source,
+      source instanceof HttpSource && source.base.href === folder().href ? exportId() : "",
+    );
     loader.onProgress = (p) => this.onProgress({ ...p }); // a copy that the caller may retain
     const { recorded } = loader.manifest;
     if (recorded) {
@@ -152,15 +195,19 @@ export class Glgpt {
       const document = await loader.json(recorded).catch(() => null);
       if (document) this.onRecorded(parseRecorded(document, recorded, loader.manifest.config), loader.manifest);
     }
-    this.model = this.own = await Model.load(device, loader, options);
+    this.own = await Model.load(device, loader, options);
+    this.current.value = { model: this.own, used: "own" };
     if (this.disposed) this.release();
-    this.training.listeners.add(() => void this.leave());
+    this.unfollow = effect(() => {
+      const { session } = this.training;
+      untracked(() => void this.leave(session));
+    });
     this.warmedUp = this.warmUpAtRest().catch((error: unknown) => console.warn("warming up:", error));
   }
 
   /** Compiles the remaining shaders and measures kernels once the device is idle. */
   private async warmUpAtRest(): Promise<void> {
-    const done = () => this.own.complete && (this.own.probe || !canRemember());
+    const done = () => this.own.complete && (this.own.kernels.probe || !canRemember());
     for (let attempts = 0; attempts < ATTEMPTS && !done(); attempts++) {
       do await sleep(REST);
       while (!this.rests(REST));
@@ -229,7 +276,7 @@ export class Glgpt {
    * is a model from files written by `glgpt train` or `save`; `own` is the page's. Releases the previous model's
    * textures, except the weights of the page's model.
    */
-  async use(which: Used, files: readonly File[] = [], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
+  async use(which: Used, files: readonly File[] = [], onCompiled?: Compiled): Promise<void> {
     await this.usable();
     await this.training.settled();
     return this.queue.run(async () => {
@@ -247,13 +294,13 @@ export class Glgpt {
   private replace(model: Model, used: Used, session: Session | null): void {
     if (this.model === this.own) this.own.rest();
     else this.model.close();
-    [this.model, this.used, this.played, this.last] = [model, used, session, []];
-    this.onModel();
+    [this.played, this.last] = [session, []];
+    this.current.value = { model, used };
   }
 
   /** Selects the page's model again if the training whose model is in use has ended. */
-  private async leave(): Promise<void> {
-    if (this.played && this.played !== this.training.session) await this.use("own");
+  private async leave(session: Session | null): Promise<void> {
+    if (this.played && this.played !== session) await this.use("own");
   }
 
   /** Returns the names of files that later calls may need on this device. */
@@ -297,9 +344,9 @@ export class Glgpt {
   }
 
   private async run(options: GenerateOptions): Promise<Generated> {
-    const { tokens = 100, temperature = 0.8, stop, onToken, signal } = options;
-    const { topK = null, topP = null, minP = null, eos = true, seed = Math.floor(Math.random() * 2 ** 32) } = options;
+    const { tokens = 100, stop, onToken, eos = true, alternatives = 0, signal } = options;
     checkLength(tokens, stop);
+    const sampling = samplingOf(options);
     const prompt = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
     const { model } = this;
     const decoder = model.tokenizer?.stream();
@@ -308,14 +355,19 @@ export class Glgpt {
     let stopped = "tokens" as Generated["stopped"];
     const start = performance.now();
     let [first, last] = [start, start]; // times of the first and the last token
-    const { repetitionPenalty = null, logitBias = null } = options;
-    const settings = { temperature, topK, topP, minP, repetitionPenalty, logitBias, eos, seed, alternatives: options.alternatives ?? 0, ...(signal ? { signal } : {}) };
     await this.lent(async () => {
       if (model.stale) await model.recover(signal); // `model.generate` itself recovers from later losses
       model.follow();
       // `ids` is not empty if a lost context interrupted an earlier attempt
-      const rest = { ...settings, tokens: tokens - ids.length, drawn: (options.drawn ?? 0) + ids.length };
-      for await (const token of model.generate([...prompt, ...ids], rest)) {
+      const rest = {
+        sampling,
+        eos,
+        alternatives,
+        ...(signal ? { signal } : {}),
+        tokens: tokens - ids.length,
+        drawn: (options.drawn ?? 0) + ids.length,
+      };
+      for await (const token of model.generator.generate([...prompt, ...ids], rest)) {
         last = performance.now();
         if (!ids.length) first = last;
         ids.push(token.id);
@@ -336,11 +388,18 @@ export class Glgpt {
     if (stopped !== "text") text += decoder?.flush() ?? "";
     if (signal?.aborted || this.disposed) stopped = "aborted";
     else if (stopped === "tokens" && ids.length < tokens) stopped = "eos";
-    return { ids, text, prefillMs: (ids.length ? first : end) - start, decodeMs: last - first, seed, stopped };
+    return {
+      ids,
+      text,
+      prefillMs: (ids.length ? first : end) - start,
+      decodeMs: last - first,
+      seed: sampling.seed,
+      stopped,
+    };
   }
 
   /**
-   * Generates `model.texts` continuations of one prompt in a batch, with the seeds `seed`, `seed` + 1, …. Each text
+   * Generates `model.batch.texts` continuations of one prompt in a batch, with the seeds `seed`, `seed` + 1, …. Each text
    * equals that of `generate` with its seed. A batch is faster than separate calls, since each weight is read once for
    * all texts. A text ends when the context or the rows that the texts share are full.
    */
@@ -351,18 +410,23 @@ export class Glgpt {
   }
 
   private async sideBySide(options: ContinuationsOptions): Promise<Continuation[]> {
-    const { tokens = 100, temperature = 0.8, seed = Math.floor(Math.random() * 2 ** 32), stop, onTexts, onCompiled, signal } = options;
-    const { topK = null, topP = null, minP = null, repetitionPenalty = null, logitBias = null, eos = true } = options;
+    const { tokens = 100, stop, onTexts, onCompiled, eos = true, signal } = options;
     checkLength(tokens, stop);
+    const sampling = samplingOf(options);
     const { model } = this;
     const ids = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
-    const decoders = Array.from({ length: model.texts }, () => model.tokenizer?.stream());
-    const texts = decoders.map((_, i): Continuation => ({ ids: [], text: "", seed: seed + i, stopped: "tokens" }));
+    const decoders = Array.from({ length: model.batch.texts }, () => model.tokenizer?.stream());
+    const texts = decoders.map((_, i): Continuation => ({
+      ids: [],
+      text: "",
+      seed: sampling.seed + i,
+      stopped: "tokens",
+    }));
     const over = new Set<number>();
     if (model.stale) await model.recover(signal);
     model.follow();
-    const run = { tokens, temperature, topK, topP, minP, repetitionPenalty, logitBias, eos, seed, ...(signal ? { signal } : {}) };
-    for await (const found of model.continuations(ids, run, { over, ...(onCompiled ? { onCompiled } : {}) })) {
+    const run = { tokens, sampling, eos, ...(signal ? { signal } : {}) };
+    for await (const found of model.batch.generate(ids, run, { over, ...(onCompiled ? { onCompiled } : {}) })) {
       for (const [i, text] of texts.entries()) {
         const token = found[i];
         if (!token) {
@@ -382,7 +446,8 @@ export class Glgpt {
     }
     texts.forEach((text, i) => {
       if (text.stopped !== "text") text.text += decoders[i]?.flush() ?? "";
-      if (text.stopped === "tokens" && text.ids.length < tokens) text.stopped = signal?.aborted || this.disposed ? "aborted" : "room";
+      if (text.stopped === "tokens" && text.ids.length < tokens)
+        text.stopped = signal?.aborted || this.disposed ? "aborted" : "room";
     });
     return texts;
   }
@@ -391,7 +456,7 @@ export class Glgpt {
   logits(ids: readonly number[]): Promise<Float32Array> {
     return this.queued(async () => {
       this.model.check(ids);
-      const { data } = (await this.model.activations(ids, ["logits"])).get("logits")!;
+      const { data } = (await this.model.activations.read(ids, ["logits"])).get("logits")!;
       checkFinite(data);
       return data;
     });
@@ -400,9 +465,9 @@ export class Glgpt {
   /** Returns a named activation of `ids`, by default of the text generated last. */
   activation(name: string, ids?: number[]): Promise<Values> {
     return this.queued(async () => {
-      const of = ids?.slice(0, this.model.manifest.config.n_positions) ?? this.model.read(this.last);
+      const of = ids?.slice(0, this.model.manifest.config.n_positions) ?? this.model.context.read(this.last);
       this.model.check(of);
-      return (await this.model.activations(of, [name])).get(name)!;
+      return (await this.model.activations.read(of, [name])).get(name)!;
     });
   }
 
@@ -412,7 +477,8 @@ export class Glgpt {
       if (this.used !== "own") {
         throw new PageError("The page has the desktop's numbers only for its own model; switch to it to compare.");
       }
-      if (this.model.interventions.length) throw new PageError("Parts of the model are changed; restore them to compare.");
+      if (this.model.interventions.active)
+        throw new PageError("Parts of the model are changed; restore them to compare.");
       return parity(this.model);
     });
   }
@@ -423,8 +489,8 @@ export class Glgpt {
    * first. `h.3.mlp@7@text` patches token 7 with the part's output at that token in another text. `h.3.attn.5:previous`
    * makes a head attend to the previous token (or `uniform`, `first`).
    */
-  intervene(parts: readonly string[], onCompiled?: (compiled: number, shaders: number) => void): Promise<void> {
-    return this.queued(() => this.model.intervene(parts, onCompiled));
+  intervene(parts: readonly string[], onCompiled?: Compiled): Promise<void> {
+    return this.queued(() => this.model.interventions.apply(parts, onCompiled));
   }
 
   /**
@@ -432,7 +498,7 @@ export class Glgpt {
    * returns false.
    */
   logProbabilities(ids: readonly number[], from = 1, going?: () => boolean): Promise<Float32Array> {
-    return this.queued(() => this.model.logProbabilities(ids, from, going));
+    return this.queued(() => logProbabilities(this.model, ids, from, going));
   }
 
   /** Runs `work`, which needs the device, between other calls. */
@@ -463,9 +529,11 @@ export class Glgpt {
   }
 
   /** The federation that this page has joined last; null: none. */
-  federation: Federation | null = null;
-  /** Called when `federate` replaces it. */
-  onFederation: () => void = () => {};
+  get federation(): Federation | null {
+    return this.joined.value;
+  }
+
+  private readonly joined = signal<Federation | null>(null);
 
   /**
    * Joins a federation by an invitation link and trains with it. Resolves when its rounds are done or the page left it.
@@ -474,9 +542,9 @@ export class Glgpt {
   async federate(options: FederateOptions): Promise<void> {
     await this.usable();
     this.federation?.leave();
-    this.federation = new Federation(options, this.training, this.store);
-    this.onFederation();
-    await this.federation.done;
+    const federation = new Federation(options, this.training, this.store);
+    this.joined.value = federation;
+    await federation.done;
   }
 
   /** Pauses the current training. Resolves when its checkpoint is saved. */
@@ -507,7 +575,7 @@ export class Glgpt {
       if (this.own.stale) await this.own.recover();
       return otherFigures(session.plan, this.own, (share) => progress("Scoring the page's model", share));
     };
-    return session.score(progress, () => this.queue.run(own));
+    return session.scorer.score(progress, () => this.queue.run(own));
   }
 
   /** Returns the trained model's files by name. The desktop's `glgpt generate DIR` can load them. */
@@ -528,13 +596,19 @@ export class Glgpt {
       rows: model.recording.rows,
       drawBuffers: model.recording.draw_buffers,
       ...model.options,
-      probeMs: this.own.probe,
-      guessed: this.own.guessedKernel,
+      probeMs: this.own.kernels.probe,
+      guessed: this.own.kernels.guessed,
       textureBytes: model.memory(),
       times: model.times,
       contexts: device.generation + 1,
     };
   }
+}
+
+/** Returns the sampling options of a call; the temperature is 0.8 unless given. */
+function samplingOf(options: GenerateOptions | ContinuationsOptions): SamplingOptions {
+  const { temperature = 0.8 } = options;
+  return samplingOptions({ ...options, temperature });
 }
 
 /** Throws PageError for an invalid number of tokens or an invalid stop text. */

@@ -1,9 +1,9 @@
 // Gives the other folders what only a document has: embedded files, a canvas, its address.
 
-import { fromBase64 } from "./engine/base64";
-import { readAll, type OnBytes, type Source } from "./engine/source";
-import type { Host } from "./gl/device";
-import { PageError } from "./gl/errors";
+import { fromBase64 } from "./runtime/engine/base64";
+import { readAll, type OnBytes, type Source } from "./runtime/engine/source";
+import type { Host } from "./runtime/gl/device";
+import { PageError } from "./runtime/gl/errors";
 
 export const HOST: Host = {
   canvas: () => document.createElement("canvas"),

@@ -1,20 +1,19 @@
 // The scriptable object without a page, which `glgpt export --embed` writes as `glgpt.js`.
 
 import { Glgpt } from "./api";
-import type { Progress } from "./engine/loader";
-import type { ModelOptions } from "./engine/model";
-import { checkOptions, type Names } from "./engine/options";
-import { HttpSource } from "./engine/source";
+import type { Progress } from "./runtime/engine/loader";
+import type { ModelOptions } from "./runtime/engine/model";
+import { checkOptions, type Names } from "./runtime/engine/options";
+import { HttpSource } from "./runtime/engine/source";
 
 export { Glgpt };
 export type { Continuation, ContinuationsOptions, Generated, GenerateOptions } from "./api";
-export type { Values } from "./engine/capture";
-export type { Progress } from "./engine/loader";
-export type { Token } from "./engine/model";
-export type { Candidate } from "./engine/sampling";
+export type { Values } from "./runtime/engine/capture";
+export type { Progress } from "./runtime/engine/loader";
+export type { Candidate, Token } from "./runtime/engine/sampling";
 export type { Federation, FederateOptions } from "./training/federate";
 export type { Trained, TrainOptions } from "./training/training";
-export { PageError } from "./gl/errors";
+export { PageError } from "./runtime/gl/errors";
 
 export interface OpenOptions extends ModelOptions {
   /** The folder of the model's files; by default the folder of this module. */
@@ -22,7 +21,14 @@ export interface OpenOptions extends ModelOptions {
   onProgress?: (progress: Progress) => void;
 }
 
-const OPEN: Names<OpenOptions> = { folder: true, onProgress: true, fetch: true, drawFlops: true, drawBuffers: true, storage: true };
+const OPEN: Names<OpenOptions> = {
+  folder: true,
+  onProgress: true,
+  fetch: true,
+  drawFlops: true,
+  drawBuffers: true,
+  storage: true,
+};
 
 /** Fetches the model. Resolves to the object when it can be used; rejects with a message for the user. */
 export async function open(asked: OpenOptions = {}): Promise<Glgpt> {

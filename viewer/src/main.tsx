@@ -1,19 +1,20 @@
 import { render } from "preact";
 import { Glgpt } from "./api";
 import { EmbeddedSource, exportId } from "./document";
-import { lens } from "./engine/lens";
-import { Replaced } from "./engine/loader";
-import { App } from "./ui/app";
-import { start } from "./ui/state";
-import { drawing } from "./ui/tools";
-import "./ui/base.css";
-import "./ui/drawings.css";
-import "./ui/views.css";
-import "./ui/train.css";
+import { lens } from "./runtime/engine/lens";
+import { Replaced } from "./runtime/engine/loader";
+import { probabilities } from "./runtime/engine/probabilities";
+import { App } from "./app/shell";
+import { start } from "./app/start";
+import { drawing } from "./app/ui/tools";
+import "./app/ui/base.css";
+import "./app/ui/drawings.css";
+import "./app/ui/views.css";
+import "./app/features/train/train.css";
 
 const RELOADED = "glgpt reloaded";
 const glgpt = new Glgpt();
-Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens }) }); // with the views' drawing functions
+Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens, probabilities }) }); // with functions of the views
 start(glgpt);
 void glgpt.ready.catch(reloadOnce);
 // A page that is a folder and is served securely works offline on a later visit.
@@ -44,7 +45,8 @@ async function keepVersion(): Promise<void> {
   if (!id) return;
   const { serviceWorker } = navigator;
   await serviceWorker.register("./sw.js");
-  if (!serviceWorker.controller) await new Promise((done) => serviceWorker.addEventListener("controllerchange", done, { once: true }));
+  if (!serviceWorker.controller)
+    await new Promise((done) => serviceWorker.addEventListener("controllerchange", done, { once: true }));
   const { loader } = glgpt.own;
   await loader.keep(await glgpt.later());
   const own = [...document.querySelectorAll<HTMLScriptElement | HTMLLinkElement>("script[src], link[rel=stylesheet]")];

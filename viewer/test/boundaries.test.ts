@@ -16,23 +16,47 @@ async function violations(file: string, code: string): Promise<(string | null)[]
 const [IMPORT, GLOBAL] = ["no-restricted-imports", "no-restricted-globals"];
 
 test.each([
-  ["src/gl/a.ts", 'import "../engine/chunks";', [IMPORT]],
-  ["src/gl/a.ts", 'import "../document";', [IMPORT]],
-  ["src/gl/a.ts", "document.title = '';", [GLOBAL]],
-  ["src/gl/a.ts", 'import "./wait";', []],
-  ["src/engine/a.ts", 'import "../training/session";', [IMPORT]],
-  ["src/engine/a.ts", 'import "../ui/state";', [IMPORT]],
-  ["src/engine/a.ts", 'import "../document";', [IMPORT]],
-  ["src/engine/a.ts", 'import { signal } from "@preact/signals"; requestAnimationFrame(signal);', [IMPORT, GLOBAL]],
-  ["src/engine/a.ts", 'import "../gl/player"; import "../../schema/manifest.schema.json";', []],
-  ["src/training/a.ts", 'import "../ui/drawing/painter";', [IMPORT]],
+  ["src/runtime/gl/a.ts", 'import "../engine/chunks";', [IMPORT]],
+  ["src/runtime/gl/a.ts", 'import "../../document";', [IMPORT]],
+  ["src/runtime/gl/a.ts", "document.title = '';", [GLOBAL]],
+  ["src/runtime/gl/a.ts", 'import "./wait";', []],
+  ["src/runtime/engine/a.ts", 'import "../../training/session";', [IMPORT]],
+  ["src/runtime/engine/a.ts", 'import "../../app/stores/model";', [IMPORT]],
+  ["src/runtime/engine/a.ts", 'import "../../document";', [IMPORT]],
+  [
+    "src/runtime/engine/a.ts",
+    'import { signal } from "@preact/signals"; requestAnimationFrame(signal);',
+    [IMPORT, GLOBAL],
+  ],
+  ["src/runtime/engine/a.ts", 'import { signal } from "@preact/signals-core"; signal(0);', []],
+  ["src/runtime/engine/a.ts", 'import "../gl/player"; import "../../../schema/manifest.schema.json";', []],
+  ["src/training/a.ts", 'import "../app/drawing/painter";', [IMPORT]],
+  ["src/training/a.ts", 'import "../document";', [IMPORT]],
   ["src/training/a.ts", 'import "uplot";', [IMPORT]],
-  ["src/training/a.ts", 'import "../engine/model"; import "../gl/player";', []],
-  ["src/api.ts", 'import "./ui/state";', [IMPORT]],
-  ["src/ui/a.ts", 'import "preact"; import "../training/session"; document.title = "";', []],
-  ["src/dashboard/a.ts", 'import "../ui/state";', [IMPORT]],
-  ["src/dashboard/a.ts", 'import "../engine/model";', [IMPORT]],
-  ["src/dashboard/a.ts", 'import "../ui/curves"; import "./state"; import "@preact/signals"; document.title = "";', []],
-])("%s: %s", async (file, code, expected) => {
-  expect(await violations(file, code)).toEqual(expected);
-}, 60_000); // the first loads eslint's rules
+  ["src/training/a.ts", 'import "../runtime/engine/model"; import "../runtime/gl/player";', []],
+  ["src/api.ts", 'import "./app/stores/model";', [IMPORT]],
+  ["src/app/drawing/a.ts", 'import "../stores/model";', [IMPORT]],
+  ["src/app/stores/a.ts", 'import "../features/text/store";', [IMPORT]],
+  ["src/app/ui/a.ts", 'import "../features/text/store";', [IMPORT]],
+  ["src/app/features/text/a.ts", 'import "../train/view";', [IMPORT]],
+  ["src/app/features/text/a.ts", 'import "../../shell";', [IMPORT]],
+  ["src/app/features/text/a.ts", 'import "../train/store"; import "../tour"; import "./sampling";', []],
+  [
+    "src/app/features/text/a.ts",
+    'import "preact"; import "../../../training/session"; import "../../ui/tools"; document.title = "";',
+    [],
+  ],
+  ["src/dashboard/a.ts", 'import "../app/stores/model";', [IMPORT]],
+  ["src/dashboard/a.ts", 'import "../runtime/engine/model";', [IMPORT]],
+  [
+    "src/dashboard/a.ts",
+    'import "../app/ui/curves"; import "./state"; import "@preact/signals"; document.title = "";',
+    [],
+  ],
+])(
+  "%s: %s",
+  async (file, code, expected) => {
+    expect(await violations(file, code)).toEqual(expected);
+  },
+  60_000,
+); // the first loads eslint's rules

@@ -5,13 +5,39 @@ import * as d from "../src/dashboard/describe";
 import { Denied, Gateway, Unreachable, type Device, type Invitation, type Status } from "../src/dashboard/gateway";
 
 const device = (fields: Partial<Device> = {}): Device => ({
-  number: 0, name: "one", device: "", kind: "browser", aside: "", accepted: 0, connections: 1, step: 0, answered: false,
-  loss: null, norm: null, tokens_per_s: 0, ping_ms: 0, bytes_in: 0, bytes_out: 0, said: "", ...fields,
+  number: 0,
+  name: "one",
+  device: "",
+  kind: "browser",
+  aside: "",
+  accepted: 0,
+  connections: 1,
+  step: 0,
+  answered: false,
+  loss: null,
+  norm: null,
+  tokens_per_s: 0,
+  ping_ms: 0,
+  bytes_in: 0,
+  bytes_out: 0,
+  said: "",
+  ...fields,
 });
 const round = { number: 2, closed: false, answers: 0, asked: 1, seconds_left: 30 };
 const status = (fields: Partial<Status> = {}): Status => ({
-  name: "test", rounds: 5, done: 1, local_steps: 4, paused: false, quorum: 1, combined_by: "diloco (mean by tokens, then a Nesterov step)", parameters: 10,
-  page: true, round, members: [device()], history: [], ...fields,
+  name: "test",
+  rounds: 5,
+  done: 1,
+  local_steps: 4,
+  paused: false,
+  quorum: 1,
+  combined_by: "diloco (mean by tokens, then a Nesterov step)",
+  parameters: 10,
+  page: true,
+  round,
+  members: [device()],
+  history: [],
+  ...fields,
 });
 
 describe("who opened the dashboard", () => {
@@ -24,7 +50,8 @@ describe("who opened the dashboard", () => {
 
   it("accepts a token only from the host's link", () => {
     expect(d.hostToken(" http://127.0.0.1:8043/#host=a.b\n")).toBe("a.b");
-    for (const link of ["http://127.0.0.1:8043/#a.b", "http://127.0.0.1:8043/#host=", "a.b", ""]) expect(d.hostToken(link)).toBeNull();
+    for (const link of ["http://127.0.0.1:8043/#a.b", "http://127.0.0.1:8043/#host=", "a.b", ""])
+      expect(d.hostToken(link)).toBeNull();
   });
 });
 
@@ -42,7 +69,12 @@ describe("the session", () => {
   it("says how many devices are missing", () => {
     expect(d.headline(status({ quorum: 3 })).text).toBe("The round needs updates from 3 devices; 1 can send one now.");
     expect(d.expected(status({ quorum: 3 }))).toBe(3);
-    const members = [device(), device({ answered: true, connections: 0 }), device({ connections: 0 }), device({ aside: "x" })];
+    const members = [
+      device(),
+      device({ answered: true, connections: 0 }),
+      device({ connections: 0 }),
+      device({ aside: "x" }),
+    ];
     expect(d.expected(status({ members }))).toBe(2);
   });
 
@@ -64,27 +96,60 @@ describe("a device", () => {
     ["training", "Step 2 of 4", device({ step: 2 }), {}],
     ["waiting", "Starting", device(), {}],
     ["waiting", "Paused", device(), { paused: true }],
-  ])("is %s: %s", (kind, text, given, fields) => expect(d.deviceState(given, status(fields))).toMatchObject({ kind, text }));
+  ])("is %s: %s", (kind, text, given, fields) =>
+    expect(d.deviceState(given, status(fields))).toMatchObject({ kind, text }),
+  );
 
   it("moves in the list only when it leaves or returns", () => {
-    const members = [device({ number: 0, aside: "removed" }), device({ number: 1, connections: 0 }), device({ number: 2 }), device({ number: 3, step: 1 })];
+    const members = [
+      device({ number: 0, aside: "removed" }),
+      device({ number: 1, connections: 0 }),
+      device({ number: 2 }),
+      device({ number: 3, step: 1 }),
+    ];
     expect(d.ordered(status({ members })).map((m) => m.number)).toEqual([2, 3, 1, 0]);
   });
 });
 
 describe("amounts", () => {
-  it.each([[0, "0 s"], [89, "89 s"], [91, "2 min"], [7200, "2 hours"], [90_000, "25 hours"], [604_800, "7 days"]])("%d seconds", (seconds, text) =>
-    expect(d.duration(seconds)).toBe(text));
-  it.each([[0, "0 kB"], [999_499, "999 kB"], [1.25e6, "1.3 MB"], [2e9, "2.00 GB"]])("%d bytes", (bytes, text) => expect(d.size(bytes)).toBe(text));
-  it.each([[9999, "9,999"], [12_345, "12.3K"], [4.5e6, "4.5M"]])("%d", (value, text) => expect(d.count(value)).toBe(text));
+  it.each([
+    [0, "0 s"],
+    [89, "89 s"],
+    [91, "2 min"],
+    [7200, "2 hours"],
+    [90_000, "25 hours"],
+    [604_800, "7 days"],
+  ])("%d seconds", (seconds, text) => expect(d.duration(seconds)).toBe(text));
+  it.each([
+    [0, "0 kB"],
+    [999_499, "999 kB"],
+    [1.25e6, "1.3 MB"],
+    [2e9, "2.00 GB"],
+  ])("%d bytes", (bytes, text) => expect(d.size(bytes)).toBe(text));
+  it.each([
+    [9999, "9,999"],
+    [12_345, "12.3K"],
+    [4.5e6, "4.5M"],
+  ])("%d", (value, text) => expect(d.count(value)).toBe(text));
 });
 
 describe("invitations", () => {
-  const invitation = (fields: Partial<Invitation>): Invitation => ({ digest: "d", expires: 2000, uses: null, kind: "member", revoked: false, ...fields });
+  const invitation = (fields: Partial<Invitation>): Invitation => ({
+    digest: "d",
+    expires: 2000,
+    uses: null,
+    kind: "member",
+    revoked: false,
+    ...fields,
+  });
   it("lists those that still admit a device", () => {
     const given = [
-      invitation({ digest: "old", expires: 999 }), invitation({ digest: "used", uses: 0 }), invitation({ digest: "revoked", revoked: true }),
-      invitation({ digest: "host", kind: "host" }), invitation({ digest: "soon", expires: 1001 }), invitation({ digest: "later" }),
+      invitation({ digest: "old", expires: 999 }),
+      invitation({ digest: "used", uses: 0 }),
+      invitation({ digest: "revoked", revoked: true }),
+      invitation({ digest: "host", kind: "host" }),
+      invitation({ digest: "soon", expires: 1001 }),
+      invitation({ digest: "later" }),
     ];
     expect(d.open(given, 1000).map((one) => one.digest)).toEqual(["later", "soon"]);
   });
@@ -117,8 +182,18 @@ describe("the gateway's answers", () => {
   it.each([
     ["no connection", async () => Promise.reject(new TypeError("failed")), Unreachable, "The server does not answer."],
     ["a proxy", async () => new Response("<html>", { status: 502 }), Unreachable, "The server does not answer (502)."],
-    ["a wrong token", async () => Response.json({ error: "no" }, { status: 401 }), Denied, "The server does not accept this link."],
-    ["an error", async () => Response.json({ error: "no such device" }, { status: 404 }), Error, "The server answered 404: no such device."],
+    [
+      "a wrong token",
+      async () => Response.json({ error: "no" }, { status: 401 }),
+      Denied,
+      "The server does not accept this link.",
+    ],
+    [
+      "an error",
+      async () => Response.json({ error: "no such device" }, { status: 404 }),
+      Error,
+      "The server answered 404: no such device.",
+    ],
     ["a page", async () => new Response("<html>", { status: 500 }), Error, "The server answered 500."],
   ])("%s", async (_, answer, kind, message) => {
     answering(answer);

@@ -2,13 +2,28 @@
 
 import { expect, test } from "vitest";
 import { starts } from "../src/training/batches";
-import { half } from "../src/engine/formats";
+import { half } from "../src/runtime/engine/formats";
 import { encode, shardStarts } from "../src/training/exchange";
 import { readLink } from "../src/training/federate";
 
 test("f16 numbers are rounded like NumPy's", () => {
   // The table of tests/federation/test_protocol.py.
-  const values = [0.0, -0.0, 1.0, -1.0, 1 / 3, 65504.0, 65520.0, 6.1e-5, 6.0e-5, 5.9e-8, 2.9e-8, 3.0e-8, 1.00048828125, 1.0014648];
+  const values = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    1 / 3,
+    65504.0,
+    65520.0,
+    6.1e-5,
+    6.0e-5,
+    5.9e-8,
+    2.9e-8,
+    3.0e-8,
+    1.00048828125,
+    1.0014648,
+  ];
   const bits = [0, 32768, 15360, 48128, 13653, 31743, 31744, 1023, 1007, 1, 0, 1, 15360, 15362];
   expect(values.map(half)).toEqual(bits);
   expect(half(NaN) & 0x7c00).toBe(0x7c00);
@@ -47,9 +62,14 @@ test("no two shards share a window", () => {
 });
 
 test("a link is read", () => {
-  for (const link of ["http://h:1/#a.b", "http://h:1/train/#view=train&together=a.b", " http://h:1/train/index.html#together=a.b&tokens=3"]) {
+  for (const link of [
+    "http://h:1/#a.b",
+    "http://h:1/train/#view=train&together=a.b",
+    " http://h:1/train/index.html#together=a.b&tokens=3",
+  ]) {
     expect(readLink(link)).toEqual({ base: "http://h:1/", token: "a.b" });
   }
   expect(readLink("https://h/x/train/#together=a.b").base).toBe("https://h/x/");
-  for (const link of ["", "a.b", "ftp://h/#a.b", "http://h/#nothing"]) expect(() => readLink(link)).toThrow(/not an invitation/);
+  for (const link of ["", "a.b", "ftp://h/#a.b", "http://h/#nothing"])
+    expect(() => readLink(link)).toThrow(/not an invitation/);
 });

@@ -21,7 +21,12 @@ const first = () => new Response(body(["good"], true), { headers: { "Content-Len
 const rest = (text: string, range: string | null, headers: Record<string, string> = {}) =>
   new Response(body([text]), {
     status: 206,
-    headers: { "Content-Length": `${text.length}`, ETag: '"one"', ...(range ? { "Content-Range": range } : {}), ...headers },
+    headers: {
+      "Content-Length": `${text.length}`,
+      ETag: '"one"',
+      ...(range ? { "Content-Range": range } : {}),
+      ...headers,
+    },
   });
 
 /** Fetches from a server that returns these answers in turn and then repeats the last one. */

@@ -1,26 +1,34 @@
 // Tests the engine's logic that needs no browser: chunks, layouts, schemas, sampling, the loader's checks.
 
 import { describe, expect, it, vi } from "vitest";
-import { plan, sizes } from "../src/engine/chunks";
-import { parseIntervention, scales, written } from "../src/engine/interventions";
-import { memoryView, statistics } from "../src/engine/field";
-import { guess, pick } from "../src/engine/probe";
-import { fromHalf } from "../src/engine/formats";
-import { blocks, shape, unpack } from "../src/engine/layout";
-import { digest, Loader } from "../src/engine/loader";
-import { Names } from "../src/engine/names";
-import { parseManifest, parseProgram, parseRecorded, parseReference, parseTokenizer, type Manifest, type Recording } from "../src/engine/manifest";
-import { measure, ties } from "../src/engine/tolerance";
-import { check } from "../src/gl/player";
-import { header, shaderError } from "../src/gl/shaders";
-import { PageError } from "../src/gl/errors";
-import type { Program, View } from "../src/gl/program";
-import { alternatives, chosen, Sampler } from "../src/engine/sampling";
-import { readAll, type Source } from "../src/engine/source";
-import { Tokenizer } from "../src/engine/tokenizer";
-import { caption, interventionName } from "../src/ui/names";
-import { countInWords } from "../src/ui/tools";
-import { split } from "../src/ui/source";
+import { plan, sizes } from "../src/runtime/engine/chunks";
+import { parseIntervention, scales, written } from "../src/runtime/engine/interventions";
+import { memoryView, statistics } from "../src/runtime/engine/field";
+import { guess, pick } from "../src/runtime/engine/probe";
+import { fromHalf } from "../src/runtime/engine/formats";
+import { blocks, shape, unpack } from "../src/runtime/engine/layout";
+import { digest, Loader } from "../src/runtime/engine/loader";
+import { Names } from "../src/runtime/engine/names";
+import {
+  parseManifest,
+  parseProgram,
+  parseRecorded,
+  parseReference,
+  parseTokenizer,
+  type Manifest,
+  type Recording,
+} from "../src/runtime/engine/manifest";
+import { measure, ties } from "../src/runtime/engine/tolerance";
+import { check } from "../src/runtime/gl/player";
+import { header, shaderError } from "../src/runtime/gl/shaders";
+import { PageError } from "../src/runtime/gl/errors";
+import type { Program, View } from "../src/runtime/gl/program";
+import { alternatives, chosen, Sampler } from "../src/runtime/engine/sampling";
+import { readAll, type Source } from "../src/runtime/engine/source";
+import { Tokenizer } from "../src/runtime/engine/tokenizer";
+import { caption, interventionName } from "../src/app/ui/names";
+import { countInWords } from "../src/app/ui/tools";
+import { split } from "../src/app/features/passes/source";
 
 const COSTS = { one_token: 4, per_chunk: 4 };
 
@@ -50,7 +58,15 @@ describe("chunks", () => {
 
 describe("layouts", () => {
   it("unpack tiles", () => {
-    const view = { texture: "x", rows: 3, cols: 10, tiles: [2, 2] as [number, number], dtype: "f32" as const, panel: 0, stack: 1 };
+    const view = {
+      texture: "x",
+      rows: 3,
+      cols: 10,
+      tiles: [2, 2] as [number, number],
+      dtype: "f32" as const,
+      panel: 0,
+      stack: 1,
+    };
     const texels = new Float32Array(4 * 2 * 2 * 4); // four tiles of two rows of two texels
     for (let r = 0; r < 3; r++) {
       for (let c = 0; c < 10; c++) {
@@ -99,13 +115,29 @@ describe("layouts", () => {
     }
   });
   it("put tiles without panels where they were", () => {
-    const view = { texture: "x", rows: 6, cols: 50, tiles: [2, 2] as [number, number], dtype: "f32" as const, panel: 0, stack: 1 };
+    const view = {
+      texture: "x",
+      rows: 6,
+      cols: 50,
+      tiles: [2, 2] as [number, number],
+      dtype: "f32" as const,
+      panel: 0,
+      stack: 1,
+    };
     const block = { layer: 3, x: 0, y: 1, width: 7, rows: 2, stride: 7, skip: 0 };
     expect([...blocks(view, 3, 1, 2)]).toEqual([block]);
   });
   it("unpack f16 numbers of two column tiles from one layer", () => {
     const halves = Uint16Array.from([0x3c00, 0xc000, 0, 0x3800, 0x4200, 0x7bff, 0x0001, 0]);
-    const view = { texture: "x", rows: 1, cols: 7, tiles: [1, 2] as [number, number], dtype: "f16" as const, panel: 0, stack: 1 };
+    const view = {
+      texture: "x",
+      rows: 1,
+      cols: 7,
+      tiles: [1, 2] as [number, number],
+      dtype: "f16" as const,
+      panel: 0,
+      stack: 1,
+    };
     expect(Array.from(unpack(view, new Uint32Array(halves.buffer)))).toEqual([1, -2, 0, 0.5, 3, 65504, 2 ** -24]);
     expect(fromHalf(0xfc00)).toBe(-Infinity);
     expect(fromHalf(0x7e00)).toBeNaN();
@@ -138,7 +170,10 @@ describe("sampling", () => {
       ...[-1, 0.5, NaN, 2 ** 60, "1"].map((seed) => ({ seed })),
     ];
     for (const more of wrong) expect(() => new Sampler({ ...settings, ...more })).toThrow(/ is .*; it must be /);
-    const hottest = new Sampler({ ...settings, temperature: 1e30, topP: 0.999999999, minP: 5e-324 }).scalars(0, 200_000);
+    const hottest = new Sampler({ ...settings, temperature: 1e30, topP: 0.999999999, minP: 5e-324 }).scalars(
+      0,
+      200_000,
+    );
     expect(Object.values(hottest).every((x) => Number.isFinite(Math.fround(x)))).toBe(true);
   });
   it("forbids tokens by a bias of -Infinity, and refuses a model's own infinity", () => {
@@ -149,7 +184,9 @@ describe("sampling", () => {
       const broken = Float32Array.from([1, 3, x]);
       expect(() => new Sampler(settings).draw(broken, 0)).toThrow(/not finite/);
       expect(() => alternatives(broken, 2, 0)).toThrow(/not finite/);
-      expect(() => new Sampler({ ...settings, logitBias: { 2: -Infinity } }).adjusted(broken, [])).toThrow(/not finite/);
+      expect(() => new Sampler({ ...settings, logitBias: { 2: -Infinity } }).adjusted(broken, [])).toThrow(
+        /not finite/,
+      );
     }
     const all = new Sampler({ ...settings, logitBias: { 0: -Infinity, 1: -Infinity } });
     expect(() => all.adjusted(Float32Array.from([1, 2]), [])).toThrow(/forbids all/);
@@ -207,8 +244,12 @@ const FAMILY = {
   adds: [{ part: "attn", out: "attn.out" }],
   stages: [{ title: "mix", shows: ["attn.z"], adds: "attn" }],
   names: [
-    { name: "embed" }, { name: "h.{}.attn", title: "attention" }, { name: "h.{}.attn.z" }, { name: "h.{}.post" },
-    { name: "layers.{}.q", title: "to Q" }, { name: "layers.{}.q.weight", about: "makes queries" },
+    { name: "embed" },
+    { name: "h.{}.attn", title: "attention" },
+    { name: "h.{}.attn.z" },
+    { name: "h.{}.post" },
+    { name: "layers.{}.q", title: "to Q" },
+    { name: "layers.{}.q.weight", about: "makes queries" },
   ],
 };
 const program = {
@@ -229,7 +270,15 @@ describe("schemas", () => {
     expect(() => parseProgram(bad, "program.json")).toThrow(/program.json is damaged: #\/textures\/a\/width/);
     expect(() => parseManifest({ schema: 3 })).toThrow(/manifest.json is damaged/);
     expect(() => parseManifest(null)).toThrow(/schema version/);
-    const run = { schema: 2, prompt: null, ids: [1], greedy: [], device: "", tolerance: { relative: 0.02, single: 8, floor: 1e-4, kl: 0.05 }, activations: {} };
+    const run = {
+      schema: 2,
+      prompt: null,
+      ids: [1],
+      greedy: [],
+      device: "",
+      tolerance: { relative: 0.02, single: 8, floor: 1e-4, kl: 0.05 },
+      activations: {},
+    };
     expect(() => parseReference({ ...run, logits: { first: 0, data: "AAAA" } }, "reference.json")).not.toThrow();
     expect(() => parseReference({ ...run, logits: { first: -1, data: "" } }, "reference.json")).toThrow(/logits/);
   });
@@ -262,9 +311,20 @@ describe("the probe", () => {
   const all = [recording("4x4", "strided"), recording("4x4", "contiguous"), recording("4x8", "strided")];
   const both = ["texelFetch", "textureLod"] as const;
   it("takes contiguous columns if panels pay, then the fastest product recorded for them", () => {
-    const measured = { "4x4 texelFetch": 3, "4x4 textureLod": 2, "4x8 texelFetch": 1, "4x8 textureLod": 1.5,
-      "4x4-contiguous texelFetch": 7, "4x4-contiguous textureLod": 6 };
-    const rows = { "strided texelFetch": 5, "contiguous texelFetch": 4, "strided textureLod": 1, "contiguous textureLod": 0.9 };
+    const measured = {
+      "4x4 texelFetch": 3,
+      "4x4 textureLod": 2,
+      "4x8 texelFetch": 1,
+      "4x8 textureLod": 1.5,
+      "4x4-contiguous texelFetch": 7,
+      "4x4-contiguous textureLod": 6,
+    };
+    const rows = {
+      "strided texelFetch": 5,
+      "contiguous texelFetch": 4,
+      "strided textureLod": 1,
+      "contiguous textureLod": 0.9,
+    };
     expect(pick(all, both, { ...measured, ...rows }, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
     const paying = { ...measured, ...rows, "contiguous textureLod": 0.7 };
     expect(pick(all, both, paying, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
@@ -301,23 +361,35 @@ describe("pictures", () => {
   });
   it("say a number of parameters in words", () => {
     expect([970, 151072, 5_066_752, 134_515_008, 999_700_000, 1.5576e9].map(countInWords)).toEqual([
-      "970", "151,000", "5.07 million", "135 million", "1 billion", "1.56 billion",
+      "970",
+      "151,000",
+      "5.07 million",
+      "135 million",
+      "1 billion",
+      "1.56 billion",
     ]);
   });
 });
 
 describe("names", () => {
-  const activation = (name: string, kind: "rows" | "heads") => [name, { kind, heads: kind === "heads" ? 2 : 1, width: 4 }] as const;
+  const activation = (name: string, kind: "rows" | "heads") =>
+    [name, { kind, heads: kind === "heads" ? 2 : 1, width: 4 }] as const;
   const blocks = [...Array(12).keys()];
   const activations = new Map([
     activation("embed", "rows"),
-    ...blocks.flatMap((i) => [activation(`h.${i}.attn.z`, "heads"), activation(`h.${i}.attn.out`, "rows"), activation(`h.${i}.post`, "rows")]),
+    ...blocks.flatMap((i) => [
+      activation(`h.${i}.attn.z`, "heads"),
+      activation(`h.${i}.attn.out`, "rows"),
+      activation(`h.${i}.post`, "rows"),
+    ]),
   ]);
   const names = Names.of({ family: FAMILY, activations } as unknown as Manifest);
   it("belong to blocks as the manifest says", () => {
     expect(names.place("h.11.attn.z")).toEqual({ block: 11, prefix: "h.{}.", part: "attn.z" });
     expect(names.place("layers.3.q.weight")).toMatchObject({ block: 3, part: "q.weight" });
-    expect(["embed", "h.x.attn", "layers", "h.", "lens.h.1.post"].map((name) => names.block(name))).toEqual([-1, -1, -1, -1, -1]);
+    expect(["embed", "h.x.attn", "layers", "h.", "lens.h.1.post"].map((name) => names.block(name))).toEqual([
+      -1, -1, -1, -1, -1,
+    ]);
     expect([names.whole("h.7"), names.whole("h.7.attn"), names.whole("embed")]).toEqual([7, -1, -1]);
     expect(names.inOther("layers.3.q.weight", 10)).toBe("layers.10.q.weight");
     expect(names.inOther("embed", 10)).toBeNull();
@@ -325,14 +397,21 @@ describe("names", () => {
   it("stand in the order of the blocks, beyond ten too", () => {
     expect(names.stream(12)).toEqual(["embed", ...blocks.map((i) => `h.${i}.post`)]);
     expect(names.sorted(["h.10.post", "cut.10", "h.2.post", "cut.9", "layers.2.q.weight", "h.2.attn.z"])).toEqual([
-      "cut.9", "cut.10", "h.2.attn.z", "h.2.post", "layers.2.q.weight", "h.10.post",
+      "cut.9",
+      "cut.10",
+      "h.2.attn.z",
+      "h.2.post",
+      "layers.2.q.weight",
+      "h.10.post",
     ]);
   });
   it("are explained and captioned as the manifest says", () => {
     expect([names.about("layers.11.q.weight"), names.about("other")]).toEqual(["makes queries", ""]);
     expect(["layers.1.q", "h.0.attn.sums"].map((label) => caption(names, label))).toEqual(["to Q", "sums"]);
     expect(["h.11", "h.11.attn", "h.11.attn.1*2"].map((change) => interventionName(names, change))).toEqual([
-      "block 11", "attention of block 11", "head 1 of block 11 × 2",
+      "block 11",
+      "attention of block 11",
+      "head 1 of block 11 × 2",
     ]);
   });
 });
@@ -352,11 +431,19 @@ describe("the tokenizer", () => {
   });
   it("puts a message between a chat's tokens, in which special tokens are plain text", () => {
     const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
-    expect(tokenizer.turn([300, "a", null, 300, "b"], "b<end>")).toEqual([300, 256, ...tokenizer.encodeOrdinary("<end>"), 300, 98]);
+    expect(tokenizer.turn([300, "a", null, 300, "b"], "b<end>")).toEqual([
+      300,
+      256,
+      ...tokenizer.encodeOrdinary("<end>"),
+      300,
+      98,
+    ]);
     expect(tokenizer.encodeOrdinary("<end>")).toHaveLength(5);
   });
   it("is refused if it is damaged", () => {
-    expect(() => parseTokenizer({ ...data, ranks: "%" }, "tokenizer.json")).toThrow(/tokenizer.json is damaged: #\/ranks/);
+    expect(() => parseTokenizer({ ...data, ranks: "%" }, "tokenizer.json")).toThrow(
+      /tokenizer.json is damaged: #\/ranks/,
+    );
     const of = (fields: object) => () => new Tokenizer(parseTokenizer({ ...data, ...fields }, "tokenizer.json"));
     expect(of({ pattern: "(" })).toThrow(/tokenizer.json is damaged: its split pattern .* Export the model again/);
     expect(of({ ids: [0, 1] })).toThrow("it has 2 ids for 257 tokens");
@@ -375,7 +462,21 @@ describe("changes of a model", () => {
   });
 
   it("are refused if they are malformed", () => {
-    for (const word of ["h.3*", "h.3*x", "h.3*1*2", "h.2~a~b", "h.2~a~b~", "h.2@a@x", "h.2@1.5@x", "h.2@-1@x", "h.2@1", "h.2@1@%", "h.2~%~~1", "h.1:", "h.1:a:b"]) {
+    for (const word of [
+      "h.3*",
+      "h.3*x",
+      "h.3*1*2",
+      "h.2~a~b",
+      "h.2~a~b~",
+      "h.2@a@x",
+      "h.2@1.5@x",
+      "h.2@-1@x",
+      "h.2@1",
+      "h.2@1@%",
+      "h.2~%~~1",
+      "h.1:",
+      "h.1:a:b",
+    ]) {
       expect(() => parseIntervention(word), word).toThrow("is not a change of a part");
     }
   });
@@ -412,7 +513,9 @@ describe("loader", () => {
     prompts: [],
     files: {},
     config: { vocab_size: 1, n_positions: 1, n_layer: 1, n_head: 1, n_embd: 1, d_head: 1 },
-    recordings: [{ draw_buffers: 8, kernel: "4x8", rows: "contiguous", generate: "a", capture: "b", product: "c", row: "d" }],
+    recordings: [
+      { draw_buffers: 8, kernel: "4x8", rows: "contiguous", generate: "a", capture: "b", product: "c", row: "d" },
+    ],
     shards: [shard],
   };
   async function folder(answers: Uint8Array<ArrayBuffer>[]) {
@@ -445,20 +548,31 @@ describe("loader", () => {
     ["ahead", 1e9, "tuning"],
   ])("refuses %s of %d", (name, value, of) => {
     const changed = { ...manifest, [of]: { ...manifest[of as "config"], [name]: value } };
-    expect(() => parseManifest(changed)).toThrow(new RegExp(`manifest.json is damaged: #/${of}/${name}: .* Export the model again.`));
+    expect(() => parseManifest(changed)).toThrow(
+      new RegExp(`manifest.json is damaged: #/${of}/${name}: .* Export the model again.`),
+    );
   });
   it("refuses more blocks than activations, more heads than a page can show, and files of terabytes", () => {
     const config = (fields: object) => ({ ...manifest, config: { ...manifest.config, ...fields } });
     expect(() => parseManifest(config({ n_layer: 2 }))).toThrow(/2 blocks and names 1 activations/);
     const activations = [...Array(64).keys()].map((i) => ({ ...manifest.activations[0], name: `h.${i}.resid` }));
-    expect(() => parseManifest({ ...config({ n_layer: 64, n_head: 1000 }), activations })).toThrow(/64 blocks of 1000 heads/);
+    expect(() => parseManifest({ ...config({ n_layer: 64, n_head: 1000 }), activations })).toThrow(
+      /64 blocks of 1000 heads/,
+    );
     expect(() => parseManifest({ ...manifest, shards: [{ ...shard, bytes: 1e13 }] })).toThrow(/shards.*bytes/);
   });
   it("refuses a recording with less attention than the model has heads", () => {
     const tokens = ["a", "b"].map((text, id) => ({ id, text, label: text }));
-    const recorded = { schema: 1, prompt: "a", given: 1, tokens, machine: { cell: [1, 1], at: [1], pictures: ["AAAA"] } };
+    const recorded = {
+      schema: 1,
+      prompt: "a",
+      given: 1,
+      tokens,
+      machine: { cell: [1, 1], at: [1], pictures: ["AAAA"] },
+    };
     const attention = { tokens: 2, data: "AAAA" };
-    const of = (n_layer: number) => () => parseRecorded({ ...recorded, attention }, "recorded.json", { ...manifest.config, n_layer });
+    const of = (n_layer: number) => () =>
+      parseRecorded({ ...recorded, attention }, "recorded.json", { ...manifest.config, n_layer });
     expect(of(1)).not.toThrow();
     expect(of(2)).toThrow(/recorded.json is damaged: it has attention of fewer than 2 blocks/);
   });

@@ -1,13 +1,19 @@
 // Tests that the page inspects tokens only as often as a small share of the time allows.
 
 import { describe, expect, it } from "vitest";
-import { Meter } from "../src/ui/meter";
+import { Meter } from "../src/app/stores/meter";
 
 /**
  * Returns the mean and longest time between looks, and how much slower the last 400 of 600 tokens are. Each token takes
  * `token` ms; a look adds `cost` ms, spread over the next `spread` tokens. `together` tokens arrive at once.
  */
-function run(meter: Meter, token: number, cost: number, spread = 1, together = 1): { mean: number; longest: number; slower: number } {
+function run(
+  meter: Meter,
+  token: number,
+  cost: number,
+  spread = 1,
+  together = 1,
+): { mean: number; longest: number; slower: number } {
   let [now, last, longest, from, looks] = [0, 0, 0, 0, 0];
   const owed: number[] = [];
   for (let i = 0; i < 600; i++) {

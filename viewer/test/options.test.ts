@@ -1,7 +1,7 @@
 // Tests the check of the options that a caller passes to the scriptable object.
 
 import { describe, expect, it } from "vitest";
-import { checkOptions } from "../src/engine/options";
+import { checkOptions } from "../src/runtime/engine/options";
 
 const NAMES = { prompt: true, tokens: true, topK: true } as const;
 

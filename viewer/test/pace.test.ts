@@ -1,7 +1,7 @@
 // Tests the pace of a simulated device that takes known times for its passes.
 
 import { expect, test } from "vitest";
-import { Pace } from "../src/gl/pace";
+import { Pace } from "../src/runtime/gl/pace";
 
 /** A simulated device that draws passes one after another. `passed` resolves as soon as everything issued is done. */
 class Drawing {
@@ -30,7 +30,11 @@ class Drawing {
 
 async function steps(ms: readonly number[], flops: readonly number[], count: number): Promise<Drawing> {
   const drawing = new Drawing(ms);
-  const pace = new Pace(drawing.passed, () => {}, () => drawing.now);
+  const pace = new Pace(
+    drawing.passed,
+    () => {},
+    () => drawing.now,
+  );
   for (let i = 0; i < count; i++) await pace.play("step", flops, drawing.issue);
   return drawing;
 }
@@ -70,7 +74,11 @@ test("short entries that share a promise are one slice of at most 12 ms", async 
     if (!open) fences++;
     return (open ??= drawing.passed());
   };
-  const pace = new Pace(passed, () => (open = null), () => drawing.now);
+  const pace = new Pace(
+    passed,
+    () => (open = null),
+    () => drawing.now,
+  );
   for (let i = 0; i < 12; i++) {
     await pace.play("backward", [1, 1, 1, 1, 1], drawing.issue);
     await pace.play("update", [1, 1, 1], drawing.issue);
@@ -84,9 +92,13 @@ test("a lost context rejects the play, and the next play works again", async () 
   let lost = true;
   const passed = () =>
     drawing.passed().then(() => {
-    if (lost) throw new Error("lost");
-  });
-  const pace = new Pace(passed, () => {}, () => drawing.now);
+      if (lost) throw new Error("lost");
+    });
+  const pace = new Pace(
+    passed,
+    () => {},
+    () => drawing.now,
+  );
   const flops = [1, 1, 1, 1, 1, 1];
   await expect(
     (async () => {

@@ -1,9 +1,9 @@
 // Tests the reader with a simulated device whose fences pass when a test says so.
 
 import { expect, test } from "vitest";
-import type { Device } from "../src/gl/device";
-import { Reader } from "../src/gl/readback";
-import { pause } from "../src/gl/wait";
+import type { Device } from "../src/runtime/gl/device";
+import { Reader } from "../src/runtime/gl/readback";
+import { pause } from "../src/runtime/gl/wait";
 
 /** A context in which each framebuffer holds a number, which reads return. */
 class Drawing {

@@ -2,16 +2,16 @@
 
 import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
-import { plan, windowStart } from "../src/engine/chunks";
-import { draft } from "../src/engine/drafts";
-import { fromHalf } from "../src/engine/formats";
-import { unpack } from "../src/engine/layout";
-import { parseTokenizer } from "../src/engine/manifest";
-import { drawSeed, hash4, Sampler } from "../src/engine/sampling";
-import { AGAIN, MOST_FROM_SERVER, MOST_GUESSES, REPLAYS } from "../src/engine/split";
-import { Tokenizer } from "../src/engine/tokenizer";
-import { klDivergence, measure } from "../src/engine/tolerance";
-import type { View } from "../src/gl/program";
+import { plan, windowStart } from "../src/runtime/engine/chunks";
+import { draft } from "../src/runtime/engine/drafts";
+import { fromHalf } from "../src/runtime/engine/formats";
+import { unpack } from "../src/runtime/engine/layout";
+import { parseTokenizer } from "../src/runtime/engine/manifest";
+import { drawSeed, hash4, Sampler } from "../src/runtime/engine/sampling";
+import { AGAIN, MAX_FROM_SERVER, MAX_GUESSES, MAX_REPLAYS } from "../src/runtime/engine/split";
+import { Tokenizer } from "../src/runtime/engine/tokenizer";
+import { klDivergence, measure } from "../src/runtime/engine/tolerance";
+import type { View } from "../src/runtime/gl/program";
 import { clean, inspect, type CleaningStep } from "../src/training/cleaning";
 import { copies } from "../src/training/copies";
 import { afterOverflow, afterStep, FIRST, type Scale } from "../src/training/loss-scale";
@@ -23,10 +23,12 @@ import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows, type Rates
 
 /** Expects equality, of numbers to eleven digits. */
 function near(found: unknown, expected: unknown): void {
-  if (typeof found === "number" && typeof expected === "number") expect(Math.abs(found - expected)).toBeLessThanOrEqual(1e-11 * Math.max(1, Math.abs(expected)));
+  if (typeof found === "number" && typeof expected === "number")
+    expect(Math.abs(found - expected)).toBeLessThanOrEqual(1e-11 * Math.max(1, Math.abs(expected)));
   else if (found && expected && typeof found === "object" && typeof expected === "object") {
     expect(Object.keys(found)).toEqual(Object.keys(expected));
-    for (const key of Object.keys(found)) near((found as Record<string, unknown>)[key], (expected as Record<string, unknown>)[key]);
+    for (const key of Object.keys(found))
+      near((found as Record<string, unknown>)[key], (expected as Record<string, unknown>)[key]);
   } else expect(found).toEqual(expected);
 }
 
@@ -45,22 +47,32 @@ describe("cases shared with Python", () => {
   });
 
   it("the limits of a split server's messages", () => {
-    expect({ guesses: MOST_GUESSES, alternatives: MOST_FROM_SERVER, again: AGAIN, replays: REPLAYS }).toEqual(shared.limits);
+    expect({ guesses: MAX_GUESSES, alternatives: MAX_FROM_SERVER, again: AGAIN, replays: MAX_REPLAYS }).toEqual(
+      shared.limits,
+    );
   });
 
   it.each(shared.layouts)("the layout $view", ({ view, bits, matrix }) => {
     const texels = Uint32Array.from(bits);
-    const whole: View = { ...view, texture: "x", tiles: [view.tiles[0]!, view.tiles[1]!], dtype: view.dtype as View["dtype"] };
+    const whole: View = {
+      ...view,
+      texture: "x",
+      tiles: [view.tiles[0]!, view.tiles[1]!],
+      dtype: view.dtype as View["dtype"],
+    };
     const found = unpack(whole, view.dtype === "f32" ? new Float32Array(texels.buffer) : texels);
     expect(Array.from(found)).toEqual(matrix);
   });
 
-  it.each(shared.tolerances)("a tensor with an error of $excess times its tolerance", ({ reference, ours, width, tolerance, relative, excess, at, kl }) => {
-    const [there, here] = [Float32Array.from(reference), Float32Array.from(ours)];
-    const found = measure(here, there, width, tolerance);
-    near({ relative: found.relative, excess: found.excess, at: found.at }, { relative, excess, at });
-    near(klDivergence(there, here, width), kl);
-  });
+  it.each(shared.tolerances)(
+    "a tensor with an error of $excess times its tolerance",
+    ({ reference, ours, width, tolerance, relative, excess, at, kl }) => {
+      const [there, here] = [Float32Array.from(reference), Float32Array.from(ours)];
+      const found = measure(here, there, width, tolerance);
+      near({ relative: found.relative, excess: found.excess, at: found.at }, { relative, excess, at });
+      near(klDivergence(there, here, width), kl);
+    },
+  );
 
   it.each(shared.halves)("the f16 number %i is %d", (bits, value) => {
     expect(fromHalf(bits!)).toEqual(value ?? NaN);
@@ -143,7 +155,8 @@ describe("cases shared with Python", () => {
     near(inspect(text, 0.1), inspected);
   });
 
-  const repeated = (runs: unknown[][]) => runs.map(([unit, times]) => (unit as string).repeat(times as number)).join("");
+  const repeated = (runs: unknown[][]) =>
+    runs.map(([unit, times]) => (unit as string).repeat(times as number)).join("");
 
   it.each(shared.tokenizers)("a tokenizer", ({ data, texts, prompt, long }) => {
     const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { fromHalf, half } from "../src/engine/formats";
-import { matrixOf } from "../src/engine/uploaded";
-import { highLatency } from "../src/engine/split";
-import { decode, encode, packStates, unpackStates } from "../src/engine/split-wire";
+import { fromHalf, half } from "../src/runtime/engine/formats";
+import { matrixOf } from "../src/runtime/engine/uploaded";
+import { highLatency } from "../src/runtime/engine/split";
+import { decode, encode, packStates, unpackStates } from "../src/runtime/engine/split-wire";
 
 describe("messages of a split model", () => {
   it("are read as they were written", () => {
@@ -22,7 +22,8 @@ describe("messages of a split model", () => {
 
 describe("guessing ahead", () => {
   it("begins if the network takes longer than both sides together, over eight round trips", () => {
-    const trips = (networkMs: number, count = 8) => Array.from({ length: count }, () => ({ localMs: 20, networkMs, remoteMs: 10 }));
+    const trips = (networkMs: number, count = 8) =>
+      Array.from({ length: count }, () => ({ localMs: 20, networkMs, remoteMs: 10 }));
     expect(highLatency(trips(31))).toBe(true);
     expect(highLatency(trips(29))).toBe(false);
     expect(highLatency(trips(31, 7))).toBe(false);
@@ -64,7 +65,9 @@ describe("hidden states as bytes", () => {
     const codes = packStates(states, 2, "int8") as Uint8Array<ArrayBuffer>;
     expect([...unpackStates(codes, 2, 4, "int8")]).toEqual([2, -2, 0, 127, 3, -127, 0, 0]);
     expect(() => unpackStates(codes, 2, 4, "f32")).toThrow("incomplete");
-    expect(() => unpackStates(packStates(new Float32Array([NaN]), 1, "f32") as Uint8Array<ArrayBuffer>, 1, 1, "f32")).toThrow("finite");
+    expect(() =>
+      unpackStates(packStates(new Float32Array([NaN]), 1, "f32") as Uint8Array<ArrayBuffer>, 1, 1, "f32"),
+    ).toThrow("finite");
     for (let bits = 0; bits < 0x7c00; bits += 7) expect(half(fromHalf(bits))).toBe(bits);
   });
 

@@ -1,16 +1,17 @@
 // Compares training code that needs no browser with the desktop: the tokenizer, the inputs of steps, and the files.
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { check, Player } from "../src/gl/player";
-import type { Device } from "../src/gl/device";
-import type { Program } from "../src/gl/program";
+import { check, Player } from "../src/runtime/gl/player";
+import type { Device } from "../src/runtime/gl/device";
+import type { Program } from "../src/runtime/gl/program";
 import made from "./bpe.json";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows } from "../src/training/batches";
 import { BpeError, encodeText, trainBpe } from "../src/training/bpe";
 import { clean, CLEANING } from "../src/training/cleaning";
 import { readSafetensors, readTokenizer, tokenizerFiles, writeSafetensors, type Tensors } from "../src/training/files";
 import { afterOverflow, afterStep, FIRST, known } from "../src/training/loss-scale";
-import { Session, type Plan } from "../src/training/session";
+import type { Plan } from "../src/training/plan";
+import { Session } from "../src/training/session";
 import { fitting, type Arrived, type Trainer } from "../src/training/trainer";
 
 interface Case {
@@ -72,7 +73,11 @@ describe("cleaning a text of repeats", () => {
   const markers = "*** START OF THE PROJECT GUTENBERG ".repeat(60_000);
   const blanks = `${" ".repeat(100_000)}x`;
   const lines = `${"\n".repeat(200_000)}x\n*** END OF THE PROJECT GUTENBERG`;
-  it.each([["markers", markers, markers.trimEnd()], ["blanks", blanks, blanks], ["lines", lines, "\n\nx\n"]])(
+  it.each([
+    ["markers", markers, markers.trimEnd()],
+    ["blanks", blanks, blanks],
+    ["lines", lines, "\n\nx\n"],
+  ])(
     "is linear in its %s", // retrying each position to the end of the text takes 10 to 40 seconds
     (_, text, cleaned) => {
       const begun = performance.now();
@@ -228,7 +233,14 @@ describe("the steps of a session", () => {
 });
 
 describe("ping-pong states", () => {
-  const texture = (name: string) => ({ name, width: 1, height: 1, layers: 1, format: "float" as const, role: "state" as const });
+  const texture = (name: string) => ({
+    name,
+    width: 1,
+    height: 1,
+    layers: 1,
+    format: "float" as const,
+    role: "state" as const,
+  });
   const pass = (from: string, to: string) => ({
     label: "copy",
     shader: "s",
@@ -254,16 +266,20 @@ describe("ping-pong states", () => {
   const drawn: unknown[] = [];
   /** Returns a player on a device that records what is bound and drawn into. */
   const made = () => {
-    const gl = new Proxy<Record<string, unknown>>({}, {
-      get: (_: unknown, key: string | symbol) => {
-        if (key === "bindTexture") return (_target: number, t: unknown) => bound.push(t);
-        if (key === "bindFramebuffer") return (_target: number, f: unknown) => drawn.push(f);
-        if (key === "createBuffer" || key === "createShader" || key === "createProgram" || key === "fenceSync") return () => ({});
-        if (key === "getProgramParameter") return () => true;
-        if (key === "getSyncParameter") return () => 1; // SIGNALED; all constants are 1
-        return typeof key === "string" && key === key.toUpperCase() ? 1 : () => 0;
+    const gl = new Proxy<Record<string, unknown>>(
+      {},
+      {
+        get: (_: unknown, key: string | symbol) => {
+          if (key === "bindTexture") return (_target: number, t: unknown) => bound.push(t);
+          if (key === "bindFramebuffer") return (_target: number, f: unknown) => drawn.push(f);
+          if (key === "createBuffer" || key === "createShader" || key === "createProgram" || key === "fenceSync")
+            return () => ({});
+          if (key === "getProgramParameter") return () => true;
+          if (key === "getSyncParameter") return () => 1; // SIGNALED; all constants are 1
+          return typeof key === "string" && key === key.toUpperCase() ? 1 : () => 0;
+        },
       },
-    });
+    );
     let textures = 0;
     const device = {
       gl,
@@ -296,7 +312,14 @@ describe("ping-pong states", () => {
   it("refuse a scalar that does not fit", () => {
     const player = made();
     player.set("pos", 2 ** 32 - 1); // fits, like the bits of a seed
-    const wrong: [string, number][] = [["pos", 1.5], ["pos", 2 ** 32], ["pos", NaN], ["lr", 1e39], ["lr", NaN], ["other", 1]];
+    const wrong: [string, number][] = [
+      ["pos", 1.5],
+      ["pos", 2 ** 32],
+      ["pos", NaN],
+      ["lr", 1e39],
+      ["lr", NaN],
+      ["other", 1],
+    ];
     const refused = /program has no scalar|does not fit its scalar's type/;
     for (const [name, value] of wrong) expect(() => player.set(name, value)).toThrow(refused);
   });

@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import { Mark } from "../ui/mark";
+import { Mark } from "../app/ui/mark";
 import { Confirmation } from "./confirmation";
 import { count, duration, headline } from "./describe";
 import { Devices } from "./devices";
@@ -38,8 +38,8 @@ function About() {
   if (!status) return <>Several devices train one model together.</>;
   return (
     <>
-      <b>{status.name}</b> trains a model with {count(status.parameters)} parameters on the devices that you invite. Anyone with the link
-      to this page can control the session: do not share it.
+      <b>{status.name}</b> trains a model with {count(status.parameters)} parameters on the devices that you invite.
+      Anyone with the link to this page can control the session: do not share it.
     </>
   );
 }
@@ -87,8 +87,8 @@ function Messages() {
     <div class="messages">
       {state.over.value && (
         <Message kind="good">
-          <b>{state.over.value}</b> The server has stopped. The model is in the folder that <code>glgpt federate serve</code> got as{" "}
-          <code>--out</code>.
+          <b>{state.over.value}</b> The server has stopped. The model is in the folder that{" "}
+          <code>glgpt federate serve</code> got as <code>--out</code>.
         </Message>
       )}
       {state.lost.value && (
@@ -136,7 +136,10 @@ function Stranger() {
         {state.denied.value ? (
           <p role="alert">{state.denied.value}</p>
         ) : (
-          <p>To take part in the training, open the invitation that the host sent you. To open the dashboard, use the host's link.</p>
+          <p>
+            To take part in the training, open the invitation that the host sent you. To open the dashboard, use the
+            host's link.
+          </p>
         )}
         <form
           class="ask"

@@ -33,20 +33,34 @@ export function headline(status: Status): Headline {
   const { done, rounds, round, quorum, members } = status;
   if (done >= rounds) return { phase: "over", title: "Done", text: `All ${rounds} rounds are done.` };
   if (status.paused) {
-    return { phase: "paused", title: "Paused", text: "No round begins or ends until you resume. Devices stay connected." };
+    return {
+      phase: "paused",
+      title: "Paused",
+      text: "No round begins or ends until you resume. Devices stay connected.",
+    };
   }
   const active = members.filter((m) => m.connections && !m.aside).length;
   if (!members.length) {
-    return { phase: "waiting", title: "Waiting for devices", text: "No device has joined yet. Create a link and open it on another device." };
+    return {
+      phase: "waiting",
+      title: "Waiting for devices",
+      text: "No device has joined yet. Create a link and open it on another device.",
+    };
   }
   if (!active) {
-    const text = "No device is connected. Devices that joined reconnect automatically while their page or command is running.";
+    const text =
+      "No device is connected. Devices that joined reconnect automatically while their page or command is running.";
     return { phase: "waiting", title: "Waiting for devices", text };
   }
   if (!round) return { phase: "waiting", title: "Starting", text: "The next round is being prepared." };
-  if (round.closed) return { phase: "combining", title: "Combining", text: `The updates of round ${round.number} are being combined.` };
+  if (round.closed)
+    return { phase: "combining", title: "Combining", text: `The updates of round ${round.number} are being combined.` };
   if (active < quorum) {
-    return { phase: "training", title: "Training", text: `The round needs updates from ${devices(quorum)}; ${active} can send one now.` };
+    return {
+      phase: "training",
+      title: "Training",
+      text: `The round needs updates from ${devices(quorum)}; ${active} can send one now.`,
+    };
   }
   return { phase: "training", title: "Training", text: `${devices(active)} take${active === 1 ? "s" : ""} part.` };
 }
@@ -66,7 +80,11 @@ export function deviceState(device: Device, { round, local_steps, paused }: Stat
   if (!round || round.closed) return { kind: "waiting", text: "Waiting for a round" };
   if (device.answered) return { kind: "sent", text: "Update received" };
   if (device.step) {
-    return { kind: "training", text: `Step ${device.step} of ${local_steps}`, progress: Math.min(1, device.step / local_steps) };
+    return {
+      kind: "training",
+      text: `Step ${device.step} of ${local_steps}`,
+      progress: Math.min(1, device.step / local_steps),
+    };
   }
   return { kind: "waiting", text: paused ? "Paused" : "Starting" };
 }

@@ -5,7 +5,19 @@ import { count, decimals, deviceState, ordered, size } from "./describe";
 import type { Device, Status } from "./gateway";
 import * as state from "./state";
 
-const COLUMNS = ["Device", "State", "Loss", "Tokens/s", "Update norm", "Ping", "Accepted", "Uploaded", "Downloaded", "Last update", ""] as const;
+const COLUMNS = [
+  "Device",
+  "State",
+  "Loss",
+  "Tokens/s",
+  "Update norm",
+  "Ping",
+  "Accepted",
+  "Uploaded",
+  "Downloaded",
+  "Last update",
+  "",
+] as const;
 
 export function Devices({ status }: { status: Status }) {
   const all = ordered(status);
@@ -22,7 +34,11 @@ export function Devices({ status }: { status: Status }) {
           </small>
         )}
       </h2>
-      {shown.length > 0 ? <Table devices={shown} status={status} /> : <p class="empty">Devices appear here when they join.</p>}
+      {shown.length > 0 ? (
+        <Table devices={shown} status={status} />
+      ) : (
+        <p class="empty">Devices appear here when they join.</p>
+      )}
       {gone.length > 0 && (
         <details>
           <summary>{gone.length} removed</summary>
@@ -70,7 +86,9 @@ function Row({ device, status }: { device: Device; status: Status }) {
         {progress !== undefined && <progress value={progress} max={1} aria-label={text} />}
       </Cell>
       <Cell of="Loss">{decimals(device.loss)}</Cell>
-      <Cell of="Tokens/s">{device.connections && device.tokens_per_s ? count(Math.round(device.tokens_per_s)) : "–"}</Cell>
+      <Cell of="Tokens/s">
+        {device.connections && device.tokens_per_s ? count(Math.round(device.tokens_per_s)) : "–"}
+      </Cell>
       <Cell of="Update norm">{device.norm === null ? "–" : device.norm.toPrecision(3)}</Cell>
       <Cell of="Ping">{device.connections && device.ping_ms ? `${device.ping_ms.toFixed(0)} ms` : "–"}</Cell>
       <Cell of="Accepted">{device.accepted}</Cell>
@@ -97,7 +115,12 @@ function Remove({ device: { number, name } }: { device: Device }) {
     };
   };
   return (
-    <button class="quiet danger" disabled={!state.reachable.value || state.busy.value.has(`remove ${number}`)} onClick={ask} aria-label={`Remove ${name}`}>
+    <button
+      class="quiet danger"
+      disabled={!state.reachable.value || state.busy.value.has(`remove ${number}`)}
+      onClick={ask}
+      aria-label={`Remove ${name}`}
+    >
       Remove
     </button>
   );

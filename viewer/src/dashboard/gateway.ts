@@ -164,7 +164,12 @@ export class Gateway {
     return new Blob(parts, { type: "application/zip" });
   }
 
-  private async call(path: string, method = "GET", body?: object, timeout: number | null = TIMEOUT_MS): Promise<Response> {
+  private async call(
+    path: string,
+    method = "GET",
+    body?: object,
+    timeout: number | null = TIMEOUT_MS,
+  ): Promise<Response> {
     const answer = await fetch(new URL(path, this.base), {
       method,
       headers: { Authorization: `Bearer ${this.token}`, ...(body ? { "Content-Type": "application/json" } : {}) },

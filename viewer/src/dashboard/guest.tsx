@@ -42,8 +42,8 @@ export function Guest() {
         <h2>You are invited{terms.value ? ` to train ${terms.value.name}` : ""}</h2>
         {terms.value && (
           <p>
-            A model with {count(terms.value.parameters)} parameters is trained in {terms.value.rounds} rounds. In each round, every device
-            takes {terms.value.local_steps} steps.
+            A model with {count(terms.value.parameters)} parameters is trained in {terms.value.rounds} rounds. In each
+            round, every device takes {terms.value.local_steps} steps.
           </p>
         )}
         {page.value && (

@@ -59,9 +59,14 @@ function New({ ended }: { ended: boolean }) {
         </select>
       </label>
       <label class="check">
-        <input type="checkbox" checked={single.value} onChange={(e) => (single.value = e.currentTarget.checked)} /> one device only
+        <input type="checkbox" checked={single.value} onChange={(e) => (single.value = e.currentTarget.checked)} /> one
+        device only
       </label>
-      <button class="primary" type="submit" disabled={!state.reachable.value || state.busy.value.has("invite") || ended}>
+      <button
+        class="primary"
+        type="submit"
+        disabled={!state.reachable.value || state.busy.value.has("invite") || ended}
+      >
         New link
       </button>
     </form>
@@ -80,8 +85,8 @@ function Link({ token, page }: { token: string; page: boolean }) {
         {!page && <p class="dim">This session serves no page for browsers: only desktops can join.</p>}
         {isLocal(state.base) && (
           <p class="dim">
-            This address works on this machine only. To invite other devices, start <code>glgpt federate serve</code> with <code>--host</code>{" "}
-            or <code>--url</code>.
+            This address works on this machine only. To invite other devices, start <code>glgpt federate serve</code>{" "}
+            with <code>--host</code> or <code>--url</code>.
           </p>
         )}
       </div>
@@ -105,9 +110,17 @@ function Code({ text }: { text: string }) {
   }, [text]);
   if (!rows.value.length) return <div class="code" />;
   const side = rows.value.length + 2 * QUIET;
-  const dark = rows.value.flatMap((row, y) => Array.from(row, (module, x) => (module === "1" ? `M${x + QUIET} ${y + QUIET}h1v1h-1z` : "")));
+  const dark = rows.value.flatMap((row, y) =>
+    Array.from(row, (module, x) => (module === "1" ? `M${x + QUIET} ${y + QUIET}h1v1h-1z` : "")),
+  );
   return (
-    <svg class="code" viewBox={`0 0 ${side} ${side}`} role="img" aria-label="QR code of the link for a browser" shape-rendering="crispEdges">
+    <svg
+      class="code"
+      viewBox={`0 0 ${side} ${side}`}
+      role="img"
+      aria-label="QR code of the link for a browser"
+      shape-rendering="crispEdges"
+    >
       <rect width={side} height={side} fill="#fff" />
       <path d={dark.join("")} fill="#000" />
     </svg>
@@ -137,7 +150,11 @@ function Open({ invitation }: { invitation: Invitation }) {
             {chosen ? "Hide" : "Show"}
           </button>
         )}
-        <button class="quiet danger" disabled={!state.reachable.value || state.busy.value.has(`revoke ${digest}`)} onClick={ask}>
+        <button
+          class="quiet danger"
+          disabled={!state.reachable.value || state.busy.value.has(`revoke ${digest}`)}
+          onClick={ask}
+        >
           Revoke
         </button>
       </span>

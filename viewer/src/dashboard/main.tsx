@@ -1,7 +1,7 @@
 import { render } from "preact";
 import { Dashboard } from "./app";
 import { start } from "./state";
-import "../ui/base.css";
+import "../app/ui/base.css";
 import "./dashboard.css";
 
 start();

@@ -1,6 +1,6 @@
 // Metrics of the finished rounds: loss curves, the latest sample, and a table.
 
-import { Curves } from "../ui/curves";
+import { Curves } from "../app/ui/curves";
 import { count, decimals, duration, sampled } from "./describe";
 import type { RoundMetrics } from "./gateway";
 
@@ -36,7 +36,12 @@ export function Loss({ history }: Props) {
             height={260}
             curves={[
               { name: "training", color: "--accent", values: history.map((r) => r.loss ?? null), sparse: true },
-              { name: "validation", color: "--doubtful", values: history.map((r) => r.validation_loss ?? null), sparse: true },
+              {
+                name: "validation",
+                color: "--doubtful",
+                values: history.map((r) => r.validation_loss ?? null),
+                sparse: true,
+              },
             ]}
           />
         </>
@@ -58,7 +63,11 @@ export function Sample({ history }: Props) {
       {last ? (
         <pre tabIndex={0}>{last.sample}</pre>
       ) : (
-        <p class="empty">{history.length ? "The sample appears when the round has been evaluated." : "A sample of the model's text appears after each round."}</p>
+        <p class="empty">
+          {history.length
+            ? "The sample appears when the round has been evaluated."
+            : "A sample of the model's text appears after each round."}
+        </p>
       )}
     </section>
   );

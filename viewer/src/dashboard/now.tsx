@@ -1,7 +1,7 @@
 // The state of the session, and the buttons that control it.
 
 import type { ComponentChildren } from "preact";
-import { Facts } from "../ui/facts";
+import { Facts } from "../app/ui/facts";
 import { count, decimals, duration, expected, headline, secondsLeft, size } from "./describe";
 import type { Status } from "./gateway";
 import * as state from "./state";
@@ -97,7 +97,11 @@ function Buttons({ status: { paused, done, rounds, name } }: { status: Status })
   };
   return (
     <div class="buttons">
-      <button class="primary" disabled={off || busy.has("pause") || done >= rounds} onClick={() => void state.pause(!paused)}>
+      <button
+        class="primary"
+        disabled={off || busy.has("pause") || done >= rounds}
+        onClick={() => void state.pause(!paused)}
+      >
         {paused ? "Resume" : "Pause"}
       </button>
       <button disabled={off || busy.has("download")} onClick={() => void state.save()}>

@@ -98,7 +98,8 @@ export function start(): void {
 export function paste(link: string): void {
   const token = hostToken(link);
   if (token === null) {
-    problem.value = "This is not the host's link: it ends with #host= and a long token. glgpt federate serve prints it as “dashboard”.";
+    problem.value =
+      "This is not the host's link: it ends with #host= and a long token. glgpt federate serve prints it as “dashboard”.";
     return;
   }
   host(token, store(token));
@@ -167,12 +168,16 @@ function failed(error: unknown): void {
   if (error instanceof Denied) {
     gateway = null;
     status.value = null;
-    denied.value = "This host link has already been used, or it is unknown, expired or revoked. glgpt federate link RUN prints a new one.";
+    denied.value =
+      "This host link has already been used, or it is unknown, expired or revoked. glgpt federate link RUN prints a new one.";
     return;
   }
   const last = status.value;
   if (error instanceof Unreachable && last && (ending || last.done >= last.rounds)) {
-    over.value = last.done >= last.rounds ? `All ${last.rounds} rounds are done.` : `The session ended after ${last.done} of ${last.rounds} rounds.`;
+    over.value =
+      last.done >= last.rounds
+        ? `All ${last.rounds} rounds are done.`
+        : `The session ended after ${last.done} of ${last.rounds} rounds.`;
     lost.value = "";
   } else lost.value = error instanceof Error ? error.message : String(error);
 }

@@ -1,8 +1,8 @@
 // The inputs of a training step: windows of the text, the index for the embedding's gradient, the learning rate. The
 // cases in tests/page/shared_cases.json check that Python computes the same.
 
-import type { Schedule } from "../engine/manifest";
-import { PageError } from "../gl/errors";
+import type { Schedule } from "../runtime/engine/manifest";
+import { PageError } from "../runtime/gl/errors";
 
 export type Ids = Uint16Array;
 
@@ -23,7 +23,11 @@ export function starts(seed: number, step: number, rows: number, count: number):
 }
 
 /** Returns the ids of windows, at index t * windows + window, and the target that follows each id. */
-export function windows(ids: Ids, first: readonly number[], context: number): { inputs: Float32Array; targets: Float32Array } {
+export function windows(
+  ids: Ids,
+  first: readonly number[],
+  context: number,
+): { inputs: Float32Array; targets: Float32Array } {
   const n = first.length;
   const inputs = new Float32Array(n * context);
   const targets = new Float32Array(n * context);

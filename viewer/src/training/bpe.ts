@@ -1,12 +1,12 @@
 // Trains a byte-level BPE on a text, with the same merges as `glgpt tokenizer train`.
 
-import { Heap } from "../engine/heap";
-import { merge } from "../engine/merging";
+import { Heap } from "../runtime/engine/heap";
+import { merge } from "../runtime/engine/merging";
 
 export const EOS = "<|endoftext|>";
 export const SMALLEST = 257;
 /** Maximum bytes of a word; longer words are split for training, the same as on the desktop. */
-const MOST_WORD = 1024;
+const MAX_WORD = 1024;
 const WORDS =
   /'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 
@@ -77,8 +77,8 @@ export function trainBpe(text: string, size: number, progress: OnProgress = () =
   const counts: number[] = [];
   for (const [word, count] of countWords(text, (n, all) => progress(0.5 * n, all))) {
     const bytes = encoder.encode(word);
-    for (let start = 0; start < bytes.length; start += MOST_WORD) {
-      words.push(Array.from(bytes.subarray(start, start + MOST_WORD), (byte) => byteId[byte]!));
+    for (let start = 0; start < bytes.length; start += MAX_WORD) {
+      words.push(Array.from(bytes.subarray(start, start + MAX_WORD), (byte) => byteId[byte]!));
       counts.push(count);
     }
   }

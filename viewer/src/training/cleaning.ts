@@ -68,7 +68,10 @@ function apply(step: Exclude<CleaningStep, "duplicates">, text: string): [string
 }
 
 /** Applies clean-up steps to documents. Returns one text and the effect of each step. */
-export function clean(documents: readonly string[], steps: readonly CleaningStep[]): { text: string; removed: Removed[] } {
+export function clean(
+  documents: readonly string[],
+  steps: readonly CleaningStep[],
+): { text: string; removed: Removed[] } {
   const removed: Removed[] = [];
   for (const step of CLEANING) {
     if (!steps.includes(step)) continue;
@@ -90,7 +93,19 @@ export function clean(documents: readonly string[], steps: readonly CleaningStep
   return { text: documents.join(""), removed };
 }
 
-const SCRIPTS = ["Latin", "Greek", "Cyrillic", "Arabic", "Hebrew", "Devanagari", "Thai", "Hangul", "Hiragana", "Katakana", "Han"];
+const SCRIPTS = [
+  "Latin",
+  "Greek",
+  "Cyrillic",
+  "Arabic",
+  "Hebrew",
+  "Devanagari",
+  "Thai",
+  "Hangul",
+  "Hiragana",
+  "Katakana",
+  "Han",
+];
 const OF = SCRIPTS.map((name) => [name, new RegExp(`\\p{Script=${name}}`, "u")] as const);
 
 export function inspect(text: string, validation: number): Inspection {

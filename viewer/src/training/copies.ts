@@ -63,7 +63,8 @@ class Automaton {
     }
     const clone = this.state(this.length[last]! + 1, new Map(this.next[found]), this.link[found]!);
     this.link[found] = this.link[fresh] = clone;
-    for (; last >= 0 && this.next[last]!.get(char) === found; last = this.link[last]!) this.next[last]!.set(char, clone);
+    for (; last >= 0 && this.next[last]!.get(char) === found; last = this.link[last]!)
+      this.next[last]!.set(char, clone);
   }
 
   /** Records for each state the longest of its substrings that ends anywhere in the text. */
@@ -87,7 +88,9 @@ class Automaton {
   /** Returns for each character of the sample the length of the longest shared run that ends there. */
   longest(): number[] {
     const best = [...this.best];
-    const order = Array.from(best.keys()).slice(1).sort((a, b) => this.length[b]! - this.length[a]!);
+    const order = Array.from(best.keys())
+      .slice(1)
+      .sort((a, b) => this.length[b]! - this.length[a]!);
     for (const state of order) {
       const above = this.link[state]!;
       best[above] = Math.max(best[above]!, Math.min(best[state]!, this.length[above]!));

@@ -1,7 +1,7 @@
 // Encodes the parameters that a page sends to a federation's gateway: one vector, in frames of at most 1 MiB.
 
-import { half } from "../engine/formats";
-import { PageError } from "../gl/errors";
+import { half } from "../runtime/engine/formats";
+import { PageError } from "../runtime/gl/errors";
 import { starts } from "./batches";
 
 export const FRAME = 1 << 20;
@@ -10,7 +10,13 @@ const BLOCK = 1024; // values of an int8 change that share a scale
 export type Dtype = "f16" | "f32" | "int8" | "exact";
 
 /** Returns the starts of a step's windows: of `count` positions, those whose remainder modulo m is i. */
-export function shardStarts(seed: number, step: number, rows: number, count: number, [i, m]: readonly [number, number]): number[] {
+export function shardStarts(
+  seed: number,
+  step: number,
+  rows: number,
+  count: number,
+  [i, m]: readonly [number, number],
+): number[] {
   return starts(seed, step, rows, Math.floor((count - i + m - 1) / m)).map((at) => i + m * at);
 }
 
@@ -21,7 +27,11 @@ function greatest(values: Float32Array): number {
 }
 
 /** Encodes the change from `before` to `after` as bytes and a scale; see glgpt/federation/protocol.py. */
-export function encode(dtype: Dtype, after: Float32Array, before: Float32Array): { bytes: Uint8Array<ArrayBuffer>; scale: number } {
+export function encode(
+  dtype: Dtype,
+  after: Float32Array,
+  before: Float32Array,
+): { bytes: Uint8Array<ArrayBuffer>; scale: number } {
   if (after.length !== before.length) throw new PageError("The number of parameters differs from the round's.");
   if (dtype === "exact") return { bytes: new Uint8Array(after.slice().buffer), scale: 1 };
   const change = after.map((value, i) => value - before[i]!);
@@ -32,7 +42,10 @@ export function encode(dtype: Dtype, after: Float32Array, before: Float32Array):
     return { bytes: new Uint8Array(halves.buffer), scale };
   }
   const blocks = Math.ceil(change.length / BLOCK);
-  const scales = Float32Array.from({ length: blocks }, (_, i) => greatest(change.subarray(i * BLOCK, (i + 1) * BLOCK)) / 127);
+  const scales = Float32Array.from(
+    { length: blocks },
+    (_, i) => greatest(change.subarray(i * BLOCK, (i + 1) * BLOCK)) / 127,
+  );
   const levels = Int8Array.from(change, (value, i) => Math.round(value / (scales[Math.floor(i / BLOCK)]! || 1)));
   const bytes = new Uint8Array(4 * blocks + levels.length);
   bytes.set(new Uint8Array(scales.buffer));

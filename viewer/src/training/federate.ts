@@ -1,8 +1,9 @@
 // A page as a member of a federation: connects to the gateway and trains rounds. See docs/reference/protocols.md.
 
-import { pause, sleep } from "../gl/wait";
-import { must, PageError } from "../gl/errors";
-import type { Offer } from "../engine/manifest";
+import { signal, type ReadonlySignal } from "@preact/signals-core";
+import { pause, sleep } from "../runtime/gl/wait";
+import { must, PageError } from "../runtime/gl/errors";
+import type { Offer } from "../runtime/engine/manifest";
 import type { Ids } from "./batches";
 import { encode, FRAME, shardStarts, type Dtype } from "./exchange";
 import { readTokenizer, type About } from "./files";
@@ -11,8 +12,8 @@ import { tokenise } from "./tokenise";
 import { isLost, type Trainer } from "./trainer";
 import type { Training } from "./training";
 
-const MOST_WAIT = 4_000; // maximum ms between two attempts to connect
-const TELL = 500; // ms between two progress messages of a round
+const MAX_WAIT_MS = 4_000; // maximum ms between two attempts to connect
+const PROGRESS_INTERVAL_MS = 500; // ms between two progress messages of a round
 const PING = 10_000; // ms between two pings
 const STALL = 60_000; // ms without a message from the host after which the connection is closed
 const FATAL = [4403, 4410, 4429]; // close codes: no invitation, removed, full
@@ -104,6 +105,23 @@ export function readLink(link: string): Invitation {
   return { base: new URL(url.pathname.replace(/train\/?(index\.html)?$/, ""), url).href, token };
 }
 
+type Shown =
+  | "status"
+  | "problem"
+  | "doing"
+  | "terms"
+  | "member"
+  | "name"
+  | "round"
+  | "step"
+  | "deadline"
+  | "tokensPerS"
+  | "trained"
+  | "lastAnswer";
+
+/** The state of a membership, for those who show it. */
+export type FederationState = Readonly<Pick<Federation, Shown | "rounds" | "others" | "paused">>;
+
 /** The page's membership in a session. */
 export class Federation {
   status: FederationStatus = "opening";
@@ -123,7 +141,7 @@ export class Federation {
   others: Other[] = [];
   /** True while the host starts and ends no rounds. */
   paused = false;
-  onChange: () => void = () => {};
+  private readonly snapshot = signal<FederationState | null>(null);
   /** Resolves when the session is over or the page has left. Rejects if the page cannot take part. */
   readonly done: Promise<void>;
   private end!: () => void;
@@ -156,6 +174,7 @@ export class Federation {
       this.giveUp = reject;
     });
     this.done.catch(() => {}); // callers that await it receive the error
+    this.changed();
     void this.run();
   }
 
@@ -192,10 +211,39 @@ export class Federation {
     }
   }
 
+  /** The state after the latest change; null: nothing has happened yet. */
+  get state(): ReadonlySignal<FederationState | null> {
+    return this.snapshot;
+  }
+
+  private changed(): void {
+    const {
+      status,
+      problem,
+      doing,
+      terms,
+      member,
+      name,
+      round,
+      step,
+      deadline,
+      tokensPerS,
+      trained,
+      lastAnswer,
+      rounds,
+      others,
+      paused,
+    } = this;
+    this.snapshot.value = {
+      ...{ status, problem, doing, terms, member, name, round, step, deadline },
+      ...{ tokensPerS, trained, lastAnswer, rounds, others, paused },
+    };
+  }
+
   private say(status: FederationStatus, doing: string): void {
     this.status = status;
     this.doing = doing;
-    this.onChange();
+    this.changed();
   }
 
   private async get(path: string): Promise<Response> {
@@ -210,10 +258,12 @@ export class Federation {
   private async open(): Promise<void> {
     this.terms = (await (await this.get("v1/session")).json()) as Terms;
     const { terms } = this;
-    this.onChange();
+    this.changed();
     const files = (await (await this.get("v1/session/tokenizer")).json()) as Record<string, string>;
     const encoder = new TextEncoder();
-    const bpe = readTokenizer(Object.fromEntries(Object.entries(files).map(([name, text]) => [name, encoder.encode(text)])));
+    const bpe = readTokenizer(
+      Object.fromEntries(Object.entries(files).map(([name, text]) => [name, encoder.encode(text)])),
+    );
     if (this.options.text) {
       this.say("opening", "Reading your text");
       const kind = bpe ? `bpe:${bpe.vocab.length}` : "bytes";
@@ -269,7 +319,7 @@ export class Federation {
   // -- the socket -------------------------------------------------------------------------------------------------
 
   private async connect(): Promise<void> {
-    for (let wait = 500; !this.gone(); wait = Math.min(MOST_WAIT, 2 * wait)) {
+    for (let wait = 500; !this.gone(); wait = Math.min(MAX_WAIT_MS, 2 * wait)) {
       if (await this.converse()) wait = 500;
       if (this.gone()) return;
       this.say("reconnecting", "Reconnecting");
@@ -352,7 +402,11 @@ export class Federation {
         this.announce();
         break;
       case "round":
-        this.incoming = { message: said as unknown as RoundMessage, data: new Uint8Array(said["bytes"] as number), at: 0 };
+        this.incoming = {
+          message: said as unknown as RoundMessage,
+          data: new Uint8Array(said["bytes"] as number),
+          at: 0,
+        };
         break;
       case "wrap_up":
         if (this.current?.message.attempt === said["attempt"]) this.current!.wrapUp = true;
@@ -370,7 +424,7 @@ export class Federation {
       case "state":
         this.others = said["members"] as Other[];
         this.paused = said["paused"] === true;
-        this.onChange();
+        this.changed();
         break;
       case "pong":
         this.roundTrip = performance.now() - this.pinged;
@@ -392,7 +446,13 @@ export class Federation {
     if (held?.message.attempt === incoming.message.attempt && !held.answered) return; // already in training
     const { message } = incoming;
     this.deadline = performance.now() + 1000 * message.seconds_left;
-    this.current = { message, parameters: new Float32Array(incoming.data.buffer), wrapUp: false, update: null, answered: false };
+    this.current = {
+      message,
+      parameters: new Float32Array(incoming.data.buffer),
+      wrapUp: false,
+      update: null,
+      answered: false,
+    };
     this.wake();
   }
 
@@ -425,7 +485,7 @@ export class Federation {
       this.options.onRound?.(merged);
     }
     this.rounds = [...all.values()].sort((a, b) => a.round - b.round);
-    this.onChange();
+    this.changed();
   }
 
   // -- training ---------------------------------------------------------------------------------------------------
@@ -453,11 +513,11 @@ export class Federation {
         take(await this.device.submit(this.ids, first, lr));
         this.step = i + 1;
         this.tokensPerS = (1000 * (i + 1) * batch * context) / (performance.now() - began);
-        if (performance.now() - told > TELL || i + 1 === message.lr.length) {
+        if (performance.now() - told > PROGRESS_INTERVAL_MS || i + 1 === message.lr.length) {
           told = performance.now();
           const loss = results && Number.isFinite(sum) ? sum / results : null;
           this.send({ type: "progress", step: i + 1, loss, tokens_per_s: this.tokensPerS });
-          this.onChange();
+          this.changed();
         }
         await pause(); // messages are received between two steps
         if (overtaken()) return void (await this.device.drain());
@@ -470,13 +530,27 @@ export class Federation {
       const { bytes, scale } = encode(this.terms!.dtype, after, round.parameters);
       const seconds = (performance.now() - began) / 1000;
       const tokens = results * batch * context;
-      const said = { type: "update", round: message.round, attempt: message.attempt, tokens, steps: results, loss, seconds };
+      const said = {
+        type: "update",
+        round: message.round,
+        attempt: message.attempt,
+        tokens,
+        steps: results,
+        loss,
+        seconds,
+      };
       round.update = { said: { ...said, dtype: this.terms!.dtype, scale, bytes: bytes.length }, bytes };
       this.trained++;
       this.say("sending", "Sending the update");
       this.announce();
       const { config, recipe } = this.offer;
-      this.kept.about = { config, recipe, lr: message.lr.at(-1)!, seed: this.terms!.settings.seed, step: this.device.steps };
+      this.kept.about = {
+        config,
+        recipe,
+        lr: message.lr.at(-1)!,
+        seed: this.terms!.settings.seed,
+        step: this.device.steps,
+      };
       this.kept.state = await this.device.state(this.kept.about.lr);
       await this.keep();
     } catch (error) {

@@ -1,13 +1,13 @@
 // Fetches a text that the visitor asks for, in several tries, each of which resumes where the last one was interrupted.
 
-import { PageError } from "../gl/errors";
-import { pause } from "../gl/wait";
+import { PageError } from "../runtime/gl/errors";
+import { pause } from "../runtime/gl/wait";
 
 /** Maximum bytes of a text: what works in a gigabyte of script memory. */
-export const MOST = 100_000_000;
+export const MAX_BYTES = 100_000_000;
 const TRIES = 4;
 const WAIT = 500; // ms before the second try, doubled for each further try
-const PATIENCE = 20_000; // ms without a byte after which a try ends
+const STALL_TIMEOUT_MS = 20_000; // ms without a byte after which a try ends
 const TIME_LIMIT_MS = 3_600_000; // for all tries together
 
 export interface FetchOptions {
@@ -84,7 +84,7 @@ class Download {
   }
 
   async attempt(): Promise<void> {
-    const { signal, patience = PATIENCE } = this.options;
+    const { signal, patience = STALL_TIMEOUT_MS } = this.options;
     const stop = new AbortController();
     const given = () => stop.abort();
     signal?.addEventListener("abort", given);
@@ -118,7 +118,13 @@ class Download {
 
   private async take(signal: AbortSignal, seen: Seen, alive: () => void): Promise<void> {
     const headers: Record<string, string> = this.size && this.mark ? { Range: `bytes=${this.size}-` } : {};
-    const response = await fetch(this.url, { headers, signal, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
+    const response = await fetch(this.url, {
+      headers,
+      signal,
+      credentials: "omit",
+      referrerPolicy: "no-referrer",
+      cache: "no-store",
+    });
     alive();
     seen.answered = true;
     this.unanswered = 0;
@@ -128,10 +134,14 @@ class Download {
     if (status === 416) throw this.fresh("the server cannot resume");
     if (!response.ok) {
       const said = `the server answers ${status}${response.statusText && ` ${response.statusText}`}`;
-      throw status < 500 && status !== 408 && status !== 429 ? new Given(`${this.url.href}: ${said}.`) : new PageError(said);
+      throw status < 500 && status !== 408 && status !== 429
+        ? new Given(`${this.url.href}: ${said}.`)
+        : new PageError(said);
     }
     if (/^(text\/html|application\/xhtml\+xml)/.test(response.headers.get("Content-Type") ?? "")) throw this.page();
-    const announced = response.headers.has("Content-Encoding") ? 0 : Number(response.headers.get("Content-Length") ?? 0);
+    const announced = response.headers.has("Content-Encoding")
+      ? 0
+      : Number(response.headers.get("Content-Length") ?? 0);
     if (again) this.checkRange(response.headers.get("Content-Range"), announced);
     else {
       this.forget();
@@ -159,7 +169,9 @@ class Download {
    */
   private checkRange(text: string | null, length: number): void {
     const range = /^bytes (\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/.exec(text ?? "");
-    const [first, last, total] = range ? range.slice(1).map(Number) : [this.size, this.size + length - 1, this.size + length];
+    const [first, last, total] = range
+      ? range.slice(1).map(Number)
+      : [this.size, this.size + length - 1, this.size + length];
     const known = this.total || (Number.isNaN(total) ? last! + 1 : total!);
     const follows = first === this.size && last! + 1 === known && (Number.isNaN(total) || total === known);
     if (!follows || (text && !range)) throw this.fresh("the server did not send the requested bytes");
@@ -171,7 +183,7 @@ class Download {
   }
 
   private fits(size: number): void {
-    const { most = MOST } = this.options;
+    const { most = MAX_BYTES } = this.options;
     if (size > most) throw new Given(`${this.url.href} has ${mb(size)}; this page accepts up to ${mb(most)}.`);
   }
 
@@ -208,7 +220,7 @@ class Download {
   }
 
   private async answers(mode: RequestMode): Promise<boolean> {
-    const signal = AbortSignal.timeout(this.options.patience ?? PATIENCE);
+    const signal = AbortSignal.timeout(this.options.patience ?? STALL_TIMEOUT_MS);
     try {
       await fetch(this.url, { mode, method: "HEAD", credentials: "omit", cache: "no-store", signal });
       return true;
@@ -233,7 +245,9 @@ class Download {
       try {
         part = chunk ? decoder.decode(chunk, { stream: true }) : decoder.decode();
       } catch {
-        throw new WrongEncoding(`${this.url.href} is not ${encoding} text. Choose another encoding, such as Latin-1, and fetch it again.`);
+        throw new WrongEncoding(
+          `${this.url.href} is not ${encoding} text. Choose another encoding, such as Latin-1, and fetch it again.`,
+        );
       }
       if (!parts.length && /^\s*<(!doctype\s+html|html)/i.test(part.slice(0, 1024))) throw this.page();
       if (part.includes("\0")) throw new Given(`${this.url.href} is not a text: it holds a zero byte.`);
@@ -267,7 +281,8 @@ export async function fetchText(url: URL, options: FetchOptions = {}): Promise<F
         if (error instanceof Given || !(error instanceof PageError)) throw error;
         if (download.size > most) tries = 1; // it made progress
         most = Math.max(most, download.size);
-        if (tries === TRIES) throw new PageError(`${url.href} cannot be fetched, tried ${TRIES} times: ${error.message}.`);
+        if (tries === TRIES)
+          throw new PageError(`${url.href} cannot be fetched, tried ${TRIES} times: ${error.message}.`);
         options.onRetry?.(error.message);
         await waited(wait * 2 ** (tries - 1), signal);
       }

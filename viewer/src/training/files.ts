@@ -1,8 +1,8 @@
 // The files of a saved model: those of Hugging Face, and the state from which `Trainer.load` resumes on the desktop.
 
 import { strToU8, unzipSync, zipSync } from "fflate";
-import type { Offer } from "../engine/manifest";
-import { PageError } from "../gl/errors";
+import type { Offer } from "../runtime/engine/manifest";
+import { PageError } from "../runtime/gl/errors";
 import { EOS, LETTERS, type Bpe } from "./bpe";
 import type { Scale } from "./loss-scale";
 
@@ -72,7 +72,13 @@ export function tokenizerFiles(bpe: Bpe | null): Files {
   else LETTERS.forEach((letter, byte) => (vocab[letter] = byte));
   const merges = bpe ? bpe.merges.map(([a, b]) => `${bpe.vocab[a]} ${bpe.vocab[b]}\n`) : [];
   const eos = bpe ? EOS : null;
-  const config = { tokenizer_class: "GPT2Tokenizer", add_prefix_space: false, bos_token: eos, eos_token: eos, unk_token: eos };
+  const config = {
+    tokenizer_class: "GPT2Tokenizer",
+    add_prefix_space: false,
+    bos_token: eos,
+    eos_token: eos,
+    unk_token: eos,
+  };
   // The JSON is built by hand, since a JavaScript object lists keys that look like numbers first.
   const pairs = Object.entries(vocab).sort((a, b) => a[1] - b[1]);
   return {
@@ -97,7 +103,9 @@ export function readTokenizer(files: Files): Bpe | null {
   }
   const vocab: string[] = [];
   for (const [token, id] of Object.entries(ids)) vocab[id] = token;
-  const lines = text("merges.txt").split("\n").filter((line) => line && !line.startsWith("#version"));
+  const lines = text("merges.txt")
+    .split("\n")
+    .filter((line) => line && !line.startsWith("#version"));
   if (!lines.length && LETTERS.every((letter, byte) => ids[letter] === byte)) return null;
   const merges = lines.map((line): [number, number] => {
     const [left, right, ...more] = line.split(" ").map((token) => ids[token]);
@@ -124,9 +132,7 @@ export const MOMENTS = ["moment", "squares"] as const;
 /** Returns the files of a folder that the desktop loads, from a state with parameters and moments by name. */
 export function modelFiles(state: Uint8Array<ArrayBuffer>, offer: Offer, bpe: Bpe | null): Files {
   const { tensors } = readSafetensors(state);
-  const named: Tensors = new Map(
-    offer.parameters.map(({ name, stored }) => [stored, tensors.get(name)!]),
-  );
+  const named: Tensors = new Map(offer.parameters.map(({ name, stored }) => [stored, tensors.get(name)!]));
   const end = bpe ? 0 : null;
   const config = { ...offer.checkpoint, bos_token_id: end, eos_token_id: end };
   return {

@@ -8,18 +8,18 @@ export interface Scale {
 }
 
 export const FIRST: Scale = { value: 2 ** 16, steps: 0 };
-const LEAST = 1;
-const MOST = 2 ** 24;
+const MIN_SCALE = 1;
+const MAX_SCALE = 2 ** 24;
 const GROW_AFTER = 2000; // steps without an overflow
 
 /** Returns the scale after a step without overflow. */
 export function afterStep({ value, steps }: Scale): Scale {
-  return steps + 1 < GROW_AFTER ? { value, steps: steps + 1 } : { value: Math.min(2 * value, MOST), steps: 0 };
+  return steps + 1 < GROW_AFTER ? { value, steps: steps + 1 } : { value: Math.min(2 * value, MAX_SCALE), steps: 0 };
 }
 
 /** Returns the scale for repeating a step whose gradients overflowed; null if the scale cannot be reduced. */
 export function afterOverflow({ value }: Scale): Scale | null {
-  return value <= LEAST ? null : { value: Math.max(value / 2, LEAST), steps: 0 };
+  return value <= MIN_SCALE ? null : { value: Math.max(value / 2, MIN_SCALE), steps: 0 };
 }
 
 /** Returns the scale read from a file if it is valid, else null. */

@@ -69,8 +69,14 @@ export function baselines(
     if (i % REPORT === 0) progress((0.5 * i) / train.length);
   }
   const base = counts.map((count) => count / (train.length + vocab));
-  const found = { unigram: noPredictions(targets.length), bigram: noPredictions(targets.length), trigram: noPredictions(targets.length) };
-  const places = Array.from(targets.keys()).sort((a, b) => before[0]![a]! - before[0]![b]! || before[1]![a]! - before[1]![b]!);
+  const found = {
+    unigram: noPredictions(targets.length),
+    bigram: noPredictions(targets.length),
+    trigram: noPredictions(targets.length),
+  };
+  const places = Array.from(targets.keys()).sort(
+    (a, b) => before[0]![a]! - before[0]![b]! || before[1]![a]! - before[1]![b]!,
+  );
   let bigram: Behind = { context: NaN, p: base };
   let trigram: Behind = { context: NaN, p: base };
   for (const [n, i] of places.entries()) {

@@ -48,8 +48,15 @@ export function figures(name: string, found: Predictions, size: number): Figures
     bin.held++;
   }
   const used = sums.filter(({ held }) => held);
-  const bins = used.map(({ confidence, hits, held }): [number, number, number] => [confidence / held, hits / held, held]);
-  const error = bins.reduce((sum, [confidence, accuracy, held]) => sum + (held / count) * Math.abs(confidence - accuracy), 0);
+  const bins = used.map(({ confidence, hits, held }): [number, number, number] => [
+    confidence / held,
+    hits / held,
+    held,
+  ]);
+  const error = bins.reduce(
+    (sum, [confidence, accuracy, held]) => sum + (held / count) * Math.abs(confidence - accuracy),
+    0,
+  );
   return {
     name,
     nats_per_token: nats / count,
@@ -80,7 +87,10 @@ const bits = (nats: number, size: number) => nats / Math.LN2 / Math.max(1, size)
 
 /** Returns the positions in the text of the targets of windows of `context` tokens. */
 export function targetsOf(first: readonly number[], context: number): Int32Array {
-  return Int32Array.from({ length: first.length * context }, (_, i) => first[Math.floor(i / context)]! + 1 + (i % context));
+  return Int32Array.from(
+    { length: first.length * context },
+    (_, i) => first[Math.floor(i / context)]! + 1 + (i % context),
+  );
 }
 
 /** Returns the number of bytes of the tokens at `targets`. */

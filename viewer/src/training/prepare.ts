@@ -1,6 +1,6 @@
 // Cleans up and inspects a text in a worker, so that the page stays responsive.
 
-import { PageError } from "../gl/errors";
+import { PageError } from "../runtime/gl/errors";
 import type { CleaningStep, Inspection, Removed } from "./cleaning";
 import TextWorker from "./text-worker?worker&inline";
 

@@ -1,7 +1,7 @@
 // Worker: counts n-grams, finds copies and a toy task's answers, and tokenizes for the page's model.
 
-import type { TokenizerData } from "../engine/manifest";
-import { Tokenizer } from "../engine/tokenizer";
+import type { TokenizerData } from "../runtime/engine/manifest";
+import { Tokenizer } from "../runtime/engine/tokenizer";
 import { splitAt, type Ids } from "./batches";
 import { copies, type Copies } from "./copies";
 import { baselines, NGRAMS } from "./ngrams";
@@ -50,12 +50,18 @@ addEventListener("message", ({ data: job }: MessageEvent<ScoreJob>) => {
   if (job.kind === "count") {
     const { train, ids, targets, vocab, size } = job;
     const found = baselines(train, vocab, ids, targets, (progress) => say({ progress }));
-    say({ done: { figures: [chance(vocab, targets.length, size), ...NGRAMS.map((name) => figures(name, found[name], size))] } });
+    say({
+      done: {
+        figures: [chance(vocab, targets.length, size), ...NGRAMS.map((name) => figures(name, found[name], size))],
+      },
+    });
     return;
   }
   const [train, held] = parts(job.text, job.share);
   if (job.kind === "tokens") {
-    const head = Array.from(held.slice(0, 2 * HEAD)).slice(0, HEAD).join("");
+    const head = Array.from(held.slice(0, 2 * HEAD))
+      .slice(0, HEAD)
+      .join("");
     say({ done: new Tokenizer(job.data).encode(head) });
     return;
   }

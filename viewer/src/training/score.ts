@@ -2,12 +2,12 @@
 
 import { ofLogits, figures, noPredictions, sizeOf, targetsOf, type Figures } from "./predictions";
 import { fixedWindows } from "./batches";
-import type { Model } from "../engine/model";
-import { parseTokenizer } from "../engine/manifest";
-import { must, PageError } from "../gl/errors";
-import { pause } from "../gl/wait";
+import type { Model } from "../runtime/engine/model";
+import { parseTokenizer } from "../runtime/engine/manifest";
+import { must, PageError } from "../runtime/gl/errors";
+import { pause } from "../runtime/gl/wait";
 import type { Copies } from "./copies";
-import type { Plan } from "./session";
+import type { Plan } from "./plan";
 import type { Answers } from "./task";
 import ScoreWorker from "./score-worker?worker&inline";
 import type { Counted, Judged, ScoreJob, ScoreSaid } from "./score-worker";
@@ -56,7 +56,11 @@ function work<T>(job: ScoreJob, progress: (share: number) => void, signal?: Abor
 }
 
 /** Returns the metrics of chance and of n-gram models of the training text, on the windows that are scored. */
-export async function baselineFigures(plan: Plan, bytes: readonly Uint8Array[], progress: (share: number) => void = () => {}): Promise<Figures[]> {
+export async function baselineFigures(
+  plan: Plan,
+  bytes: readonly Uint8Array[],
+  progress: (share: number) => void = () => {},
+): Promise<Figures[]> {
   const { targets } = scored(plan);
   const { train, validation, offer } = plan;
   const size = sizeOf(validation, targets, bytes);
@@ -70,14 +74,21 @@ export function judged(plan: Plan, bytes: readonly Uint8Array[], sample: string,
   if (text === null) return Promise.resolve({ copies: null, task: null });
   const { first } = scored(plan);
   const { context } = offer.recipe;
-  return work<Judged>({ kind: "judge", text, share, sample, ids: validation, first, context, ranks, bytes: [...bytes] }, () => {});
+  return work<Judged>(
+    { kind: "judge", text, share, sample, ids: validation, first, context, ranks, bytes: [...bytes] },
+    () => {},
+  );
 }
 
 /**
  * Returns the metrics of the page's model on the beginning of the held-back text, in its own tokens. Null if the model
  * has no tokenizer or the text is missing or too short.
  */
-export async function otherFigures(plan: Plan, model: Model, progress: (share: number) => void): Promise<Figures | null> {
+export async function otherFigures(
+  plan: Plan,
+  model: Model,
+  progress: (share: number) => void,
+): Promise<Figures | null> {
   const { manifest, loader, tokenizer } = model;
   if (!manifest.tokenizer || !tokenizer || plan.text === null) return null;
   const data = parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer);
@@ -89,7 +100,7 @@ export async function otherFigures(plan: Plan, model: Model, progress: (share: n
   const found = noPredictions(targets.length);
   for (const [i, start] of first.entries()) {
     const window = ids.slice(start, start + context);
-    const logits = must((await model.capture.run(window, ["logits"])).get("logits"), "logits").data;
+    const logits = must((await model.activations.capture.run(window, ["logits"])).get("logits"), "logits").data;
     await pause(); // unpacking takes long
     ofLogits(logits, ids.slice(start + 1, start + context + 1), found, i * context);
     progress((i + 1) / first.length);
@@ -108,7 +119,10 @@ export function asCsv(scores: readonly Score[]): string {
   const lines = [["step", "predictor", ...COLUMNS, ...copied, ...task]];
   for (const { step, figures: rows, copies, task: answers } of scores) {
     for (const row of rows) {
-      const own = row.name === "model" ? [...copied.map((key) => copies?.[key]), ...task.map(() => answers?.exact_match)] : [...copied, ...task].map(() => null);
+      const own =
+        row.name === "model"
+          ? [...copied.map((key) => copies?.[key]), ...task.map(() => answers?.exact_match)]
+          : [...copied, ...task].map(() => null);
       lines.push([step, row.name, ...COLUMNS.map((key) => row[key]), ...own].map((value) => String(value ?? "")));
     }
   }

@@ -1,119 +1,63 @@
 // Runs a training: schedules evaluations, samples and checkpoints; pauses, resumes and recovers from a lost context.
 
-import { ContextLost, type Device } from "../gl/device";
-import { pause, Queue } from "../gl/wait";
-import { digest } from "../engine/loader";
-import type { Offer } from "../engine/manifest";
-import type { Weights } from "../engine/model";
-import { must, PageError } from "../gl/errors";
-import { checkRate, fixedWindows, rateAt, starts, type Ids, type Rates } from "./batches";
-import { encodeText, type Bpe } from "./bpe";
-import { MOMENTS, modelFiles, written, type About, type Files } from "./files";
-import { figures, sizeOf, type Figures } from "./predictions";
-import { baselineFigures, judged, scored, WRITTEN, type Score, type ScoreProgress } from "./score";
+import { signal, type ReadonlySignal } from "@preact/signals-core";
+import type { Weights } from "../runtime/engine/model";
+import { ContextLost, type Device } from "../runtime/gl/device";
+import { must, PageError } from "../runtime/gl/errors";
+import { pause, Queue } from "../runtime/gl/wait";
+import { checkRate, fixedWindows, rateAt, starts } from "./batches";
+import { filesOf, readState, type Checkpoint, type Point } from "./checkpoint";
+import { MOMENTS, type Files } from "./files";
+import type { Plan } from "./plan";
+import { Scorer } from "./scorer";
+import { Speed } from "./speed";
 import { tokenBytes } from "./tokenise";
-import type { Origin } from "./training";
-import { Diverged, isLost, type Arrived, type StepResult, type Trainer } from "./trainer";
+import { Diverged, isLost, type Arrived, type Trainer } from "./trainer";
+import { Writer, type Sample, type SampleOptions } from "./writer";
 
-const RECENT = 30; // steps over which the speed is measured
-const AT_ONCE = 1; // maximum ms between results that count as one: some drivers report several steps at once
 const KEEP_MS = 20_000; // ms from one checkpoint to the next
 const EVAL_TOKENS = 8192;
 const OVER = "The training was reset or replaced by another.";
 
-export interface Plan {
-  offer: Offer;
-  /** The kernel of its program. Programs that share its textures must be recorded for the same kernel. */
-  kernel: string;
-  /** The text of the ids; null: ids were given. */
-  text: string | null;
-  origin: Origin | null;
-  bpe: Bpe | null;
-  train: Ids;
-  validation: Ids;
-  /** The share of the bytes, at the end of the text, that is held back for validation and scoring. */
-  share: number;
-  rates: Rates;
-  seed: number;
-  /** Steps between validations, and between samples; 0: none. */
-  evalEvery: number;
-  sampleEvery: number;
-}
-
-export interface Point extends StepResult {
-  lr: number;
-  tokensPerS: number;
-  /** Validation loss in nats per token and bits per byte, at steps with a validation. */
-  validation?: number;
-  bits?: number;
-}
-
-/** The settings of a sample. */
-export interface Wish {
-  prompt: string;
-  tokens: number;
-  temperature: number;
-}
-
-export interface Sample {
-  step: number;
-  prompt: string;
-  text: string;
-}
-
-/** The state from which a training continues. */
-export interface Checkpoint {
-  step: number;
-  state: Uint8Array<ArrayBuffer>;
-  about: About | null;
-  /** The rates with which a later visit continues. */
-  rates?: Rates;
-  points: Point[];
-  samples: Sample[];
-  scores?: Score[];
-}
-
 export type Status = "paused" | "running" | "done" | "failed";
+
+/** The state of a session, for those who show it. */
+export type SessionState = Readonly<
+  Pick<Session, "plan" | "status" | "problem" | "step" | "points" | "samples" | "checkpoint" | "tokensPerS" | "doing"> &
+    Pick<Scorer, "scores" | "baselines">
+>;
 
 export class Session {
   status: Status = "paused";
   problem = "";
   points: Point[] = [];
   samples: Sample[] = [];
-  scores: Score[] = [];
-  /** Metrics of chance and n-gram models on the held-back text; empty until counted, or if the text is too short. */
-  baselines: Figures[] = [];
   /** The text that a sample continues from. */
   prompt = "\n";
   sampleTokens = 120;
   temperature = 0.8;
-  tokensPerS = 0;
   checkpoint: Checkpoint | null = null;
   /** The activity other than steps, for the page; "" for none. */
   doing = "";
-  /** Called after each change: a step, a sample, another status. */
-  readonly listeners = new Set<() => void>();
+  private readonly snapshot = signal<SessionState | null>(null);
   onStep: (point: Point) => void = () => {};
   /** Called when it has stopped for any reason. */
   onEnd: () => void = () => {};
   keep: (checkpoint: Checkpoint) => Promise<void> = () => Promise.resolve();
   trainer!: Trainer;
-  readonly bytes: Uint8Array[];
+  /** Writes texts with the current parameters. */
+  readonly writer: Writer;
+  /** Scores the model. */
+  readonly scorer = new Scorer(this);
+  private readonly speed: Speed;
   /** Number of trainers created for it. */
   private opened = 0;
-  private counted: Promise<Figures[]> | null = null;
   private going = { on: false }; // the latest start's flag, which `pause` clears
   private over = false; // closed
   private away = false; // released its textures (`leave`)
   private readonly asked: (() => Promise<void>)[] = []; // work to do between two steps
   private running: Promise<void> = Promise.resolve();
   private readonly queue = new Queue(); // two samples at once would share caches
-  /**
-   * (step, end time in ms) of the latest steps, preceded by the step after which the device was idle. The times exclude
-   * everything that is not a step.
-   */
-  private recent: [number, number][] = [];
-  private apart = 0; // ms spent on work other than steps
   private cold = true; // the next step compiles
   private keptAt = performance.now();
 
@@ -123,17 +67,19 @@ export class Session {
     /** Creates a trainer on the device's current context and compiles its shaders. */
     private readonly build: (begin: boolean) => Promise<Trainer>,
   ) {
-    this.bytes = tokenBytes(plan.bpe);
+    const { batch, context } = plan.offer.recipe;
+    this.speed = new Speed(batch * context);
+    this.writer = new Writer(plan, tokenBytes(plan.bpe), () => this.trainer);
   }
 
   /** Creates the trainer, with new parameters or from a checkpoint. */
   async open(from: Checkpoint | null = null): Promise<void> {
     this.checkpoint = from;
-    this.recent = [];
+    this.speed.reset();
     this.cold = true;
     this.points = [...(from?.points ?? [])];
     this.samples = [...(from?.samples ?? [])];
-    this.scores = [...(from?.scores ?? [])];
+    this.scorer.scores = [...(from?.scores ?? [])];
     this.trainer = await this.build(!from);
     this.opened++;
     try {
@@ -146,10 +92,20 @@ export class Session {
       this.trainer.close();
       throw error;
     }
+    this.changed();
+  }
+
+  get tokensPerS(): number {
+    return this.speed.tokensPerS;
   }
 
   get step(): number {
     return this.trainer.steps;
+  }
+
+  /** The state after the latest change (a step, a sample, another status); null until it is open. */
+  get state(): ReadonlySignal<SessionState | null> {
+    return this.snapshot;
   }
 
   /** The current parameters, for another player of the model. */
@@ -237,8 +193,23 @@ export class Session {
     });
   }
 
-  private changed(): void {
-    this.listeners.forEach((listen) => listen());
+  /** Publishes the state. */
+  changed(): void {
+    const { scores, baselines } = this.scorer;
+    const { plan, status, problem, step, points, samples, checkpoint, tokensPerS, doing } = this;
+    this.snapshot.value = {
+      plan,
+      status,
+      problem,
+      step,
+      points,
+      samples,
+      scores,
+      baselines,
+      checkpoint,
+      tokensPerS,
+      doing,
+    };
   }
 
   private set(status: Status): void {
@@ -259,7 +230,7 @@ export class Session {
     const { rates } = this.plan;
     const left = () => this.step < rates.steps;
     this.problem = "";
-    this.recent = [];
+    this.speed.reset();
     this.set("running");
     try {
       do {
@@ -285,7 +256,7 @@ export class Session {
   }
 
   /** Runs `work` between two steps if the training runs, else now. */
-  private between(work: () => Promise<unknown>): Promise<void> {
+  between(work: () => Promise<unknown>): Promise<void> {
     if (this.status !== "running") {
       const now = () => this.guarded(async () => void (await work()));
       return this.enqueue(now).catch((error: unknown) => {
@@ -299,7 +270,8 @@ export class Session {
           await work();
           resolve();
         } catch (error) {
-          if (isLost(error, this.device)) this.asked.push(task); // retried when the context is restored
+          if (isLost(error, this.device))
+            this.asked.push(task); // retried when the context is restored
           else reject(error instanceof Error ? error : new Error(String(error)));
           throw error;
         }
@@ -358,7 +330,7 @@ export class Session {
     if (this.status === "running") return;
     await this.enqueue(async () => {
       this.plan.rates.steps = Math.max(this.plan.rates.steps, this.step + 1);
-      this.recent = [];
+      this.speed.reset();
       try {
         await this.guarded(async () => {
           await this.oneStep();
@@ -373,67 +345,15 @@ export class Session {
   }
 
   /** Writes a sample now, by default with the settings of the automatic samples. */
-  write(onText: (text: string) => void, wish: Partial<Wish> = {}): Promise<void> {
-    return this.between(() => this.sample(onText, wish));
+  write(onText: (text: string) => void, options: Partial<SampleOptions> = {}): Promise<void> {
+    return this.between(() => this.sample(onText, options));
   }
 
-  /** Computes the baselines' metrics, once. */
-  count(progress: (share: number) => void = () => {}): Promise<Figures[]> {
-    return (this.counted ??= baselineFigures(this.plan, this.bytes, progress).then((found) => {
-      this.baselines = found;
-      this.changed();
-      return found;
-    }));
-  }
-
-  /** Scores the model with its current parameters. `other` returns the metrics of another model on the same text. */
-  async score(progress: ScoreProgress = () => {}, other: () => Promise<Figures | null> = () => Promise.resolve(null)): Promise<Score> {
-    if (this.status === "failed") throw new PageError("The training has failed; go back to a checkpoint first.");
-    const { first, targets } = scored(this.plan);
-    const { validation, offer } = this.plan;
-    progress("Counting n-grams", null);
-    const baselines = await this.count((share) => progress("Counting n-grams", share));
-    const bytes = sizeOf(validation, targets, this.bytes);
-    const done: Score = { step: 0, window: offer.recipe.context, tokens: targets.length, bytes, figures: [], sample: "", copies: null, task: null };
-    let ranks: Int32Array = new Int32Array();
-    await this.between(async () => {
-      const found = await this.trainer.predict(validation, first, (share) => progress("Predicting the held-back text", share));
-      done.figures = [figures("model", found, bytes), ...baselines];
-      ranks = found.ranks;
-      done.step = this.step;
-      done.sample = await this.compose((some) => progress("Writing", some / WRITTEN));
-    });
-    progress("Looking for copies", null);
-    Object.assign(done, await judged(this.plan, this.bytes, done.sample, ranks));
-    const beside = await other();
-    if (beside) done.figures.push(beside);
-    this.scores = [...this.scores.filter(({ step }) => step !== done.step), done].sort((a, b) => a.step - b.step);
-    if (this.checkpoint) {
-      this.checkpoint.scores = this.scores;
-      await this.keep(this.checkpoint);
-    }
+  /** Writes a sample with the settings of automatic samples, or those of `options`. */
+  private async sample(onText: (text: string) => void = () => {}, options: Partial<SampleOptions> = {}): Promise<void> {
+    const { prompt, sampleTokens: tokens, temperature } = this;
+    this.samples.push(await this.writer.sample(this.step, { prompt, tokens, temperature, ...options }, onText));
     this.changed();
-    return done;
-  }
-
-  /** Writes the score's sample, which is always the same for the same model. `glgpt/scoring/suite.py` writes it too. */
-  private async compose(progress: (done: number) => void): Promise<string> {
-    const { context } = this.plan.offer.recipe;
-    const ids = this.encode("\n");
-    const given = ids.length;
-    const end = this.plan.bpe ? 0 : -1;
-    let ended = false;
-    while (!ended && ids.length - given < WRITTEN) {
-      const window = ids.slice(-Math.max(1, Math.floor(context / 2)));
-      const wanted = Math.max(1, Math.min(WRITTEN - (ids.length - given), context - window.length));
-      for await (const id of this.trainer.generate(window, wanted, { temperature: 0.8, topK: null, topP: null, seed: ids.length })) {
-        ended = id === end;
-        if (ended) break;
-        ids.push(id);
-      }
-      progress(ids.length - given);
-    }
-    return this.decode(ids.slice(given));
   }
 
   /** Saves a checkpoint of the current step. */
@@ -446,11 +366,11 @@ export class Session {
     const { batch, context } = offer.recipe;
     const step = this.step + 1;
     const first = starts(seed, step, batch, train.length - context);
-    if (!this.recent.length && !this.cold) this.recent.push([this.step, performance.now() - this.apart]);
+    if (!this.cold) this.speed.begin(this.step);
     this.take(await this.trainer.submit(train, first, rateAt(rates, step)));
     if (this.cold) {
       this.take(await this.trainer.drain());
-      this.recent = [];
+      this.speed.reset();
       this.cold = false;
     }
     const due = (every: number) => every > 0 && (step % every === 0 || step === rates.steps);
@@ -462,23 +382,19 @@ export class Session {
     if (due(sampleEvery)) await this.sample();
     await this.answer();
     if (late) await this.note();
-    this.apart += performance.now() - began;
+    this.speed.exclude(began);
   }
 
   private take(results: readonly Arrived[]): void {
-    const { batch, context } = this.plan.offer.recipe;
     for (const { at, ...result } of results) {
-      const time = at - this.apart;
-      if (this.recent.length > 1 && time - this.recent.at(-1)![1] < AT_ONCE) this.recent.pop();
-      this.recent.push([result.step, time]);
-      while (this.recent.length > 2 && result.step - this.recent[0]![0] > RECENT) this.recent.shift();
-      const [a, b] = [this.recent[0]!, this.recent.at(-1)!];
-      if (b[1] > a[1]) this.tokensPerS = (1000 * (b[0] - a[0]) * batch * context) / (b[1] - a[1]);
+      this.speed.add(result.step, at);
       const point = { ...result, lr: rateAt(this.plan.rates, result.step), tokensPerS: this.tokensPerS };
       this.points.push(point);
       this.onStep(point);
       if (!Number.isFinite(result.loss) || !Number.isFinite(result.gradNorm)) {
-        throw new Diverged(`Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}.`);
+        throw new Diverged(
+          `Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}.`,
+        );
       }
       this.changed();
     }
@@ -491,7 +407,8 @@ export class Session {
     const first = fixedWindows(validation.length, context, EVAL_TOKENS);
     const nats = await this.trainer.evaluate(validation, first);
     let size = 0;
-    for (const at of first) for (let t = 1; t <= context; t++) size += this.bytes[validation[at + t]!]?.length ?? 0;
+    for (const at of first)
+      for (let t = 1; t <= context; t++) size += this.writer.bytes[validation[at + t]!]?.length ?? 0;
     const found = { validation: nats, bits: (nats * first.length * context) / Math.LN2 / Math.max(1, size) };
     const last = this.points.at(-1);
     if (last) Object.assign(last, found);
@@ -499,64 +416,33 @@ export class Session {
     this.changed();
   }
 
-  /** Writes a sample with the current parameters. At a full context, it continues from the context's later half. */
-  private async sample(onText: (text: string) => void = () => {}, wish: Partial<Wish> = {}): Promise<string> {
-    const { seed, offer } = this.plan;
-    const { prompt, tokens, temperature } = { prompt: this.prompt, tokens: this.sampleTokens, temperature: this.temperature, ...wish };
-    const step = this.step;
-    const ids = this.encode(prompt);
-    const given = ids.length;
-    const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-    const entry: Sample = { step, prompt, text: "" };
-    while (ids.length - given < tokens) {
-      const window = ids.slice(-Math.max(1, Math.floor(offer.recipe.context / 2)));
-      const wanted = Math.min(tokens - (ids.length - given), offer.recipe.context - window.length);
-      const drawn = starts(seed, step, 1, 2 ** 31)[0]! + ids.length;
-      const settings = { temperature, topK: null, topP: null, seed: drawn };
-      for await (const id of this.trainer.generate(window, Math.max(1, wanted), settings)) {
-        ids.push(id);
-        entry.text += decoder.decode(this.bytes[id], { stream: true });
-        onText(entry.text);
-      }
-    }
-    this.samples.push(entry);
-    this.changed();
-    return entry.text;
-  }
-
-  encode(text: string): number[] {
-    const ids = Array.from(encodeText(text, this.plan.bpe));
-    return ids.length ? ids : [this.plan.train[0]!];
-  }
-
-  decode(ids: Iterable<number>): string {
-    const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-    let text = "";
-    for (const id of ids) text += decoder.decode(this.bytes[id], { stream: true });
-    return text + decoder.decode();
-  }
-
   private async note(): Promise<void> {
-    const step = this.step;
-    if (this.checkpoint?.step === step && this.checkpoint.about?.lr === this.plan.rates.lr) return;
-    const state = await this.trainer.state(this.plan.rates.lr);
-    const { config, recipe } = this.plan.offer;
-    const { lossScale } = this.trainer;
-    const about = { config, recipe, lr: this.plan.rates.lr, seed: this.plan.seed, step, ...(lossScale && { loss_scale: lossScale }) };
-    const rates = { ...this.plan.rates };
-    this.checkpoint = { step, state, about, rates, points: this.points.slice(), samples: this.samples.slice(-20), scores: this.scores };
+    const { step, plan } = this;
+    if (this.checkpoint?.step === step && this.checkpoint.about?.lr === plan.rates.lr) return;
+    const found = await readState(plan, this.trainer);
+    this.checkpoint = {
+      ...found,
+      points: this.points.slice(),
+      samples: this.samples.slice(-20),
+      scores: this.scorer.scores,
+    };
     this.keptAt = performance.now();
     await this.keep(this.checkpoint);
+  }
+
+  /** Saves the scores with the checkpoint. */
+  async keepScores(): Promise<void> {
+    if (this.checkpoint) {
+      this.checkpoint.scores = this.scorer.scores;
+      await this.keep(this.checkpoint);
+    }
+    this.changed();
   }
 
   /** Returns the files of a folder that the desktop loads; after a failure, of the last checkpoint. */
   async files(): Promise<Files> {
     if (this.status !== "failed" || !this.checkpoint) await this.save();
-    const { text, origin, offer, bpe } = this.plan;
-    const files = modelFiles(this.checkpoint!.state, offer, bpe);
-    if (text === null || !origin) return files;
-    const bytes = new TextEncoder().encode(text);
-    return { ...files, "source.json": written({ ...origin, bytes: bytes.length, sha256: await digest(bytes) }) };
+    return filesOf(this.plan, this.checkpoint!);
   }
 
   /** Returns the names of textures that the page can show: parameters, their moments and gradients. */

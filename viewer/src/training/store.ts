@@ -20,7 +20,10 @@ function open(): Promise<IDBDatabase> {
 }
 
 /** Does `work` in one transaction, so that all of it happens or nothing; resolves to what it gives to `done`. */
-async function act<T>(mode: IDBTransactionMode, work: (store: IDBObjectStore, done: (found: T) => void) => void): Promise<T> {
+async function act<T>(
+  mode: IDBTransactionMode,
+  work: (store: IDBObjectStore, done: (found: T) => void) => void,
+): Promise<T> {
   const database = await open();
   try {
     return await new Promise<T>((resolve, reject) => {
@@ -108,7 +111,11 @@ export class Store {
   }
 
   /** Changes the list of runs in one transaction, in which runs that are neither `live` nor `own` are deleted. */
-  private async change(live: ReadonlySet<string> | null, own: string, work: (store: IDBObjectStore, times: Times) => void): Promise<void> {
+  private async change(
+    live: ReadonlySet<string> | null,
+    own: string,
+    work: (store: IDBObjectStore, times: Times) => void,
+  ): Promise<void> {
     await act("readwrite", (store) => {
       const request = store.get(this.key(RUNS)) as IDBRequest<Times | undefined>;
       request.onsuccess = () => {

@@ -14,7 +14,11 @@ export interface Answers {
 /** True if a text's first lines all have the form `question=answer`. */
 export function isTask(text: string): boolean {
   const lines: string[] = [];
-  for (let at = 0, end = text.indexOf("\n"); end >= 0 && lines.length < SEEN; at = end + 1, end = text.indexOf("\n", at)) {
+  for (
+    let at = 0, end = text.indexOf("\n");
+    end >= 0 && lines.length < SEEN;
+    at = end + 1, end = text.indexOf("\n", at)
+  ) {
     lines.push(text.slice(at, end));
   }
   return lines.length > 0 && lines.every((line) => LINE.test(line));

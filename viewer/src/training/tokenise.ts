@@ -1,14 +1,18 @@
 // Converts texts to ids in a worker, and ids back to text.
 
-import { Vocabulary } from "../engine/tokenizer";
-import { PageError } from "../gl/errors";
+import { Vocabulary } from "../runtime/engine/tokenizer";
+import { PageError } from "../runtime/gl/errors";
 import { encodeText, EOS, LETTERS, type Bpe } from "./bpe";
 import TokenWorker from "./worker?worker&inline";
 import type { Job, Said, Tokenised } from "./worker";
 
 const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
-export function tokenise(job: Job, progress: (share: number) => void = () => {}, signal?: AbortSignal): Promise<Tokenised> {
+export function tokenise(
+  job: Job,
+  progress: (share: number) => void = () => {},
+  signal?: AbortSignal,
+): Promise<Tokenised> {
   const worker = new TokenWorker();
   return new Promise<Tokenised>((resolve, reject) => {
     worker.onmessage = ({ data }: MessageEvent<Said>) => {

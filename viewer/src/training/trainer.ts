@@ -1,14 +1,14 @@
 // Trains a model by playing a recorded training step. It does not depend on what the passes compute.
 
-import { plan, sizes, writeIds, writeToken } from "../engine/chunks";
-import { ContextLost, type Device, type Options } from "../gl/device";
-import { Player } from "../gl/player";
-import { unpack, upload } from "../engine/layout";
-import type { Offer, Tuning } from "../engine/manifest";
-import { must, PageError } from "../gl/errors";
-import { yielder } from "../gl/wait";
-import type { Program, View } from "../gl/program";
-import { chosen, NOT_FINITE, Sampler, type Settings } from "../engine/sampling";
+import { plan, sizes, writeIds, writeToken } from "../runtime/engine/chunks";
+import { ContextLost, type Device, type Options } from "../runtime/gl/device";
+import { Player } from "../runtime/gl/player";
+import { unpack, upload } from "../runtime/engine/layout";
+import type { Offer, Tuning } from "../runtime/engine/manifest";
+import { must, PageError } from "../runtime/gl/errors";
+import { yielder } from "../runtime/gl/wait";
+import type { Program, View } from "../runtime/gl/program";
+import { chosen, NOT_FINITE, Sampler, type SamplingRequest } from "../runtime/engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
 import { afterOverflow, afterStep, FIRST, known, type Scale } from "./loss-scale";
 import { noPredictions, type Predictions } from "./predictions";
@@ -71,7 +71,17 @@ export class Trainer {
   /** Compiles the shaders; `begin` also initializes the parameters from the seed. */
   async open(begin: boolean): Promise<void> {
     const { player } = this;
-    await player.prepare("init", "backward", "update", "evaluate", "prepare", "decode", "sample", "sample_nucleus", "look");
+    await player.prepare(
+      "init",
+      "backward",
+      "update",
+      "evaluate",
+      "prepare",
+      "decode",
+      "sample",
+      "sample_nucleus",
+      "look",
+    );
     await player.prepare(...this.known.slice(0, -1).map((n) => `prefill_${n}`));
     if (!begin) return;
     player.set("seed", this.seed);
@@ -107,7 +117,13 @@ export class Trainer {
     this.prepared = false;
     const read = Promise.all([player.read("losses", 0, 1), player.read("gradient_norm")]);
     const result = read.then(([losses, norm]) => {
-      return { step, loss: losses[0]! / losses[1]!, gradNorm: norm[0]!, overflows: taken.overflows, at: performance.now() };
+      return {
+        step,
+        loss: losses[0]! / losses[1]!,
+        gradNorm: norm[0]!,
+        overflows: taken.overflows,
+        at: performance.now(),
+      };
     });
     result.catch(() => {}); // awaited later
     this.inFlight.push({ step: taken, result });
@@ -171,7 +187,11 @@ export class Trainer {
   }
 
   /** Returns the model's predictions for every target of the windows that start at `first`. */
-  async predict(ids: Ids, first: readonly number[], progress: (share: number) => void = () => {}): Promise<Predictions> {
+  async predict(
+    ids: Ids,
+    first: readonly number[],
+    progress: (share: number) => void = () => {},
+  ): Promise<Predictions> {
     const { batch, context } = this.offer.recipe;
     const found = noPredictions(first.length * context);
     await this.player.prepare("score");
@@ -187,7 +207,11 @@ export class Trainer {
           const from = 4 * (t * batch + i);
           const to = (at + i) * context + t;
           if (!Number.isFinite(texels[from])) throw new PageError(NOT_FINITE);
-          [found.nats[to], found.ranks[to], found.confidence[to]] = [texels[from]!, texels[from + 1]!, texels[from + 2]!];
+          [found.nats[to], found.ranks[to], found.confidence[to]] = [
+            texels[from]!,
+            texels[from + 1]!,
+            texels[from + 2]!,
+          ];
         }
       }
       progress((at + some.length) / first.length);
@@ -198,7 +222,11 @@ export class Trainer {
   private upload(ids: Ids, first: readonly number[], train: boolean): void {
     const { batch, context } = this.offer.recipe;
     const missing = batch - first.length;
-    const { inputs, targets } = windows(ids, missing ? [...first, ...new Array<number>(missing).fill(0)] : first, context);
+    const { inputs, targets } = windows(
+      ids,
+      missing ? [...first, ...new Array<number>(missing).fill(0)] : first,
+      context,
+    );
     if (missing) for (let i = 0; i < targets.length; i++) if (i % batch >= first.length) targets[i] = -1;
     this.put(`ids.${inputs.length}`, inputs);
     this.put("targets", targets);
@@ -300,7 +328,7 @@ export class Trainer {
   // -- texts ------------------------------------------------------------------------------------------------------
 
   /** Continues `ids` with the current parameters, up to a full context. */
-  async *generate(ids: readonly number[], tokens: number, settings: Settings): AsyncGenerator<number> {
+  async *generate(ids: readonly number[], tokens: number, settings: SamplingRequest): AsyncGenerator<number> {
     const { player } = this;
     const context = this.offer.config.n_positions;
     const sampler = new Sampler(settings);
@@ -370,7 +398,12 @@ const PARTS = ["", ...MOMENTS.map((m) => `.${m}`)];
  * Returns a state's parameters and moments by name; `parts`: suffixes of those to return. Throws PageError if one is
  * missing, does not fit this size or is not finite.
  */
-export function fitting(offer: Offer, state: Uint8Array, about: About | null, parts: readonly string[] = PARTS): Map<string, Float32Array> {
+export function fitting(
+  offer: Offer,
+  state: Uint8Array,
+  about: About | null,
+  parts: readonly string[] = PARTS,
+): Map<string, Float32Array> {
   const { tensors } = readSafetensors(state);
   const all = new Map<string, Float32Array>();
   for (const { name, shape } of offer.parameters) {
@@ -378,7 +411,9 @@ export function fitting(offer: Offer, state: Uint8Array, about: About | null, pa
       const found = tensors.get(name + part);
       const data = found?.data ?? (part && !about ? new Float32Array(shape.reduce((a, b) => a * b, 1)) : null);
       if (!data || (found && found.shape.join() !== shape.join())) {
-        throw new PageError(`The saved model's ${name + part} is ${found ? found.shape.join(" x ") : "missing"}; this size has ${shape.join(" x ")}.`);
+        throw new PageError(
+          `The saved model's ${name + part} is ${found ? found.shape.join(" x ") : "missing"}; this size has ${shape.join(" x ")}.`,
+        );
       }
       if (!finite(data)) throw new PageError(`The saved model's ${name + part} holds a NaN or an infinity.`);
       all.set(name + part, data);

@@ -1,29 +1,30 @@
 // Training in the page: the sizes it offers, the current session, and its saved state.
 
-import { check } from "../gl/player";
-import { pause, Queue } from "../gl/wait";
-import { parseProgram, parseTraining, type Manifest, type Offer, type Recording, type Schedule, type TrainingIndex } from "../engine/manifest";
-import type { Beside, Model, Weights } from "../engine/model";
-import { productMs } from "../engine/probe";
-import { must, PageError } from "../gl/errors";
-import type { Program } from "../gl/program";
-import { checkRate, type Ids, type Rates } from "./batches";
+import { signal } from "@preact/signals-core";
+import { check } from "../runtime/gl/player";
+import { pause, Queue } from "../runtime/gl/wait";
+import {
+  parseProgram,
+  parseTraining,
+  type Manifest,
+  type Offer,
+  type Recording,
+  type TrainingIndex,
+} from "../runtime/engine/manifest";
+import type { Beside, Model, Weights } from "../runtime/engine/model";
+import { productMs } from "../runtime/engine/probe";
+import { must, PageError } from "../runtime/gl/errors";
+import type { Program } from "../runtime/gl/program";
+import type { Ids, Rates } from "./batches";
 import type { Bpe } from "./bpe";
-import { chosenFiles, readModel, zip, type About, type Files, type Loaded } from "./files";
-import { Session, type Checkpoint, type Plan, type Point } from "./session";
+import { chosenFiles, readModel, zip, type Files, type Loaded } from "./files";
+import type { Checkpoint, Point } from "./checkpoint";
+import type { Plan } from "./plan";
+import { Session } from "./session";
+import { checkConfig, checkedIds, checkText, rates, splitIds, type TrainConfig } from "./train-config";
 import type { Store } from "./store";
 import { tokenise, TrainedVocabulary } from "./tokenise";
 import { fitting, isLost, putParameters, Trainer } from "./trainer";
-
-export interface TrainConfig extends Partial<Rates> {
-  /** A preset and a tokenizer (`bytes` or `bpe:N`) that this page was exported with; by default the first. */
-  preset?: string;
-  tokenizer?: string;
-  /** The share of the text held back for validation (default: 0.1, or 0 for ids). */
-  validation?: number;
-  evalEvery?: number;
-  sampleEvery?: number;
-}
 
 export interface TrainOptions {
   text?: string;
@@ -79,18 +80,16 @@ export interface Earlier {
 
 const SHARE = 0.6; // the speed of a step relative to that of its products: 0.5 on an H200, 0.7 on software GL
 const EARLIER = "earlier";
-const LEAST = 5; // minimum points of a curve that is saved
-const MOST = 1000; // approximate maximum points that are saved
+const MIN_KEPT_POINTS = 5; // minimum points of a curve that is saved
+const MAX_KEPT_POINTS = 1000; // approximate maximum points that are saved
 
 export class Training {
   private listed: TrainingIndex | null = null;
-  session: Session | null = null;
-  /** The previous training, if it took some steps. */
-  earlier: Earlier | null = null;
-  /** Why the browser does not save checkpoints beyond this visit; "" if it does. */
-  unkept = "";
-  /** Called when the session is replaced or ended. */
-  readonly listeners = new Set<() => void>();
+  private readonly signals = {
+    session: signal<Session | null>(null),
+    earlier: signal<Earlier | null>(null),
+    unkept: signal(""),
+  };
 
   private readonly queue = new Queue(); // changes of the session
 
@@ -100,6 +99,21 @@ export class Training {
     /** Resolves when the page has measured its device or has stopped trying. */
     private readonly measured: () => Promise<void>,
   ) {}
+
+  /** The current session; null: none. Reading it subscribes to its replacement, as do the following properties. */
+  get session(): Session | null {
+    return this.signals.session.value;
+  }
+
+  /** The previous training, if it took some steps. */
+  get earlier(): Earlier | null {
+    return this.signals.earlier.value;
+  }
+
+  /** Why the browser does not save checkpoints beyond this visit; "" if it does. */
+  get unkept(): string {
+    return this.signals.unkept.value;
+  }
 
   /** True if it uses the device. */
   get busy(): boolean {
@@ -173,7 +187,7 @@ export class Training {
 
   private async restored(): Promise<Session | null> {
     await this.ready();
-    this.earlier ??= (await this.store.kept<Earlier>(EARLIER).catch(() => undefined)) ?? null;
+    this.signals.earlier.value ??= (await this.store.kept<Earlier>(EARLIER).catch(() => undefined)) ?? null;
     const offered = (run: Run) => this.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer);
     const kept = await this.store.takeRun<{ run: Run; checkpoint: Checkpoint }>(offered).catch(() => null);
     return kept && this.open(kept.run, kept.checkpoint);
@@ -215,16 +229,49 @@ export class Training {
     return this.beside(offer, files[0]!.name, bpe, weights);
   }
 
-  private async beside(offer: Offer, model: string, bpe: Bpe | null, weights: Weights, kernel?: string): Promise<Beside> {
+  private async beside(
+    offer: Offer,
+    model: string,
+    bpe: Bpe | null,
+    weights: Weights,
+    kernel?: string,
+  ): Promise<Beside> {
     const { loader, manifest: page } = this.model();
     const chosen = this.suiting(offer, kernel);
     const program = async (name: string) => parseProgram(await loader.packed(name), name);
     const [generate, capture] = await Promise.all([program(chosen.generate), program(chosen.capture)]);
     const { kernel: name, draw_buffers, interventions } = chosen;
-    const recording = { kernel: name, draw_buffers, generate: chosen.generate, capture: chosen.capture, interventions, rows: "strided", product: "", row: "" } as const;
+    const recording = {
+      kernel: name,
+      draw_buffers,
+      generate: chosen.generate,
+      capture: chosen.capture,
+      interventions,
+      rows: "strided",
+      product: "",
+      row: "",
+    } as const;
     const config = { ...offer.config, ...offer.shape };
-    const about = { model, dtype: "f32", parameters: offer.count, trained_on: null, recorded: null, split: null, chat: null, head: null, config, recordings: [recording] } as const;
-    const manifest: Manifest = { ...page, ...about, eos: bpe ? [0] : [], recordings: [recording], activations: offer.activations, family: offer.family };
+    const about = {
+      model,
+      dtype: "f32",
+      parameters: offer.count,
+      trained_on: null,
+      recorded: null,
+      split: null,
+      chat: null,
+      head: null,
+      config,
+      recordings: [recording],
+    } as const;
+    const manifest: Manifest = {
+      ...page,
+      ...about,
+      eos: bpe ? [0] : [],
+      recordings: [recording],
+      activations: offer.activations,
+      family: offer.family,
+    };
     return { manifest, programs: { generate, capture }, recording, tokenizer: new TrainedVocabulary(bpe), weights };
   }
 
@@ -278,7 +325,20 @@ export class Training {
     if (from) fitting(offer, from.state, from.about);
     const { seed, evalEvery, sampleEvery } = run;
     const planned = { ...run.rates, ...from?.rates };
-    const plan: Plan = { offer, kernel, text: run.text, origin: run.origin ?? null, bpe, train: found.train, validation: found.validation, share: run.validation, rates: planned, seed, evalEvery, sampleEvery };
+    const plan: Plan = {
+      offer,
+      kernel,
+      text: run.text,
+      origin: run.origin ?? null,
+      bpe,
+      train: found.train,
+      validation: found.validation,
+      share: run.validation,
+      rates: planned,
+      seed,
+      evalEvery,
+      sampleEvery,
+    };
     const session = new Session(plan, this.model().device, (begin) => this.trainer(plan, program, begin));
     session.onStep = onStep ?? session.onStep;
     session.keep = (checkpoint) => this.keep(run, checkpoint);
@@ -292,8 +352,7 @@ export class Training {
     }
     this.leaveCurves();
     await before?.close();
-    this.session = session;
-    this.listeners.forEach((listen) => listen());
+    this.signals.session.value = session;
     return session;
   }
 
@@ -319,9 +378,9 @@ export class Training {
 
   /** Estimates a training's operations per second on this device from the probe of products; 0: not measured. */
   async rate(): Promise<number> {
-    if (!this.model().probe) await this.measured();
-    const { loader, probe, recording, options } = this.model();
-    const ms = productMs(probe ?? {}, recording, options.fetch);
+    if (!this.model().kernels.probe) await this.measured();
+    const { loader, kernels, recording, options } = this.model();
+    const ms = productMs(kernels.probe ?? {}, recording, options.fetch);
     if (!ms) return 0;
     const { entries } = parseProgram(await loader.json(recording.product), recording.product);
     const flops = entries["probe"]!.passes.reduce((sum, p) => sum + p.flops, 0);
@@ -346,7 +405,10 @@ export class Training {
   async files({ kernel }: Recording = this.model().recording): Promise<string[]> {
     const { sizes, texts } = await this.ready();
     const played = sizes.map((offer) => this.suiting(offer, kernel));
-    return [...played.flatMap(({ file, generate, capture, interventions }) => [file, generate, capture, interventions]), ...texts.map(({ file }) => file)];
+    return [
+      ...played.flatMap(({ file, generate, capture, interventions }) => [file, generate, capture, interventions]),
+      ...texts.map(({ file }) => file),
+    ];
   }
 
   /** Returns a size's programs for the kernel chosen for this device, or for the one that a training began with. */
@@ -369,7 +431,11 @@ export class Training {
     return { program, kernel: chosen.kernel };
   }
 
-  private async trainer({ offer, seed }: Pick<Plan, "offer" | "seed">, program: Program, begin: boolean): Promise<Trainer> {
+  private async trainer(
+    { offer, seed }: Pick<Plan, "offer" | "seed">,
+    program: Program,
+    begin: boolean,
+  ): Promise<Trainer> {
     const { device, options, drawFlops, manifest } = this.model();
     const trainer = new Trainer(device, offer, program, options, seed, { ...manifest.tuning, draw_flops: drawFlops });
     try {
@@ -399,9 +465,9 @@ export class Training {
   private async keep(run: Run, checkpoint: Checkpoint): Promise<void> {
     try {
       await this.store.keepRun(run.id, run, checkpoint);
-      this.unkept = "";
+      this.signals.unkept.value = "";
     } catch (error) {
-      this.unkept = error instanceof Error ? error.message : String(error); // training continues unsaved
+      this.signals.unkept.value = error instanceof Error ? error.message : String(error); // training continues unsaved
     }
   }
 
@@ -410,30 +476,34 @@ export class Training {
     return this.queue.run(async () => {
       this.leaveCurves();
       await this.session?.close();
-      this.session = null;
+      this.signals.session.value = null;
       await this.store.forgetRuns().catch(() => {}); // nothing was kept
-      this.listeners.forEach((listen) => listen());
     });
   }
 
   /** Saves the curves of the session before it ends. */
   private leaveCurves(): void {
     const { points, plan } = this.session ?? { points: [] };
-    if (!plan || points.length < LEAST) return;
-    const every = Math.ceil(points.length / MOST);
+    if (!plan || points.length < MIN_KEPT_POINTS) return;
+    const every = Math.ceil(points.length / MAX_KEPT_POINTS);
     const kept = points.filter((p, i) => i % every === 0 || p.validation !== undefined);
     const { offer, origin, rates } = plan;
-    this.earlier = {
+    const earlier = {
       name: `${origin?.source ?? "own text"}, ${offer.name}, learning rate ${rates.lr}`,
       tokenizer: offer.tokenizer,
-      points: kept.map(({ step, loss, validation }) => ({ step, loss, ...(validation === undefined ? {} : { validation }) })),
+      points: kept.map(({ step, loss, validation }) => ({
+        step,
+        loss,
+        ...(validation === undefined ? {} : { validation }),
+      })),
     };
-    this.store.keep(EARLIER, this.earlier).catch(() => {}); // it remains available during this visit
+    this.signals.earlier.value = earlier;
+    this.store.keep(EARLIER, earlier).catch(() => {}); // it remains available during this visit
   }
 
   /** Deletes the curves of the previous training. */
   async forgetEarlier(): Promise<void> {
-    this.earlier = null;
+    this.signals.earlier.value = null;
     await this.store.forget(EARLIER).catch(() => {}); // a browser that stores nothing has none to delete
   }
 
@@ -445,63 +515,4 @@ export class Training {
   async zip(): Promise<Uint8Array<ArrayBuffer>> {
     return zip(await this.current().files());
   }
-}
-
-export type { About };
-
-const KNOWN = ["preset", "tokenizer", "validation", "evalEvery", "sampleEvery", "steps", "lr", "min_lr", "warmup", "schedule"];
-
-/** Throws PageError for unknown options, which would otherwise be ignored, and for invalid values. */
-export function checkConfig(config: TrainConfig): void {
-  const unknown = Object.keys(config).find((key) => !KNOWN.includes(key));
-  if (unknown) throw new PageError(`config has no option ${unknown}; expected ${KNOWN.join(", ")}.`);
-  const { validation = 0, evalEvery = 0, sampleEvery = 0 } = config;
-  if (!(validation >= 0 && validation < 1)) throw new PageError(`validation is ${validation}; it must be in [0, 1).`);
-  for (const [name, every] of Object.entries({ evalEvery, sampleEvery })) {
-    if (!(Number.isInteger(every) && every >= 0)) {
-      throw new PageError(`${name} is ${every}; it must be a positive integer, or 0 for never.`);
-    }
-  }
-}
-
-function checkText(text: unknown): void {
-  if (typeof text !== "string") throw new PageError("The text to train on must be a string.");
-  if (/[\ud800-\udfff]/u.test(text)) throw new PageError("The text holds an unpaired surrogate.");
-}
-
-const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
-
-/** Returns the offer's settings, replaced by the requested ones. Missing ones are derived as on the desktop. */
-function rates(offer: Offer, asked: Partial<Rates>): Rates {
-  const steps = asked.steps ?? offer.settings.steps;
-  const lr = asked.lr ?? offer.settings.lr;
-  const found = {
-    steps,
-    lr,
-    min_lr: asked.min_lr ?? lr / 10,
-    warmup: asked.warmup ?? Math.min(100, Math.floor(steps / 20)),
-    schedule: asked.schedule ?? offer.settings.schedule,
-  };
-  if (!(Number.isInteger(steps) && steps >= 1)) throw new PageError(`steps is ${steps}; it must be an integer from 1.`);
-  checkRate(lr);
-  if (!(found.min_lr >= 0 && found.min_lr <= lr)) {
-    throw new PageError(`The last learning rate is ${found.min_lr}; it must be from 0 to ${lr}.`);
-  }
-  if (!(Number.isInteger(found.warmup) && found.warmup >= 0 && found.warmup < steps)) {
-    throw new PageError(`Warmup is ${found.warmup} steps; it must be shorter than the training's ${steps} steps.`);
-  }
-  if (!SCHEDULES.includes(found.schedule)) throw new PageError(`Schedule ${found.schedule} is not one of ${SCHEDULES.join(", ")}.`);
-  return found;
-}
-
-function checkedIds(ids: ArrayLike<number>, offer: Offer): Ids {
-  const list = Array.from(ids);
-  const wrong = list.find((id) => !(Number.isInteger(id) && id >= 0 && id < offer.config.vocab_size));
-  if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${offer.config.vocab_size}.`);
-  return Uint16Array.from(list);
-}
-
-function splitIds(ids: Ids, validation: number): { train: Ids; validation: Ids } {
-  const at = Math.floor(ids.length * (1 - validation));
-  return { train: ids.slice(0, at), validation: ids.slice(at) };
 }

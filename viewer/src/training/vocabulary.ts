@@ -1,12 +1,11 @@
 // Trains vocabularies and measures their tokenization, in a worker.
 
-import { PageError } from "../gl/errors";
+import { PageError } from "../runtime/gl/errors";
 import type { Bpe, Cut } from "./bpe";
 import VocabularyWorker from "./vocabulary-worker?worker&inline";
 
 export type VocabularyJob =
-  | { kind: "train"; text: string; share: number; size: number }
-  | { kind: "measure"; text: string; bpe: Bpe };
+  { kind: "train"; text: string; share: number; size: number } | { kind: "measure"; text: string; bpe: Bpe };
 
 function work<T>(job: VocabularyJob): Promise<T> {
   const worker = new VocabularyWorker();
@@ -18,6 +17,7 @@ function work<T>(job: VocabularyJob): Promise<T> {
 }
 
 /** Trains a vocabulary of at most `size` tokens on a text without its last share. A short text gives fewer tokens. */
-export const vocabularyOf = (text: string, share: number, size: number) => work<Bpe>({ kind: "train", text, share, size });
+export const vocabularyOf = (text: string, share: number, size: number) =>
+  work<Bpe>({ kind: "train", text, share, size });
 
 export const cutOf = (text: string, bpe: Bpe) => work<Cut>({ kind: "measure", text, bpe });

@@ -1,0 +1,150 @@
+// The machine's picture: the passes it shows, where each one is, and drawing them while they are played.
+
+import { memoryView } from "../../runtime/engine/field";
+import type { Watcher } from "../../runtime/engine/kv-cache";
+import type { Model } from "../../runtime/engine/model";
+import type { Entry, Pass, View } from "../../runtime/gl/program";
+import { pause } from "../../runtime/gl/wait";
+import { CELLS, type Cell, type Painter } from "./painter";
+
+const GAP = 1; // pixels between cells
+const FLAT = 6; // matrices with fewer rows are folded
+const FASTEST = 100; // minimum ms between two pictures
+const MEASURED = 16; // pictures between two estimates of the values' range
+
+/** A pass that is shown: its column and line (-1: spans all lines), and the texture that it wrote. */
+export interface Stage {
+  pass: number;
+  label: string;
+  name: string;
+  column: number;
+  line: number;
+  texture: string;
+  view: View;
+  /** The part of the block whose output it computes, such as `h.3.attn`; null: none. */
+  part: string | null;
+  /** The side of the matrix that is as long as the context: only its first tokens are in use. */
+  tokens: "rows" | "cols" | null;
+}
+
+/** Returns the stages of an entry: one column per block, one before them for the embedding, one after them for the logits. */
+export function stages(model: Model, entry: Entry): Stage[] {
+  const { n_layer } = model.manifest.config;
+  const { generate } = model.programs;
+  const { names } = model;
+  const found: Stage[] = [];
+  const add = (of: string, name: string, column: number, line: number, part: string | null = null) => {
+    const pass = entry.passes.findLastIndex((p) => computes(p, of));
+    const { label, outputs } = entry.passes[pass] ?? { label: "", outputs: [] };
+    const texture = outputs[0]?.[0];
+    if (texture === undefined || found.length === CELLS) return;
+    const view = generate.views[texture] ?? memoryView(model.player.spec(texture));
+    const kind = names.activations.get(of)?.kind;
+    const tokens = kind === "cache" ? "rows" : kind === "scores" ? "cols" : null;
+    found.push({ pass, label, name, column, line, texture, view, part, tokens });
+  };
+  add("embed", "embed", 0, -1);
+  for (let block = 0; block < n_layer; block++) {
+    names.stages.forEach(({ title, shows, adds }, line) => {
+      add(names.inBlock(block, shows[0]!), title, 1 + block, line, adds && names.inBlock(block, adds));
+    });
+  }
+  add("logits", "logits", 1 + n_layer, -1);
+  return found.sort((a, b) => a.pass - b.pass);
+}
+
+/** True if a pass computes an activation, changes it, or writes it into a cache of its name. */
+function computes({ label, outputs }: Pass, name: string): boolean {
+  return label === name || label === `${name}.edit` || outputs.some(([texture]) => texture === name);
+}
+
+/** Draws the stages of a token onto a canvas: of the next token, each time the page updates the text (`see`). */
+export class Strip implements Watcher {
+  readonly stops: readonly number[];
+  private readonly by: ReadonlyMap<number, number>;
+  private drawn = 0;
+  private wanted = true;
+  private read = Infinity; // tokens of the text in the context; positions beyond are empty
+  private last = -Infinity;
+  /** True while the page generates; the strip ignores tokens that a view decodes for its own purposes. */
+  live: () => boolean = () => true;
+  /** Called after each picture. */
+  onDrawn: () => void = () => {};
+
+  constructor(
+    private readonly model: Model,
+    private readonly painter: Painter,
+    readonly list: readonly Stage[],
+    private readonly target: HTMLCanvasElement,
+    /** Width and height of the picture in pixels. */
+    private readonly size: readonly [number, number],
+  ) {
+    this.stops = list.map((s) => s.pass);
+    this.by = new Map(list.map((s, i) => [s.pass, i]));
+  }
+
+  /** Compiles the shaders and sets the size. Must be awaited before drawing, and again after a lost context. */
+  async prepare(): Promise<void> {
+    await this.painter.prepare();
+    this.painter.resize(...this.size);
+    await pause();
+  }
+
+  wants(): boolean {
+    const now = performance.now();
+    if (!this.live() || !this.wanted || now - this.last < FASTEST || !this.painter.ready || document.hidden)
+      return false;
+    this.wanted = false;
+    this.last = now;
+    return true;
+  }
+
+  /** Requests a picture of the next token; `read`: the tokens of the text in the context. */
+  see(read: number): void {
+    this.read = read;
+    this.wanted = true;
+  }
+
+  rest(): void {
+    this.wanted = true;
+  }
+
+  look(pass: number): void {
+    const number = this.by.get(pass)!;
+    const stage = this.list[number]!;
+    const { model, size } = this;
+    const cell = this.cell(stage, number);
+    const { view, tokens } = stage;
+    const rows = tokens === "rows" ? Math.min(view.rows, this.read) : view.rows;
+    const cols = tokens === "cols" ? Math.min(view.cols, this.read) : view.cols;
+    const fold = rows < FLAT ? foldOf(rows * cols, cell.width / cell.height) : 0;
+    const texture = model.player.texture(stage.texture);
+    this.painter.cell(size, cell, texture, view, [rows, cols], fold, this.drawn % MEASURED === 0);
+  }
+
+  done(): void {
+    this.drawn++;
+    this.painter.showStrip(this.target);
+    this.onDrawn();
+  }
+
+  private cell({ column, line }: Stage, number: number): Cell {
+    const columns = 2 + this.model.manifest.config.n_layer;
+    const { length } = this.model.names.stages;
+    const [width, height] = [this.size[0] / columns, this.size[1] / length];
+    const lines = line < 0 ? length : 1;
+    const top = Math.max(0, line);
+    return {
+      x: Math.round(column * width),
+      y: Math.round(this.size[1] - (top + lines) * height) + GAP,
+      width: Math.max(1, Math.round(width) - GAP),
+      height: Math.max(1, Math.round(lines * height) - GAP),
+      number,
+    };
+  }
+}
+
+/** Returns the columns to fold `values` into, so that the result has about the aspect ratio of the cell. */
+export function foldOf(values: number, aspect: number): number {
+  return 2 ** Math.max(0, Math.round(Math.log2(Math.sqrt(values * aspect))));
+}

@@ -1,0 +1,235 @@
+// The Blocks view: how the residual stream of each token changes over the blocks, and what each block's output would predict.
+
+import { useSignal } from "@preact/signals";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { lens, type Block } from "../../../runtime/engine/lens";
+import { AblateButtons } from "../../ui/interventions";
+import { cell, walkCells } from "../../ui/roving";
+import { showTexture } from "../textures/store";
+import { generation, type Tok } from "../../stores/generation";
+import { interventions } from "../../stores/interventions";
+import { engine } from "../../stores/model";
+import { percent, short, useDevice } from "../../ui/tools";
+import type { View } from "../../stores/route";
+
+const MIN_COLUMNS = 10; // minimum number of columns (tokens)
+const COLUMN = 78; // pixels per column
+const NAMES = 110; // pixels of the row headers
+const KEPT = 400; // columns that are cached
+
+type Show = "token" | "norm" | "change";
+
+const known = new Map<string, Block[]>(); // cached columns, by the text up to a token
+let knownOf = ""; // the model and the version of its parameters that they belong to
+
+/** Returns the integers from `first` up to, but not including, `end`. */
+const range = (first: number, end: number) => Array.from({ length: Math.max(0, end - first) }, (_, i) => first + i);
+
+function BlocksView() {
+  const busy = generation.running.value;
+  const kept = useRef<Tok[]>([]);
+  const box = useRef<HTMLDivElement>(null);
+  if (!busy || !kept.current.length) kept.current = generation.read.value;
+  const tokens = kept.current;
+  const total = tokens.length;
+  const end = useSignal<number | null>(null); // one past the last column; null: the end of the text, also as it grows
+  const chosen = useSignal<[number, number] | null>(null); // (token, block)
+  const show = useSignal<Show>("token");
+  const shown = useSignal(MIN_COLUMNS);
+  const done = useSignal(0); // columns computed; each change renders the table
+  const problem = useSignal("");
+  const last = Math.min(Math.max(end.value ?? total, 1), total);
+  const first = Math.max(0, last - shown.value);
+  const key = (t: number) =>
+    `${engine().model.id} ${interventions.applied.value}` +
+    tokens
+      .slice(0, t + 1)
+      .map((tok) => tok.id)
+      .join();
+  const columns = tokens.slice(first, last).map((tok, i) => ({ tok, t: first + i, blocks: known.get(key(first + i)) }));
+  useDevice(
+    async (model) => {
+      if (busy) return;
+      const ids = tokens.map((tok) => tok.id);
+      const of = `${model.id} ${model.version}`;
+      if (of !== knownOf) known.clear(); // training has changed the parameters
+      knownOf = of;
+      const chosenFirst = chosen.value?.[0] ?? last - 1;
+      for (const t of [chosenFirst, ...range(first, last).reverse()]) {
+        if (t < first || t >= last || known.has(key(t))) continue;
+        if (known.size >= KEPT) known.clear();
+        known.set(key(t), await lens(model, ids, t));
+        done.value++;
+        if (generation.running.value) return;
+      }
+    },
+    [busy, first, last, total ? key(total - 1) : ""],
+    (why) => (problem.value = why),
+  );
+  const missing = busy ? 0 : columns.filter((c) => !c.blocks).length;
+  const blockOf = (name: string) => engine().model.names.block(name);
+  const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
+  const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
+  useLayoutEffect(() => {
+    const fit = () =>
+      (shown.value = Math.max(MIN_COLUMNS, Math.floor(((box.current?.clientWidth ?? 0) - NAMES) / COLUMN)));
+    fit();
+    const observer = new ResizeObserver(fit);
+    if (box.current) observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    if (box.current) box.current.scrollLeft = box.current.scrollWidth; // the details below are about the last column
+  }, [last, names.length]);
+  const peak = show.value === "token" ? 1 : most(show.value);
+  const [ct, cb] = chosen.value ?? [last - 1, names.length - 1];
+  const detail = columns.find((c) => c.t === ct)?.blocks?.[cb];
+  return (
+    <section class="blocks" aria-label="Blocks" data-columns={done.value}>
+      <div class="panel">
+        <h2>What the model would predict after each block</h2>
+        <p class="dim explained">
+          Every block adds to the residual stream, a vector of numbers for each token. Here the stream is decoded after
+          every block as if that block were the last (the “logit lens”). Each column is a token of the text, each row is
+          a block, and a cell shows the predicted next token: the deeper the colour, the more confident the model.
+          Straight after the embedding, it is simply the token itself; the prediction forms on the way down.
+        </p>
+        <div class="buttons">
+          <button disabled={first === 0} onClick={() => (end.value = Math.max(shown.value, last - shown.value))}>
+            Earlier
+          </button>
+          <button
+            disabled={last >= total}
+            onClick={() => (end.value = last + shown.value < total ? last + shown.value : null)}
+          >
+            Later
+          </button>
+          <label class="inline">
+            Show
+            <select value={show.value} onChange={(e) => (show.value = e.currentTarget.value as Show)}>
+              <option value="token">next token</option>
+              <option value="norm">norm of the stream</option>
+              <option value="change">norm of what the block added</option>
+            </select>
+          </label>
+          <span class="dim">
+            tokens {first + 1} to {last} of {total}
+          </span>
+          <span class="dim waiting" role="status">
+            {missing > 0 && !problem.value && (
+              <>
+                <progress value={columns.length - missing} max={columns.length} aria-label="Columns computed" />{" "}
+                computing {columns.length - missing} of {columns.length}
+              </>
+            )}
+          </span>
+        </div>
+        {problem.value && (
+          <p class="problem" role="alert">
+            {problem.value}
+          </p>
+        )}
+        <div class="lens" ref={box}>
+          <table style={{ "--lines": names.length + 2 }} onKeyDown={walkCells}>
+            <thead>
+              <tr>
+                <th scope="col">after</th>
+                {columns.map(({ tok, t }) => (
+                  <th key={t} scope="col">
+                    <code>{tok.label}</code>
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {names.map((name, b) => (
+                <tr key={name}>
+                  <th scope="row">{blockOf(name) < 0 ? "embedding" : `block ${blockOf(name)}`}</th>
+                  {columns.map(({ t, blocks }) => {
+                    const block = blocks?.[b];
+                    const best = block?.top[0];
+                    const amount = !block ? 0 : show.value === "token" ? (best?.p ?? 0) : block[show.value] / peak;
+                    const text = !block
+                      ? ""
+                      : show.value === "token"
+                        ? generation.label(best!.id)
+                        : short(block[show.value]);
+                    const right = show.value === "token" && best && best.id === tokens[t + 1]?.id;
+                    return (
+                      <td key={t}>
+                        <button
+                          {...cell(t, b, t === ct && b === cb)}
+                          class={`${right ? "right" : ""} ${t === ct && b === cb ? "on" : ""}`}
+                          style={{ "--amount": amount.toFixed(3) }}
+                          title={best ? `${generation.label(best.id)} ${percent(best.p)}` : ""}
+                          onClick={() => (chosen.value = [t, b])}
+                          onMouseEnter={() => (chosen.value = [t, b])}
+                          onFocus={() => (chosen.value = [t, b])}
+                        >
+                          {text || "…"}
+                        </button>
+                      </td>
+                    );
+                  })}
+                </tr>
+              ))}
+              <tr class="next">
+                <th scope="row">what actually came next</th>
+                {columns.map(({ t }) => (
+                  <td key={t}>
+                    <code>{tokens[t + 1]?.label ?? ""}</code>
+                  </td>
+                ))}
+              </tr>
+            </tbody>
+          </table>
+        </div>
+        <p class="dim">A frame marks a correct prediction: the likeliest token is the one that actually came next.</p>
+      </div>
+      <div class="panel detail">
+        <h2>
+          {detail
+            ? `${blockOf(detail.name) < 0 ? "After the embedding" : `After block ${blockOf(detail.name)}`}, at `
+            : "…"}
+          <code>{tokens[ct]?.label}</code>
+        </h2>
+        {detail && (
+          <>
+            <ol class="bars">
+              {detail.top.map((c) => (
+                <li key={c.id}>
+                  <span class="bar" style={{ width: `${100 * c.p}%` }} />
+                  <code>{generation.label(c.id)}</code>
+                  <span class="percent">{percent(c.p)}</span>
+                </li>
+              ))}
+            </ol>
+            {blockOf(detail.name) >= 0 && !engine().model.placement.isRemote(blockOf(detail.name)) && (
+              <AblateButtons block={blockOf(detail.name)} token={ct} />
+            )}
+            <p class="dim">
+              The norm of the stream is {short(detail.norm)} here
+              {detail.change ? `; the norm of what the block added is ${short(detail.change)}` : ""}. See its values:{" "}
+              <button class="link" onClick={() => showTexture(detail.name)}>
+                {detail.name}
+              </button>
+            </p>
+          </>
+        )}
+      </div>
+    </section>
+  );
+}
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    blocks: true;
+  }
+}
+
+export const view: View<"blocks"> = {
+  name: "blocks",
+  title: "Blocks",
+  params: [],
+  component: BlocksView,
+};

@@ -1,0 +1,520 @@
+// The Passes view: the recorded program as a list, played pass by pass.
+
+import { useSignal } from "@preact/signals";
+import { Fragment } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { sizes } from "../../../runtime/engine/chunks";
+import type { Model } from "../../../runtime/engine/model";
+import { memoryView } from "../../../runtime/engine/field";
+import { unpack } from "../../../runtime/engine/layout";
+import { alternatives, type Candidate } from "../../../runtime/engine/sampling";
+import { PALETTES } from "../../drawing/palettes";
+import { must } from "../../../runtime/gl/errors";
+import type { Entry, Pass } from "../../../runtime/gl/program";
+import { timePasses, type Timing } from "../../../runtime/engine/timing";
+import { axesOf, type Axes } from "../../ui/axis";
+import { natural } from "../../../runtime/engine/names";
+import { caption } from "../../ui/names";
+import { Plane, type Subject } from "../../ui/plane";
+import { Source } from "./source";
+import * as passes from "./store";
+import { passOf } from "./store";
+import { showTexture } from "../textures/store";
+import { generation } from "../../stores/generation";
+import { engine } from "../../stores/model";
+import { playTo } from "./store";
+import { drawing, percent, useDevice } from "../../ui/tools";
+import type { View } from "../../stores/route";
+
+const PACES: readonly [string, number][] = [
+  ["slow", 700],
+  ["normal", 300],
+  ["fast", 90],
+];
+const THUMB = [72, 44] as const;
+
+function PassesView() {
+  const { model } = engine();
+  const { entries } = model.programs.generate;
+  const names = Object.keys(entries)
+    .filter((name) => !/^(attention|ahead)_/.test(name))
+    .sort(natural);
+  const { entry: name, pass: at } = passes;
+  const entry = entries[name.value] ?? entries["decode"]!;
+  const place = passOf(entry);
+  const pass = entry.passes[place]!;
+  const playing = useSignal(false);
+  const pace = useSignal(1);
+  const timing = useSignal<{ entry: string; timing: Timing } | null>(null);
+  const busy = generation.running.value;
+  useEffect(() => {
+    if (!playing.value) return;
+    const timer = setInterval(() => {
+      if (at.value + 1 < entry.passes.length) at.value++;
+      else playing.value = false;
+    }, PACES[pace.value]![1]);
+    return () => clearInterval(timer);
+  }, [playing.value, pace.value, entry]);
+  const move = (to: number) => {
+    playing.value = false;
+    at.value = Math.min(entry.passes.length - 1, Math.max(0, to));
+  };
+  const toggle = () => {
+    if (!playing.value && place === entry.passes.length - 1) at.value = 0;
+    playing.value = !playing.value;
+  };
+  const t = timing.value?.entry === entry.name ? timing.value.timing : null;
+  return (
+    <section class="passes" aria-label="Passes">
+      <div class="panel names">
+        <h2>Passes</h2>
+        <div class="buttons">
+          <label class="inline">
+            Entry
+            <select
+              value={entry.name}
+              onChange={(e) => {
+                playing.value = false;
+                at.value = Infinity;
+                name.value = e.currentTarget.value;
+              }}
+            >
+              {names.map((n) => (
+                <option key={n} value={n}>
+                  {n} ({entries[n]!.passes.length})
+                </option>
+              ))}
+            </select>
+          </label>
+          <TimeButton
+            entry={entry}
+            disabled={busy}
+            found={(found) => (timing.value = { entry: entry.name, timing: found })}
+          />
+        </div>
+        {t && <Shares entry={entry} timing={t} />}
+        <List entry={entry} at={place} timing={t} choose={move} />
+      </div>
+      <div class="panel">
+        <div class="buttons transport">
+          <button onClick={() => move(0)} disabled={place === 0}>
+            First
+          </button>
+          <button onClick={() => move(place - 1)} disabled={place === 0}>
+            Back
+          </button>
+          <button class="primary" onClick={toggle} disabled={busy}>
+            {playing.value ? "Pause" : "Play"}
+          </button>
+          <button onClick={() => move(place + 1)} disabled={place === entry.passes.length - 1}>
+            Step
+          </button>
+          <label class="inline">
+            Speed
+            <select value={pace.value} onChange={(e) => (pace.value = Number(e.currentTarget.value))}>
+              {PACES.map(([title], i) => (
+                <option key={title} value={i}>
+                  {title}
+                </option>
+              ))}
+            </select>
+          </label>
+          <span class="dim">
+            pass {place + 1} of {entry.passes.length}
+          </span>
+        </div>
+        <p class="dim explained">{describe(entry.name)}</p>
+        <Sheet entry={entry} at={place} choose={move} />
+        <Details entry={entry} at={place} pass={pass} us={t?.us[place]} move={move} />
+      </div>
+    </section>
+  );
+}
+
+function describe(entry: string): string {
+  const label = generation.tokens.value.at(-1)?.label ?? "";
+  if (entry === "decode") return `All passes that decode one token: here the last one of the text, “${label}”.`;
+  if (entry === "prepare")
+    return "Runs once after the weights are loaded: folds each layer norm into the matrix product after it.";
+  if (entry === "lens")
+    return "Used by the Blocks tab: computes the logits after every block, not only after the last.";
+  if (entry === "sample")
+    return "Samples the token from the logits that decoding left: finds the candidates and the threshold of top-k, then draws one of the remaining tokens.";
+  if (entry === "sample_nucleus")
+    return "Samples with top-p, which may keep thousands of tokens: narrows down the logit at which the nucleus ends.";
+  return `All passes that prefill ${sizes([entry], "prefill_").join()} tokens of a prompt at once.`;
+}
+
+interface ListProps {
+  entry: Entry;
+  at: number;
+  timing: Timing | null;
+  choose: (at: number) => void;
+}
+
+function List({ entry, at, timing, choose }: ListProps) {
+  const list = useRef<HTMLOListElement>(null);
+  const most = timing ? Math.max(...timing.us) : 1;
+  useEffect(() => showChosen(list.current), [at, entry]);
+  return (
+    <ol ref={list}>
+      {entry.passes.map((p, i) => (
+        <li key={i}>
+          <button class={i === at ? "on" : ""} aria-current={i === at ? "step" : undefined} onClick={() => choose(i)}>
+            <span>{i + 1}</span>
+            <code>
+              {p.label.split(".").map((word, at) => (
+                <Fragment key={at}>
+                  {at > 0 && "."}
+                  {at > 0 && <wbr />}
+                  {word}
+                </Fragment>
+              ))}
+            </code>
+            <small>{timing ? micro(timing.us[i]!) : stem(p)}</small>
+            {timing && <i class="bar" style={{ width: `${(100 * timing.us[i]!) / most}%` }} aria-hidden="true" />}
+          </button>
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+/** Scrolls a list until its selected pass is visible. */
+function showChosen(box: HTMLElement | null): void {
+  const on = box?.querySelector<HTMLElement>(".on");
+  if (!box || !on) return;
+  const [frame, chosen] = [box.getBoundingClientRect(), on.getBoundingClientRect()];
+  if (chosen.top >= frame.top && chosen.bottom <= frame.bottom) return;
+  box.scrollTop += chosen.top - frame.top - box.clientHeight / 3;
+}
+
+const stem = (p: Pass) => p.shader.replace(/-[0-9a-f]+$/, "");
+const micro = (us: number) =>
+  us === 0 ? "≈ 0" : us >= 1000 ? `${(us / 1000).toFixed(2)} ms` : `${us.toFixed(us < 10 ? 1 : 0)} µs`;
+
+interface TimeProps {
+  entry: Entry;
+  disabled: boolean;
+  found: (timing: Timing) => void;
+}
+
+function TimeButton({ entry, disabled, found }: TimeProps) {
+  const done = useSignal(-1);
+  const run = async () => {
+    done.value = 0;
+    try {
+      await engine().borrow(async (model) => {
+        const ids = generation.readIds.value;
+        found(await timePasses(model, ids, entry, (n, of) => (done.value = n / of)));
+      });
+    } finally {
+      done.value = -1;
+    }
+  };
+  return (
+    <button disabled={disabled || done.value >= 0} onClick={() => void run()}>
+      {done.value < 0 ? "Measure times" : `${(100 * done.value).toFixed(0)}%`}
+    </button>
+  );
+}
+
+/** The shaders that take most of the time. */
+function Shares({ entry, timing }: { entry: Entry; timing: Timing }) {
+  const sums = new Map<string, number>();
+  entry.passes.forEach((p, i) => sums.set(stem(p), (sums.get(stem(p)) ?? 0) + timing.us[i]!));
+  const total = timing.us.reduce((a, b) => a + b, 0) || 1;
+  const first = [...sums].sort((a, b) => b[1] - a[1]).slice(0, 4);
+  return (
+    <p class="dim">
+      {micro(total)} in total, measured by {timing.how}:{" "}
+      {first.map(([name, us]) => `${name} ${((100 * us) / total).toFixed(0)}%`).join(", ")}
+    </p>
+  );
+}
+
+interface SheetProps {
+  entry: Entry;
+  at: number;
+  choose: (at: number) => void;
+}
+
+/** Thumbnails of what each pass wrote, filled as the passes are played. */
+function Sheet({ entry, at, choose }: SheetProps) {
+  const sheet = useRef<HTMLDivElement>(null);
+  const painted = useRef({ key: "", upTo: -1 });
+  const word = useSignal(""); // the sampled token, shown as text instead of a thumbnail
+  const busy = generation.running.value;
+  const ids = busy ? "" : generation.ids.value.join();
+  useDevice(
+    async (model) => {
+      const canvases = sheet.current?.querySelectorAll("canvas");
+      const text = generation.readIds.value;
+      if (busy || !canvases || !text.length) return;
+      const key = `${entry.name} ${ids}`;
+      if (painted.current.key !== key) painted.current = { key, upTo: -1 };
+      const from = painted.current.upTo + 1;
+      if (from > at) return;
+      const { painter } = await drawing(model);
+      await playTo(model, entry, from - 1);
+      for (let i = from; i <= at; i++) {
+        const [texture] = entry.passes[i]!.outputs[0]!;
+        if (texture === TOKEN) {
+          model.player.play(entry.name, i, i + 1);
+          word.value = generation.label((await model.player.read(TOKEN))[0] ?? 0);
+          continue;
+        }
+        const view = memoryView(model.player.spec(texture));
+        model.player.play(entry.name, i, i + 1);
+        const empty = emptyRows(model, entry.passes[i]!);
+        const written = entry.passes[i]!.row ? text.length : Infinity; // a cache is as long as the context
+        const height = Math.min(view.rows / view.tiles[0], written) - empty;
+        const shown = { rows: height * view.tiles[0], first: empty, height, range: null, palette: PALETTES[0] };
+        painter.matrix(canvases[i]!, model.player.texture(texture), view, shown, ...THUMB);
+      }
+      painted.current.upTo = at;
+    },
+    [entry, at, busy, ids],
+  );
+  useEffect(() => showChosen(sheet.current), [at, entry]);
+  const { names } = engine().model;
+  const blockOf = (i: number) => names.block(entry.passes[i]!.label);
+  const groups: number[][] = [];
+  entry.passes.forEach((_, i) => {
+    if (i && blockOf(i - 1) === blockOf(i)) groups.at(-1)!.push(i);
+    else groups.push([i]);
+  });
+  const blocks = groups.filter((group) => blockOf(group[0]!) >= 0);
+  const stagesOf = (group: readonly number[]) => group.map((i) => caption(names, entry.passes[i]!.label));
+  const heads = blocks[0] ? stagesOf(blocks[0]) : [];
+  const alike = blocks.every((group) => stagesOf(group).join() === heads.join());
+  const outside = (first: number) => (blocks[0] ? (first < blocks[0][0]! ? "embed" : "logits") : "");
+  return (
+    <div class="sheet" ref={sheet} role="group" aria-label="What each pass wrote">
+      {groups.map((group) => {
+        const block = blockOf(group[0]!);
+        return (
+          <Fragment key={group[0]}>
+            {alike && group === blocks[0] && (
+              <div class="row stage-heads" aria-hidden="true">
+                <span />
+                {heads.map((name, i) => (
+                  <small key={i}>{name}</small>
+                ))}
+              </div>
+            )}
+            <div class={block < 0 ? "row outside" : "row"}>
+              <span class="dim">{block < 0 ? outside(group[0]!) : `block ${block}`}</span>
+              {group.map((i) => {
+                const { label } = entry.passes[i]!;
+                return (
+                  <button
+                    key={i}
+                    class={i === at ? "on" : i > at ? "later" : ""}
+                    title={`${i + 1}: ${label}${names.about(label) && `, ${names.about(label)}`}`}
+                    aria-label={`Pass ${i + 1}, ${label}${writesToken(entry.passes[i]!) && i <= at ? `: ${word.value}` : ""}`}
+                    aria-current={i === at ? "step" : undefined}
+                    onClick={() => choose(i)}
+                  >
+                    <canvas width={THUMB[0]} height={THUMB[1]} />
+                    {writesToken(entry.passes[i]!) && i <= at && <code class="word">{word.value}</code>}
+                  </button>
+                );
+              })}
+            </div>
+          </Fragment>
+        );
+      })}
+    </div>
+  );
+}
+
+/** The token that an entry's last pass chose, and the likeliest alternatives. */
+interface Outcome {
+  id: number;
+  p: number;
+  top: readonly Candidate[];
+}
+
+const TOKEN = "token"; // the one-texel texture that holds the chosen id
+const LIKELIEST = 5;
+
+const writesToken = (pass: Pass) => pass.outputs.some(([texture]) => texture === TOKEN);
+
+/** The token that the last pass chose: the greatest of the logits that the previous pass computed. */
+function Chosen({ entry, at }: { entry: Entry; at: number }) {
+  const found = useSignal<Outcome | null>(null);
+  const busy = generation.running.value;
+  useDevice(
+    async (model) => {
+      if (busy || !generation.ids.value.length) return;
+      await playTo(model, entry, at);
+      const view = must(entry.outputs["logits"], "output logits");
+      const [token, texels] = await Promise.all([model.player.read(TOKEN), model.player.read(view.texture)]);
+      const id = token[0] ?? 0;
+      found.value = { id, ...alternatives(unpack(view, texels), LIKELIEST, id) };
+    },
+    [entry, at, busy, busy ? "" : generation.ids.value.join()],
+  );
+  const o = found.value;
+  return (
+    <div class="outcome" role="status">
+      {o && (
+        <>
+          <p>
+            The output token is <code>{generation.label(o.id)}</code>, with probability <b>{percent(o.p)}</b>: the
+            likeliest token after <code>{generation.tokens.value.at(-1)?.label}</code>.
+          </p>
+          <ul class="bars">
+            {o.top.map((c) => (
+              <li key={c.id}>
+                <span class="bar" style={{ width: `${(100 * c.p) / o.top[0]!.p}%` }} />
+                <code>{generation.label(c.id)}</code> <span>{percent(c.p)}</span>
+              </li>
+            ))}
+          </ul>
+          <p class="dim">
+            This pass picks the greatest logit. With a temperature above 0, the page samples from the same logits
+            instead.
+          </p>
+        </>
+      )}
+    </div>
+  );
+}
+
+interface DetailsProps {
+  entry: Entry;
+  at: number;
+  pass: Pass;
+  us: number | undefined;
+  move: (at: number) => void;
+}
+
+function Details({ entry, at, pass, us, move }: DetailsProps) {
+  const { names, programs } = engine().model;
+  const { generate } = programs;
+  const about = names.about(pass.label);
+  const out = useSignal(0);
+  const written = [...new Set(pass.outputs.map(([texture]) => texture))];
+  const texture = written[out.value] ?? written[0]!;
+  const busy = generation.running.value;
+  const play = async (model: Model): Promise<Subject | null> => {
+    if (generation.running.value || !generation.ids.value.length) return null;
+    await playTo(model, entry, at);
+    return outcome(model, entry, pass, texture);
+  };
+  return (
+    <>
+      <h2>
+        <code>{pass.label}</code> <small class="dim">{stem(pass)}</small>
+      </h2>
+      {about && <p class="dim explained">{about}</p>}
+      {written.length > 1 && (
+        <div class="buttons">
+          {written.map((name, i) => (
+            <button key={name} aria-pressed={name === texture} onClick={() => (out.value = i)}>
+              {name}
+            </button>
+          ))}
+        </div>
+      )}
+      {texture === TOKEN && "logits" in entry.outputs ? (
+        <Chosen entry={entry} at={at} />
+      ) : (
+        <Plane
+          label={`${texture} after ${pass.label}`}
+          play={play}
+          inputs={[entry, at, texture, busy, busy ? "" : generation.ids.value.join()]}
+          axes={axesIn(entry, pass, texture)}
+        />
+      )}
+      <dl class="facts">
+        <dt>Reads</dt>
+        <dd>
+          {pass.inputs.map(([sampler, name]) => (
+            <Link key={sampler} entry={entry} at={at} name={name} move={move} />
+          ))}
+        </dd>
+        <dt>Writes</dt>
+        <dd>
+          {written.map((name) => {
+            const layers = pass.outputs.filter(([other]) => other === name).map(([, layer]) => layer);
+            return (
+              <span key={name} class="io">
+                <button class="link" onClick={() => showTexture(name)}>
+                  {name}
+                </button>
+                {layers.length > 1 ? `layers ${layers[0]} to ${layers.at(-1)}` : ""}
+              </span>
+            );
+          })}
+        </dd>
+        <dt>Size</dt>
+        <dd>
+          {pass.viewport.join(" x ")} fragments{pass.row ? `, starting at row ${pass.row}` : ""}
+          {pass.flops ? `, ${(pass.flops / 1e6).toFixed(1)} MFLOP` : ""}
+          {pass.nbytes ? `, ${(pass.nbytes / 2 ** 20).toFixed(2)} MiB of weights` : ""}
+        </dd>
+        <dt>Time</dt>
+        <dd>{us === undefined ? "not measured yet; press “Measure times”" : micro(us)}</dd>
+      </dl>
+      <Source name={pass.shader} text={generate.shaders[pass.shader] ?? ""} />
+    </>
+  );
+}
+
+/** An input of a pass: a link to its texture, and to the pass that wrote it last. */
+function Link({ entry, at, name, move }: { entry: Entry; at: number; name: string; move: (at: number) => void }) {
+  const writer = entry.passes.findLastIndex((p, i) => i < at && p.outputs.some(([texture]) => texture === name));
+  return (
+    <span class="io">
+      <button class="link" title="Show it in the Textures view" onClick={() => showTexture(name)}>
+        {name}
+      </button>
+      {writer >= 0 && (
+        <button class="link by" title="Show the pass that wrote it" onClick={() => move(writer)}>
+          from {entry.passes[writer]!.label}
+        </button>
+      )}
+    </span>
+  );
+}
+
+/** Returns the number of rows that a one-row product leaves empty above its sums, for software drivers (`matvec.frag`). */
+function emptyRows(model: Model, { shader }: Pass): number {
+  const text = shader.startsWith("matvec") ? (model.programs.generate.shaders[shader] ?? "") : "";
+  return Number(/#define PAD (\d+)/.exec(text)?.[1] ?? 0);
+}
+
+/** Returns the row and column labels of a pass's output if it is an activation or a cache; else none. */
+function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
+  const { model } = engine();
+  const { view, rows } = outcome(model, entry, pass, texture);
+  if (view.tiles[0] * view.tiles[1] === 1 && model.player.spec(texture).layers > 1) return {}; // shown in its memory layout
+  const size = sizes(entry.inputs, "ids.")[0] ?? 1; // tokens that the entry processes at once
+  const name = model.names.activations.has(texture) ? texture : pass.label;
+  return axesOf(model, name, { rows, cols: view.cols }, Math.max(0, generation.read.value.length - size));
+}
+
+/** Returns a pass's output: as a matrix if its shape is known, otherwise in its memory layout. */
+export function outcome(model: Model, entry: Entry, pass: Pass, texture: string): Subject {
+  const { player, programs } = model;
+  const named = Object.entries(entry.outputs).find(([name, view]) => name === pass.label && view.texture === texture);
+  const view = programs.generate.views[texture] ?? named?.[1] ?? memoryView(player.spec(texture));
+  const rows = pass.row ? Math.min(view.rows, generation.read.value.length) : view.rows;
+  return { player, view, rows };
+}
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    passes: true;
+  }
+}
+
+export const view: View<"passes"> = {
+  name: "passes",
+  title: "Passes",
+  params: passes.params,
+  component: PassesView,
+};

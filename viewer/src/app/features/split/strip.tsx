@@ -1,0 +1,250 @@
+// The strip above the views of a split model: where each block runs, what crosses the network, and the time of each side.
+
+import { untracked, useSignal } from "@preact/signals";
+import type { Model } from "../../../runtime/engine/model";
+import * as split from "./store";
+import "./strip.css";
+
+const ms = (x: number) => (x < 10 ? x.toFixed(1) : x.toFixed(0));
+const bytes = (n: number) =>
+  n < 2048 ? `${Math.round(n)} B` : n < 2 << 20 ? `${(n / 1024).toFixed(1)} KiB` : `${(n / 2 ** 20).toFixed(1)} MiB`;
+
+export function SplitStrip({ model }: { model: Model }) {
+  const about = model.manifest.split;
+  if (!about || !model.split) return null;
+  untracked(() => split.watch(model));
+  const blocks = about.stream.length - 1;
+  const here = model.placement.movable ? split.here.value : model.manifest.config.n_layer;
+  const whole = here === blocks;
+  const { tokens, sent, received, reconnects, guessed, accepted } = split.total.value;
+  const last = split.last.value;
+  const head = about.head === "page" ? ["head"] : [];
+  return (
+    <section class="split" aria-label="Where the blocks run">
+      {model.placement.movable && <Slider model={model} here={here} blocks={blocks} />}
+      <div class={whole ? "way whole" : "way"}>
+        <Side
+          label="in this page"
+          names={["embedding", ...range(0, here), ...(whole ? ["head"] : [])]}
+          busy={split.mean.value.here}
+          kind="here"
+          behind={head}
+        />
+        {!whole && (
+          <>
+            <span class={`wire ${split.status.value}`}>
+              <b>{last ? `${bytes(last.sent)} →` : "→"}</b>
+              <small>{last ? `← ${bytes(last.received)}` : "←"}</small>
+            </span>
+            <Side
+              label={`on ${host(about.server)}`}
+              names={[...range(here, blocks), ...(head.length ? [] : ["head"])]}
+              busy={split.mean.value.there}
+              kind="there"
+              behind={[]}
+            />
+          </>
+        )}
+      </div>
+      <Bars />
+      {model.placement.movable && <Tried blocks={blocks} here={here} />}
+      <p class="said">
+        {!whole && (
+          <span role="status" class={split.status.value}>
+            {said()}
+          </span>
+        )}
+        <span>
+          {tokens} tokens, {bytes(sent)} sent, {bytes(received)} received
+          {reconnects > 0 && `, reconnected ${reconnects === 1 ? "once" : `${reconnects} times`}`}
+          {guessed > 0 && `, ${accepted} of ${guessed} guesses accepted`}
+        </span>
+        {!whole && about.head === "server" && <Guessing model={model} />}
+      </p>
+      {!whole && split.status.value === "refused" && model.split.wantsToken && <Token model={model} />}
+      <p class="dim">
+        {whole
+          ? "All blocks run in this page: nothing leaves it."
+          : `Hidden states are sent as ${about.wire}. They are not private: the operator of the server can recover the text from them. ${LEAK}`}
+      </p>
+    </section>
+  );
+}
+
+/** Describes the connection. */
+function said(): string {
+  const problem = split.problem.value;
+  switch (split.status.value) {
+    case "connected":
+      return "Connected";
+    case "idle":
+      return problem ? `${problem} The next token will try again.` : "Not connected yet: connects with the first token";
+    default:
+      return problem || "Connecting…";
+  }
+}
+
+// docs/guide/split.md, "What a hidden state gives away"
+const LEAK = "For glgpt's own model, a linear map recovers 95 to 99% of the tokens at any split point.";
+const WHEN = { slow: null, always: true, never: false };
+
+/** Selects when the page guesses several tokens, which the server then checks in one round trip. */
+function Guessing({ model }: { model: Model }) {
+  const name = Object.entries(WHEN).find(([, how]) => how === split.speculate.value)![0];
+  return (
+    <label
+      class="inline"
+      title="Guesses the next tokens from repetitions in the text; the server checks up to seven guesses in one round trip. The generated text is the same."
+    >
+      Guess ahead
+      <select value={name} onChange={(e) => split.guess(model, WHEN[e.currentTarget.value as keyof typeof WHEN])}>
+        <option value="slow">when latency is high</option>
+        <option value="always">always</option>
+        <option value="never">never</option>
+      </select>
+    </label>
+  );
+}
+
+/** Sets the number of blocks that run in the page. */
+function Slider({ model, here, blocks }: { model: Model; here: number; blocks: number }) {
+  const cut = model.interventions.active;
+  return (
+    <label class="inline slider">
+      Blocks in this page
+      <input
+        type="range"
+        min={0}
+        max={blocks}
+        value={here}
+        disabled={cut}
+        title={cut ? "All blocks run in this page while parts of the model are changed" : undefined}
+        aria-valuetext={`${here} in this page, ${blocks - here} on the server`}
+        onInput={(e) => split.move(model, Number(e.currentTarget.value))}
+      />
+      <output>
+        <b>{here}</b> here, <b>{blocks - here}</b> on the server
+      </output>
+    </label>
+  );
+}
+
+/** A table with the speed and cost of each split point that was tried. */
+function Tried({ blocks, here }: { blocks: number; here: number }) {
+  const tried = [...split.tried.value].sort(([a], [b]) => a - b);
+  if (!tried.length)
+    return <p class="dim">Generate some text, then move the slider: this table will compare the split points.</p>;
+  return (
+    <table class="tried" aria-label="Time and bytes per token">
+      <thead>
+        <tr>
+          <th scope="col">here / server</th>
+          <th scope="col">tokens/s</th>
+          <th scope="col">bytes</th>
+          <th scope="col">ms here</th>
+          <th scope="col">network</th>
+          <th scope="col">server</th>
+        </tr>
+      </thead>
+      <tbody>
+        {tried.map(([at, way]) => (
+          <tr key={at} aria-current={at === here ? "true" : undefined}>
+            <th scope="row">
+              {at} / {blocks - at}
+            </th>
+            <td>{(1000 / (way.here + way.wire + way.there)).toFixed(1)}</td>
+            <td>{Math.round(way.bytes).toLocaleString("en")}</td>
+            <td>{ms(way.here)}</td>
+            <td>{ms(way.wire)}</td>
+            <td>{ms(way.there)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+const range = (from: number, to: number) => Array.from({ length: to - from }, (_, i) => `${from + i}`);
+
+function host(server: string): string {
+  try {
+    return new URL(server).host;
+  } catch {
+    return server;
+  }
+}
+
+interface SideProps {
+  label: string;
+  names: string[];
+  busy: number;
+  kind: "here" | "there";
+  /** Names of parts that run on this side after the other side's blocks. */
+  behind: string[];
+}
+
+function Side({ label, names, busy, kind, behind }: SideProps) {
+  return (
+    <div class={`side ${kind}`} data-blocks={[...names, ...behind].join()}>
+      <span class="name">{label}</span>
+      <ol>
+        {names.map((name) => (
+          <li key={name} title={/^\d/.test(name) ? `block ${name}` : name}>
+            {name}
+          </li>
+        ))}
+        {behind.map((name) => (
+          <li key={name} class="behind" title={`${name}, after the server's blocks`}>
+            {name}
+          </li>
+        ))}
+      </ol>
+      <small>{busy ? `${ms(busy)} ms per token` : " "}</small>
+    </div>
+  );
+}
+
+const PLACES: Record<string, string> = { here: "here", wire: "on the network", there: "on the server" };
+
+/** A bar that divides a token's time: in this page, on the network, on the server. */
+function Bars() {
+  const { here, wire, there } = split.mean.value;
+  const sum = here + wire + there;
+  if (!sum) return null;
+  const parts: [string, number][] = [
+    ["here", here],
+    ["wire", wire],
+    ["there", there],
+  ];
+  return (
+    <div
+      class="shares"
+      role="img"
+      aria-label={`A token takes ${ms(here)} ms here, ${ms(wire)} on the network, ${ms(there)} on the server`}
+    >
+      {parts.map(([name, time]) => (
+        <span key={name} class={name} style={{ flexGrow: time / sum }}>
+          {ms(time)} ms {PLACES[name]}
+        </span>
+      ))}
+    </div>
+  );
+}
+
+/** A field for the access token of a server that requires one. */
+function Token({ model }: { model: Model }) {
+  const token = useSignal("");
+  const send = (event: Event) => {
+    event.preventDefault();
+    model.split?.retry(token.value).catch(() => {}); // the strip shows the error
+  };
+  return (
+    <form onSubmit={send}>
+      <label class="inline">
+        Access token
+        <input type="password" value={token.value} onInput={(e) => (token.value = e.currentTarget.value)} />
+      </label>
+      <button>Connect</button>
+    </form>
+  );
+}

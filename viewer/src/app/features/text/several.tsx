@@ -1,0 +1,94 @@
+// Several continuations of the prompt side by side.
+
+import { useLayoutEffect, useRef } from "preact/hooks";
+import type { Continuation } from "../../../api";
+import { generation } from "../../stores/generation";
+
+const NUMBERS = ["", "", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"];
+
+/** The button that generates them. */
+export function SeveralButton() {
+  const count = generation.textsAtOnce.value;
+  if (!count) return null;
+  const same = generation.settings.temperature.value === 0 || generation.settings.topK.value === 1;
+  return (
+    <button
+      class="wide"
+      disabled={generation.running.value || same}
+      title={
+        same
+          ? "With temperature 0 or top-k 1, all would be the same"
+          : "Continues the prompt with this seed and the following ones at the same time"
+      }
+      onClick={() => void generation.writeSeveral()}
+    >
+      {NUMBERS[count] ?? count} continuations side by side
+    </button>
+  );
+}
+
+const ENDS: Record<Continuation["stopped"], string> = {
+  tokens: "",
+  aborted: "",
+  eos: ", ended by the model",
+  text: ", at the stop text",
+  room: ", at the end of the context",
+};
+
+/** The continuations. Choosing one generates it again as the text below, with its seed. */
+export function Several() {
+  const texts = generation.several.value;
+  const panel = useRef<HTMLElement>(null);
+  const shown = texts !== null;
+  useLayoutEffect(() => {
+    panel.current?.scrollIntoView({ block: "nearest" });
+    panel.current?.focus({ preventScroll: true });
+  }, [shown]);
+  const close = () => {
+    generation.closeSeveral();
+    document.querySelector<HTMLElement>(".controls > .wide")?.focus();
+  };
+  if (!texts || !generation.textsAtOnce.value) return null;
+  const running = generation.running.value;
+  const count = texts.length || generation.textsAtOnce.value;
+  const rate = generation.severalRate.value;
+  return (
+    <section class="panel several" ref={panel} tabIndex={-1} aria-label="Continuations side by side">
+      <header>
+        <h2>{NUMBERS[count] ?? count} continuations</h2>
+        <span class="dim" role="status">
+          {generation.severalNote.value || (rate ? `${rate.toFixed(0)} tokens/s together` : "")}
+        </span>
+        <button class="quiet" disabled={running} onClick={close}>
+          Close
+        </button>
+      </header>
+      <ol>
+        {texts.map((text) => (
+          <li key={text.seed}>
+            <p class="stream still" tabIndex={0}>
+              {text.text}
+            </p>
+            <footer>
+              <small>
+                seed {text.seed}
+                {ENDS[text.stopped]}
+              </small>
+              <button
+                disabled={running}
+                aria-label={`Inspect this one, seed ${text.seed}`}
+                title="Generates this text again below, with the alternatives of each token"
+                onClick={() => {
+                  void generation.readContinuation(text.seed);
+                  document.querySelector(".written")?.scrollIntoView({ block: "nearest" });
+                }}
+              >
+                Inspect this one
+              </button>
+            </footer>
+          </li>
+        ))}
+      </ol>
+    </section>
+  );
+}

@@ -1,0 +1,484 @@
+// The Text view: the prompt, its settings, and the text as it is generated.
+
+import { Component } from "preact";
+import { useSignal } from "@preact/signals";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { Compared } from "../../ui/interventions";
+import { Machine, RecordedMachine } from "./machine";
+import { generation, MAX_TOKENS, type Tok } from "../../stores/generation";
+import { engine, models } from "../../stores/model";
+import { Sampling, Sliders } from "./sampling";
+import { Several, SeveralButton } from "./several";
+import { CARD, openCard } from "../tour";
+import { NumberField } from "../../ui/number";
+import { percent } from "../../ui/tools";
+import type { View } from "../../stores/route";
+
+const STILL = "(prefers-reduced-motion: reduce)";
+const WORD = 80; // ms between two tokens of the recorded text
+const WIDE = "(min-width: 860px)"; // as in views.css
+const MAX_BITS = 8; // surprise at which the colour is deepest
+const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
+const END = 40; // pixels from the end of the text within which it follows new tokens
+
+function TextView() {
+  return (
+    <section class="text" aria-label="Text">
+      <Machine />
+      <Invitations />
+      <Several />
+      <Text />
+      <Compared />
+      <div class="side">
+        <Prompt />
+        <Guide />
+      </div>
+    </section>
+  );
+}
+
+/** The recorded generation: it can be read and pointed at, but not continued. */
+function RecordedText() {
+  const { given } = generation.recorded.value!;
+  const last = generation.tokens.value.length - 1;
+  const at = useSignal(matchMedia(STILL).matches ? last : given - 1); // the last token shown
+  const self = useRef<HTMLElement>(null);
+  useLayoutEffect(() => {
+    if (at.value === last) return;
+    const tokens = self.current!.querySelectorAll<HTMLElement>(".token");
+    tokens.forEach((tok, i) => (tok.style.animationDelay = `${Math.max(0, i - given + 1) * WORD}ms`));
+    const timer = setInterval(() => (at.value < last ? at.value++ : clearInterval(timer)), WORD);
+    return () => clearInterval(timer);
+  }, []);
+  return (
+    <section class="text recorded" aria-label="Text" ref={self}>
+      <RecordedMachine at={at} />
+      <Invitations />
+      <Text />
+      <div class="panel controls side">
+        <p class="dim">
+          This text was recorded when the page was exported, with the same model. Point at a token to see the
+          alternatives that the model considered. You can write your own prompt once the model has loaded.
+        </p>
+      </div>
+    </section>
+  );
+}
+
+/** Three things for a first visitor to try, a minute each. */
+function Invitations() {
+  const draw = async () => {
+    await generation.go(1);
+    if (!matchMedia(WIDE).matches) document.querySelector(".sampling")?.scrollIntoView({ block: "nearest" }); // on a wide window it is visible
+  };
+  const ready = models.phase.value === "ready"; // shown disabled until then, so that the text does not move
+  return (
+    <div class="invitations" role="group" aria-label="Try this first">
+      <span class="dim">Try this first:</span>
+      <button
+        disabled={!ready || generation.running.value || !generation.tokens.value.length}
+        onClick={() => void draw()}
+      >
+        <b>1</b> Draw the next token
+      </button>
+      <button disabled={!ready} onClick={() => openCard(CARD.attention, true)}>
+        <b>2</b> See what it attends to
+      </button>
+      {(!ready || engine().model.recording.interventions) && (
+        <button disabled={!ready} onClick={() => openCard(CARD.ablate, true)}>
+          <b>3</b> Switch off a head
+        </button>
+      )}
+    </div>
+  );
+}
+
+/** The prompt, its buttons, how the next token is chosen, and the settings, which are folded in a narrow window. */
+function Prompt() {
+  const { settings, running } = generation;
+  const seeds = Number.MAX_SAFE_INTEGER;
+  const busy = running.value;
+  const context = engine().model.manifest.config.n_positions;
+  const given = generation.promptLength.value;
+  const { chat } = engine().model.manifest;
+  const open = useRef(matchMedia(WIDE).matches).current;
+  return (
+    <div class="panel controls">
+      <label class="prompt">
+        <span>
+          Prompt{" "}
+          <small class={given > context ? "problem" : ""}>
+            {given} of {context} tokens
+          </small>
+        </span>
+        <textarea
+          rows={3}
+          value={generation.prompt.value}
+          onInput={(e) => (generation.prompt.value = e.currentTarget.value)}
+          onKeyDown={(e) => {
+            if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void generation.stop().then(() => generation.write());
+          }}
+        />
+      </label>
+      {chat && <p class="dim">Sent as a message, in the format of this chat model.</p>}
+      <div class="buttons">
+        {busy ? (
+          <button class="primary" onClick={() => void generation.stop()}>
+            Stop
+          </button>
+        ) : (
+          <button
+            class="primary"
+            title="Start again from the prompt (Ctrl+Enter in it)"
+            onClick={() => void generation.write()}
+          >
+            Generate
+          </button>
+        )}
+        <button disabled={busy} title="Generate one more token" onClick={() => void generation.go(1)}>
+          Step
+        </button>
+        <button
+          disabled={busy}
+          title="Generate more tokens, as many as “Length” sets"
+          onClick={() => void generation.go(settings.tokens.value)}
+        >
+          Continue
+        </button>
+        <button
+          disabled={busy}
+          title="Generate again with another seed"
+          onClick={() => {
+            settings.seed.value = Math.floor(Math.random() * 1e6);
+            void generation.write();
+          }}
+        >
+          Reroll
+        </button>
+      </div>
+      <Sampling />
+      <SeveralButton />
+      <details class="settings" open={open}>
+        <summary>Settings</summary>
+        <Sliders />
+        <div class="fields">
+          <NumberField
+            label="Length"
+            of={settings.tokens}
+            min={1}
+            max={MAX_TOKENS}
+            step={1}
+            hint="Number of tokens to generate"
+          />
+          <NumberField
+            label="Seed"
+            of={settings.seed}
+            min={0}
+            max={seeds}
+            step={1}
+            hint="The same seed and settings give the same text"
+          />
+          <label class="field" title="Generation stops before this text">
+            <span>Stop at</span>
+            <input value={settings.stop.value} onChange={(e) => (settings.stop.value = e.currentTarget.value)} />
+          </label>
+        </div>
+        <p class={`dim room${given > context ? " problem" : ""}`}>
+          {given > context
+            ? `The prompt has ${given} tokens, but the context holds only ${context}: shorten the prompt.`
+            : `The context holds ${context} tokens, the prompt takes ${given}. When the text outgrows the context, the model forgets its older half.`}
+        </p>
+      </details>
+    </div>
+  );
+}
+
+/** Example prompts. */
+function Guide() {
+  const { prompts } = engine().model.manifest;
+  if (!prompts.length) return null;
+  return (
+    <nav class="panel guide" aria-label="Examples">
+      <h2>Try</h2>
+      <div class="buttons">
+        {prompts.map(({ title, text }) => (
+          <button
+            key={text}
+            class="quiet"
+            title={text}
+            onClick={() => {
+              generation.prompt.value = text;
+              void generation.stop().then(() => generation.write());
+            }}
+          >
+            {title}
+          </button>
+        ))}
+      </div>
+    </nav>
+  );
+}
+
+function Text() {
+  const { speeds, note, running, chosen } = generation;
+  const stream = useRef<HTMLDivElement>(null);
+  const count = generation.tokens.value.length;
+  const rate = speeds.value;
+  const own = generation.tokens.value.filter((t) => !t.given && t.p !== undefined);
+  const mean = own.length ? own.reduce((sum, t) => sum + surprise(t.p!), 0) / own.length : null;
+  const from = generation.readFrom.value;
+  const tok = chosen.value === null ? undefined : generation.tokens.value[chosen.value];
+  const focusNext = useRef<number | null>(null); // the token to focus once it is rendered
+  const refocus = (at: number) => (focusNext.current = at);
+  useLayoutEffect(() => {
+    const at = focusNext.current;
+    const next = at === null ? undefined : stream.current?.querySelectorAll<HTMLElement>(".token")[at];
+    if (!next || !running.value) return;
+    focusNext.current = null;
+    next.focus();
+  });
+  useEffect(() => {
+    const leave = (event: KeyboardEvent) => {
+      if (event.key === "Escape") chosen.value = null; // on the window: with a mouse, no token has the focus
+    };
+    addEventListener("keydown", leave);
+    return () => removeEventListener("keydown", leave);
+  }, []);
+  const follows = useRef(true); // scroll to new tokens, unless the reader has scrolled up
+  const written = useRef(0);
+  useLayoutEffect(() => {
+    const box = stream.current;
+    if (count <= written.current) follows.current = true; // another text
+    written.current = count;
+    if (box && follows.current) box.scrollTop = box.scrollHeight;
+  }, [count]);
+  return (
+    <div class="panel written" onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
+      <div class="legend">
+        <span>surprise</span>
+        <span class="scale" role="img" aria-label={`From 0 to ${MAX_BITS} bits and more`}>
+          {[0, 2, 4, 6, MAX_BITS].map((bits) => (
+            <small key={bits}>{bits === MAX_BITS ? `${bits}+` : bits}</small>
+          ))}
+        </span>
+        <span title="Surprise is −log2 of the probability that the model gave the token: 1 bit is as surprising as a coin toss">
+          bits, on average {mean === null ? "–" : mean.toFixed(1)}
+        </span>
+        <span class="rate" role="status">
+          {note.value && <b>{note.value} </b>}
+          {count} tokens
+          {running.value
+            ? " · Writing…"
+            : rate &&
+              ` · prefill ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
+                (rate.decode ? `, decode ${rate.decode.toFixed(0)} tokens/s` : "")}
+        </span>
+      </div>
+      <div
+        class="stream"
+        ref={stream}
+        onScroll={({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) =>
+          (follows.current = scrollHeight - scrollTop - clientHeight < END)
+        }
+      >
+        {generation.tokens.value.map((t, i) => (
+          <Token
+            key={i}
+            tok={t}
+            at={i}
+            past={i < from}
+            chosen={chosen.value === i}
+            focusable={chosen.value === null && i === 0}
+          />
+        ))}
+        {running.value && <span class="caret" aria-hidden="true" />}
+      </div>
+      {tok?.top && (
+        <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} refocus={refocus} />
+      )}
+      {from > 0 && (
+        <p class="dim slid" role="status">
+          The text is longer than the context: the model reads the last {count - from} tokens. It has forgotten the
+          first {from}, shown in italics.
+        </p>
+      )}
+      <p class="dim hint">
+        Point at a token (or tap it, or use the arrow keys) to see the likeliest alternatives. Click an alternative to
+        continue the text from there.
+      </p>
+    </div>
+  );
+}
+
+/** Returns the surprise of a probability in bits: minus its binary logarithm. */
+function surprise(p: number): number {
+  return -Math.log2(Math.max(p, 1e-9));
+}
+
+/** Moves the focus between tokens with the arrow keys. */
+function walk(event: KeyboardEvent): void {
+  const target = event.target as HTMLElement;
+  const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
+  if (!step || !target.classList.contains("token")) return;
+  const next = step < 0 ? target.previousElementSibling : target.nextElementSibling;
+  if (next instanceof HTMLElement && next.classList.contains("token")) {
+    next.focus();
+    event.preventDefault();
+  }
+}
+
+interface TokenProps {
+  tok: Tok;
+  at: number;
+  /** True if it no longer fits the context. */
+  past: boolean;
+  chosen: boolean;
+  focusable: boolean;
+}
+
+class Token extends Component<TokenProps> {
+  override shouldComponentUpdate(next: TokenProps): boolean {
+    const { tok, past, chosen, focusable } = this.props;
+    return next.tok !== tok || next.past !== past || next.chosen !== chosen || next.focusable !== focusable;
+  }
+
+  override render() {
+    const { tok, at, past, chosen, focusable } = this.props;
+    const pick = () => (generation.chosen.value = at);
+    const point = () => {
+      if (matchMedia(WIDE).matches) pick(); // in a narrow window, the alternatives would cover the pointer's target
+    };
+    return (
+      <span
+        class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}${past ? " past" : ""}${tok.text.startsWith("\n") ? " newline" : ""}`}
+        style={
+          tok.p === undefined || tok.given ? {} : { "--doubt": Math.min(1, surprise(tok.p) / MAX_BITS).toFixed(3) }
+        }
+        tabIndex={focusable || chosen ? 0 : -1}
+        role="button"
+        aria-label={`${tok.label}${tok.p === undefined ? "" : `, ${percent(tok.p)}`}`}
+        onMouseEnter={point}
+        onFocus={pick}
+        onClick={pick}
+      >
+        {tok.text}
+      </span>
+    );
+  }
+}
+
+interface AlternativesProps {
+  tok: Tok;
+  at: number;
+  box: HTMLElement | null;
+  /** Focuses a token once it is rendered. */
+  refocus: (at: number) => void;
+}
+
+/** A popup with the likeliest tokens at a position; above the token if there is no space below it. */
+function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
+  const self = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const place = () => {
+      const over = box?.querySelectorAll<HTMLElement>(".token")[at];
+      if (!box || !over || !self.current) return;
+      const { style, offsetWidth, offsetHeight, offsetParent } = self.current;
+      if (!offsetParent) return; // hidden
+      const line = [...over.getClientRects()].at(-1)!;
+      const [shown, frame] = [box.getBoundingClientRect(), offsetParent.getBoundingClientRect()];
+      const above = line.bottom + offsetHeight > innerHeight && line.top > offsetHeight;
+      style.left = `${Math.max(0, Math.min(line.left, shown.right - offsetWidth - 4) - frame.left)}px`;
+      style.top = `${(above ? line.top - offsetHeight : line.bottom) - frame.top}px`;
+      style.visibility = line.top > shown.bottom - SLACK || line.bottom < shown.top + SLACK ? "hidden" : "";
+    };
+    place();
+    box?.addEventListener("scroll", place);
+    addEventListener("resize", place);
+    return () => {
+      box?.removeEventListener("scroll", place);
+      removeEventListener("resize", place);
+    };
+  }, [at]);
+  const best = tok.top?.[0]?.p ?? 1;
+  const drawn = tok.sampled !== undefined; // false for a token of the prompt
+  /** Generates the text again from this token on; keyboard focus stays on the token. */
+  const goOn = (event: MouseEvent, instead?: number) => {
+    if (event.detail === 0) refocus(at);
+    void generation.go(generation.settings.tokens.value, at, instead);
+  };
+  const again = (event: MouseEvent) => {
+    generation.settings.seed.value = Math.floor(Math.random() * 1e6); // the same seed would give the same text
+    goOn(event);
+  };
+  return (
+    <div
+      class={`alternatives${drawn ? " drawn" : ""}`}
+      ref={self}
+      role="group"
+      aria-label={`Alternatives to ${tok.label}`}
+    >
+      <span class="heads" aria-hidden="true">
+        <small>token</small>
+        <small class="percent">model</small>
+        {drawn && <small class="sampled">sampled</small>}
+      </span>
+      {tok.top?.map((c) => (
+        <button
+          key={c.id}
+          disabled={models.phase.value !== "ready"}
+          class={`${c.id === tok.id ? "taken" : ""}${c.sampled === 0 ? " cut" : ""}`}
+          title={c.id === tok.id ? "Generate again from here" : "Continue from here with this token"}
+          onClick={(e) => goOn(e, c.id)}
+        >
+          <span class="bar" style={{ width: `${(100 * c.p) / best}%` }} />
+          <code>{generation.label(c.id)}</code>
+          <Chances of={c} />
+        </button>
+      ))}
+      {!tok.top?.some((c) => c.id === tok.id) && tok.p !== undefined && (
+        <span class="taken">
+          <code>{tok.label}</code> <Chances of={{ ...tok, p: tok.p }} />
+        </span>
+      )}
+      {drawn && (
+        <small class="explain">
+          model: the model's own probability. sampled: after temperature, top-k, top-p and min-p; “–”: excluded.
+        </small>
+      )}
+      <button class="again" disabled={models.phase.value !== "ready"} onClick={again}>
+        Sample again from here
+      </button>
+    </div>
+  );
+}
+
+/** The model's probability and, for a sampled token, the sampler's. */
+function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }) {
+  return (
+    <>
+      <span class="percent">{percent(p)}</span>
+      {sampled !== undefined && (
+        <span
+          class="sampled"
+          title={sampled ? "sampled with this probability" : "excluded by top-k, top-p or min-p, or by temperature 0"}
+        >
+          {sampled ? percent(sampled) : "–"}
+        </span>
+      )}
+    </>
+  );
+}
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    text: true;
+  }
+}
+
+export const view: View<"text"> = {
+  name: "text",
+  title: "Text",
+  params: [],
+  component: TextView,
+  recorded: RecordedText,
+};

@@ -1,0 +1,290 @@
+// The Textures view: every texture by its name: activations, weights, and persistent state such as caches.
+
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import type { Chunk } from "../../../runtime/engine/chunks";
+import { plan, sizes, writeIds } from "../../../runtime/engine/chunks";
+import { memoryView } from "../../../runtime/engine/field";
+import { FORMATS } from "../../../runtime/engine/formats";
+import type { Model } from "../../../runtime/engine/model";
+import { must } from "../../../runtime/gl/errors";
+import type { Uploaded } from "../../../runtime/engine/uploaded";
+import type { View } from "../../../runtime/gl/program";
+import { axesOf } from "../../ui/axis";
+import { playTo } from "../passes/store";
+import { Plane, type Subject } from "../../ui/plane";
+import * as passes from "../passes/store";
+import { passOf } from "../passes/store";
+import { params, texture } from "./store";
+import { generation } from "../../stores/generation";
+import { interventions } from "../../stores/interventions";
+import { engine } from "../../stores/model";
+import type { View as Tab } from "../../stores/route";
+
+const OUTSIDE = "Embedding and output"; // textures that belong to no block
+
+/** An activation as one chunk of the text left it. */
+interface Found {
+  view: View;
+  chunk: Chunk;
+  chunks: Chunk[];
+}
+
+/** The remote activation that the view shows; released when another one replaces it. */
+let fetched: Uploaded | null = null;
+
+function TexturesView() {
+  const { model } = engine();
+  const chosen = texture;
+  useEffect(() => {
+    return () => {
+      fetched?.player.close();
+      fetched = null;
+    };
+  }, []);
+  const memory = useSignal(false);
+  const part = useSignal(-1); // index of the chunk of the text; -1: the longest
+  const found = useSignal<Found | null>(null);
+  const name = chosen.value;
+  const isActivation = activationsOf(model).includes(name);
+  const spec = isActivation ? null : (model.programs.generate.textures[name] ?? null);
+  const entry = model.programs.generate.entries[passes.entry.value];
+  const busy = generation.running.value;
+  const texts = generation.readIds.value;
+  const play = async (m: Model): Promise<Subject | null> => {
+    if (generation.running.value || !texts.length) return null;
+    if (!isActivation) return playState(m, texts, name, memory.value);
+    if (isRemoteActivation(m, name)) {
+      const came = (await m.activations.fetch(texts, [name])).get(name)!;
+      fetched?.player.close();
+      fetched = came;
+      const whole = { start: 0, valid: texts.length, size: texts.length };
+      found.value = { view: came.view, chunk: whole, chunks: [whole] };
+      return { player: came.player, view: came.view, rows: came.view.rows };
+    }
+    const last = await playActivation(m, texts, name, part.value);
+    found.value = last;
+    const { player } = m.activations.capture;
+    const inner = player.spec(last.view.texture);
+    const view = memory.value ? memoryView(inner, last.view.dtype) : last.view;
+    return { player, view, rows: memory.value ? view.rows : rowsOf(m, name, last) };
+  };
+  const f = isActivation ? found.value : null;
+  const size = f?.view ?? model.programs.generate.views[name];
+  const axes = memory.value || !size ? {} : axesOf(model, name, size, f?.chunk.start ?? 0);
+  return (
+    <section class="textures" aria-label="Textures">
+      <Names />
+      <div class="panel">
+        <h2>
+          <code>{name}</code>
+        </h2>
+        <p class="dim explained">
+          {spec?.role === "scratch"
+            ? `A scratch texture, as pass ${entry ? passOf(entry) + 1 : 0} of ${passes.entry.value} leaves it; other passes reuse it for other values.`
+            : model.names.about(name)}
+        </p>
+        {isActivation && interventions.applied.value && (
+          <p class="dim">Computed by the original model, without your changes.</p>
+        )}
+        <div class="buttons">
+          {!isRemoteActivation(model, name) && (
+            <label class="inline">
+              <input
+                type="checkbox"
+                checked={memory.value}
+                onChange={(e) => (memory.value = e.currentTarget.checked)}
+              />
+              memory layout
+            </label>
+          )}
+          {f && f.chunks.length > 1 && (
+            <label class="inline">
+              Tokens
+              <select value={f.chunks.indexOf(f.chunk)} onChange={(e) => (part.value = Number(e.currentTarget.value))}>
+                {f.chunks.map((c, i) => (
+                  <option key={i} value={i}>
+                    {c.start} to {c.start + c.valid - 1}
+                  </option>
+                ))}
+              </select>
+            </label>
+          )}
+        </div>
+        {isActivation || spec ? (
+          <Plane
+            label={name}
+            play={play}
+            inputs={[name, memory.value, part.value, busy, busy ? 0 : texts.join()]}
+            axes={axes}
+          />
+        ) : (
+          <p>This model has no texture of this name.</p>
+        )}
+        <Facts name={name} found={f} memory={memory.value} />
+      </div>
+    </section>
+  );
+}
+
+/** Returns the names of all activations, local and remote, in the order of the model. */
+function activationsOf(model: Model): string[] {
+  return [...(model.split && !model.placement.movable ? model.names : model.manifest).activations.keys()];
+}
+
+/** True if only the server has this activation. */
+const isRemoteActivation = (model: Model, name: string) =>
+  activationsOf(model).includes(name) && !model.manifest.activations.has(name);
+
+function Facts({ name, found, memory }: { name: string; found: Found | null; memory: boolean }) {
+  const { model } = engine();
+  if (isRemoteActivation(model, name)) {
+    if (!found) return null;
+    return (
+      <p class="dim">
+        Matrix of {found.view.rows} x {found.view.cols}, computed by the server and fetched just now.
+      </p>
+    );
+  }
+  const { generate, capture } = model.programs;
+  const spec = found ? capture.textures[found.view.texture] : generate.textures[name];
+  const view = found?.view ?? generate.views[name];
+  if (!spec || !view) return null;
+  return (
+    <p class="dim">
+      Matrix of {view.rows} x {view.cols}
+      {view.tiles[0] * view.tiles[1] > 1 && `, split into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
+      {view.panel > 0 && `, in panels of ${view.panel} texels, ${view.stack} stacked in a layer`}; texture of{" "}
+      {spec.width} x {spec.height} texels in {spec.layers} {spec.layers > 1 ? "layers" : "layer"}, each texel{" "}
+      {FORMATS[view.dtype].texel}.{memory && " Layers are shown below each other, the values of a texel side by side."}
+    </p>
+  );
+}
+
+/** The list of names: a row of blocks, then the textures of the selected block. */
+function Names() {
+  const { model } = engine();
+  const { names } = model;
+  const activations = activationsOf(model);
+  const { textures } = model.programs.generate;
+  const chosen = texture;
+  const block = names.block(chosen.value);
+  const kept = (role: string) =>
+    names.sorted(
+      Object.values(textures)
+        .filter((t) => t.role === role)
+        .map((t) => t.name),
+    );
+  const known = new Set(activations);
+  const groups: [string, string[]][] = [
+    ["Activations", activations],
+    ["Weights", kept("weight")],
+    ["Persistent state", kept("state").filter((name) => !known.has(name))],
+    ["Scratch", chosen.value.startsWith("scratch.") ? [chosen.value] : []],
+  ];
+  const go = (to: number) => {
+    const same = names.inOther(chosen.value, to);
+    const first = activations.find((name) => names.block(name) === to)!;
+    chosen.value = same && (activations.includes(same) || same in textures) ? same : first;
+  };
+  return (
+    <div class="panel names">
+      <div class="blocks-row" role="group" aria-label="Block">
+        {Array.from({ length: model.placement.blocks + 1 }, (_, i) => (
+          <button
+            key={i}
+            aria-pressed={block === i - 1}
+            {...(model.placement.isRemote(i - 1) ? { class: "there", title: "on the server" } : {})}
+            onClick={() => go(i - 1)}
+          >
+            {i ? i - 1 : OUTSIDE}
+          </button>
+        ))}
+      </div>
+      <h2>{block < 0 ? OUTSIDE : `Block ${block}${model.placement.isRemote(block) ? ", on the server" : ""}`}</h2>
+      <div class="list">
+        {groups.map(([title, all]) => {
+          const some = all.filter((name) => names.block(name) === block);
+          return some.length ? (
+            <div key={title} role="group" aria-label={title}>
+              <h3>{title}</h3>
+              {some.map((name) => (
+                <button
+                  key={name}
+                  class={name === chosen.value ? "on" : ""}
+                  aria-pressed={name === chosen.value}
+                  title={names.about(name)}
+                  onClick={() => (chosen.value = name)}
+                >
+                  {names.place(name).part}
+                </button>
+              ))}
+            </div>
+          ) : null;
+        })}
+      </div>
+    </div>
+  );
+}
+
+/** Returns the number of rows in use: a chunk may be padded, and caches are as long as the context. */
+function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
+  const { activations } = model.manifest;
+  const { kind, heads } = activations.get(name)!;
+  const rows =
+    kind === "scores" || kind === "pattern"
+      ? chunk.valid * heads
+      : kind === "cache"
+        ? chunk.start + chunk.valid
+        : chunk.valid;
+  return Math.min(view.rows, rows);
+}
+
+/** Plays the text up to the selected chunk and returns where the activation is then. */
+async function playActivation(model: Model, ids: readonly number[], name: string, part: number): Promise<Found> {
+  const { player } = model.activations.capture;
+  const known = sizes(Object.keys(player.program.entries), "logits_");
+  const chunks = plan(ids.length, model.manifest.config.n_positions, known, model.manifest.tuning);
+  const longest = chunks.reduce((a, b, i) => (b.valid > chunks[a]!.valid ? i : a), 0);
+  const wanted = part < 0 ? longest : Math.min(part, chunks.length - 1);
+  for (const chunk of chunks.slice(0, wanted + 1)) {
+    await player.prepare(`logits_${chunk.size}`);
+    writeIds(player, ids, chunk);
+    player.set("pos", chunk.start);
+    player.play(`logits_${chunk.size}`);
+  }
+  const chunk = chunks[wanted]!;
+  const view = must(player.program.entries[`logits_${chunk.size}`]?.outputs[name], `output ${name}`);
+  return { view, chunk, chunks };
+}
+
+/** Prepares a weight, a state after the text, or a scratch texture after the pass that is selected in the Passes view. */
+async function playState(model: Model, ids: readonly number[], name: string, memory: boolean): Promise<Subject | null> {
+  const { player, programs } = model;
+  const view = programs.generate.views[name];
+  if (programs.generate.textures[name]?.role === "scratch") {
+    const entry = programs.generate.entries[passes.entry.value];
+    if (!entry) return null;
+    await playTo(model, entry, passOf(entry));
+    const seen = memoryView(player.spec(name));
+    return { player, view: seen, rows: seen.rows };
+  }
+  if (!view) return null;
+  model.cache.fill(ids);
+  const seen = memory ? memoryView(player.spec(name), view.dtype) : view;
+  const byPosition = view.rows === model.manifest.config.n_positions && player.spec(name).role === "state";
+  return { player, view: seen, rows: byPosition && !memory ? Math.min(ids.length, view.rows) : seen.rows };
+}
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    textures: true;
+  }
+}
+
+export const view: Tab<"textures"> = {
+  name: "textures",
+  title: "Textures",
+  params,
+  component: TexturesView,
+};

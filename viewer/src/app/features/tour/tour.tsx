@@ -1,0 +1,246 @@
+// The guided tour: a card for each view, with a question that the view answers; `#tour=3` opens the third card.
+
+import { useEffect } from "preact/hooks";
+import * as attention from "../attention/store";
+import * as passes from "../passes/store";
+import { showTexture } from "../textures/store";
+import * as tour from "./store";
+import { generation } from "../../stores/generation";
+import { engine, models } from "../../stores/model";
+import { route } from "../../stores/route";
+
+/** Returns the name of the hidden layer of a block's MLP: the activation of the machine's last stage before an addition. */
+function hiddenLayer(block: number): string {
+  const { names } = engine().model;
+  return names.inBlock(block, names.stages.findLast(({ adds }) => adds)!.shows[0]!);
+}
+
+const LISTED = 3; // split words in the answer
+
+/** Lists words of the text that consist of several tokens, with these tokens. */
+function splitWords(): string {
+  const text = generation.tokens.value.map((tok) => tok.text).join("");
+  const ends: number[] = []; // the character position at which each token ends
+  generation.tokens.value.forEach((tok) => ends.push((ends.at(-1) ?? 0) + tok.text.length));
+  const found = new Map<string, string>();
+  for (const { 0: word, index } of text.matchAll(/\p{L}{2,}/gu)) {
+    const [first, last] = [index, index + word.length - 1].map((at) => ends.findIndex((end) => end > at)) as [
+      number,
+      number,
+    ];
+    const pieces = generation.tokens.value.slice(first, last + 1).map((tok) => `“${tok.label}”`);
+    if (last > first) found.set(word, `“${word}”: ${pieces.join(", ")}`);
+    if (found.size === LISTED) break;
+  }
+  return found.size
+    ? `${[...found.values()].join("; ")}.`
+    : "None in this text. Try a prompt with a rare word or a name.";
+}
+
+interface Card {
+  title: string;
+  text: string;
+  /** Answered by looking at the view. */
+  question: string;
+  answer: string;
+  /** Opens the card's view and selects what the card is about. */
+  go: () => void;
+}
+
+/** Returns the position of the last line end that text follows: a token that attends to the speaker's name. */
+function lineEnd(): number | null {
+  const at = generation.tokens.value.findLastIndex(
+    (tok, i, all) => tok.text === "\n" && i < all.length - 1 && all[i + 1]!.text !== "\n",
+  );
+  return at < 0 ? null : at;
+}
+
+/** True if the embedding also holds the position of a token. */
+const addsPositions = () => engine().model.names.positions === "absolute";
+
+const middle = (count: number) => Math.floor(count / 2);
+const layers = () => engine().model.manifest.config.n_layer;
+
+/** Functions, because some cards mention the current model and text. */
+const CARDS: readonly (() => Card)[] = [
+  () => ({
+    title: "Tokens",
+    text: "The model does not read letters. It reads tokens: pieces of text, each with a number. Point at the words: common ones are a single token, rarer ones are several.",
+    question: "Which words of this text are split into several tokens?",
+    answer: splitWords(),
+    go: () => route.showAt("text", ".written .token"),
+  }),
+  () => ({
+    title: "Embedding",
+    text: `Each token becomes a row of numbers, its vector${addsPositions() ? ", to which a vector for its position is added" : ""}. Each row of this picture is a token of the text; blue is above zero, orange below.`,
+    question: "Do two rows of the same token look the same?",
+    answer: addsPositions()
+      ? "Similar, but not identical: each position adds its own vector."
+      : "Yes, exactly. This model adds nothing for the position here: inside attention, it rotates queries and keys by their positions.",
+    go: () => showTexture("embed"),
+  }),
+  () => ({
+    title: "Attention",
+    text: "To predict the next token, a token gathers information from earlier tokens; each head does so in its own way. The arcs show which tokens it attends to. In a square, each row is a token and shows how much it attends to each earlier one; a row adds up to 100%.",
+    question: "Which head attends only to the previous token?",
+    answer: "The one with a bright line just below the diagonal. Look in the first layers.",
+    go: () => {
+      route.show("attention");
+      attention.kind.value = "pattern";
+    },
+  }),
+  () => {
+    const { head, config } = engine().model.manifest;
+    return {
+      title: "A head with a job",
+      text:
+        head?.text ??
+        "Some heads attend to something specific: the previous token, the first one, the last comma, the end of a line. Point at a row to see which tokens it attends to.",
+      question: head?.question ?? "What does this head attend to?",
+      answer:
+        head?.answer ??
+        "Compare some of its rows. If the bright columns belong to tokens of one kind, the head attends to that kind. Many heads attend to the first token when they find nothing else.",
+      go: () => {
+        route.show("attention");
+        generation.chosen.value = lineEnd();
+        if (head)
+          attention.chooseHead(Math.min(head.layer, config.n_layer - 1), Math.min(head.head, config.n_head - 1));
+        else attention.sought.value = true; // the view opens the sharpest
+      },
+    };
+  },
+  () => ({
+    title: "MLP",
+    text: "After attention, each token passes through an MLP on its own: many small detectors, of which only a few respond. The sum of their responses is added to the stream.",
+    question: "How many of the detectors respond to one token?",
+    answer: "Few: most of a row is close to zero.",
+    go: () => showTexture(hiddenLayer(middle(layers()))),
+  }),
+  () => ({
+    title: "The residual stream",
+    text: "Every block adds to the same stream of numbers. Decoding the stream after each block, as if it were the last one, shows what the model would predict at that point.",
+    question: "In which block does the model make up its mind?",
+    answer:
+      "Follow a column down: after the first blocks, the prediction is the token itself or a common one; after the last ones, it is often the token that actually came next, which is framed.",
+    go: () => route.show("blocks"),
+  }),
+  () => ({
+    title: "Logits",
+    text: "At the end, every token of the vocabulary has a score, its logit. This list is the program that computes one token, pass by pass: step through it and watch the textures fill.",
+    question: "How confident is the model in its best token?",
+    answer: "Look at the last pass: it lists the five likeliest tokens with their probabilities.",
+    go: () => {
+      passes.entry.value = "decode";
+      passes.pass.value = Infinity; // the last
+      route.showAt("passes", ".passes .outcome", "nearest");
+    },
+  }),
+  () => ({
+    title: "Sampling",
+    text: "The scores become probabilities, and one token is drawn at random. Temperature makes the draw bolder or safer; top-k and top-p exclude unlikely tokens. Move the sliders in the settings and watch the bars.",
+    question: "At which temperature is the likeliest token almost certain?",
+    answer: "Close to 0. At 0 the draw is not random: it always takes the likeliest token.",
+    go: () => route.showAt("text", ".text .sampling"),
+  }),
+  () => ({
+    title: "Training",
+    text: `All weights were found by training: the model predicts each next token of a text, and its weights are moved a little towards the right answer, thousands of times.${engine().model.manifest.training ? " You can do it here." : ""}`,
+    question: "How long does it take until the samples look like words?",
+    answer: "A few hundred steps with the smallest size: letters and spaces come first, then short words.",
+    go: () => route.show(engine().model.manifest.training ? "train" : "text"),
+  }),
+  () => ({
+    title: "Now break it",
+    text: "To learn what a part does, switch it off. Press “Ablate head” and compare the texts. Any change alters some random draw, so the texts will differ: what counts is how much less likely the original text has become.",
+    question: "Which part can this model not do without?",
+    answer:
+      "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks view, and the text falls apart.",
+    go: () => {
+      route.showAt("attention", ".one .ablate", "nearest");
+      attention.chooseHead(0, Math.max(0, attention.head.value));
+    },
+  }),
+];
+
+/** Numbers of the cards that other views open. */
+export const CARD = { attention: 3, ablate: CARDS.length };
+
+export function Tour() {
+  const at = tour.card.value;
+  const moves = tour.moves.value && models.phase.value === "ready";
+  useEffect(() => {
+    if (!moves) return;
+    tour.moves.value = false;
+    openCard(at);
+  }, [moves]);
+  if (at === 0 || models.phase.value !== "ready") return null;
+  const number = Math.min(at, CARDS.length);
+  const card = CARDS[number - 1]!();
+  const move = (to: number) => openCard(to);
+  const alone = tour.alone.value;
+  return (
+    <aside class={`tour${number === CARD.ablate ? " breaks" : ""}`} aria-label="Tour">
+      <div>
+        <h2>
+          {!alone && (
+            <small class="dim">
+              {number} of {CARDS.length}{" "}
+            </small>
+          )}
+          {card.title}
+        </h2>
+        <p>{card.text}</p>
+      </div>
+      <div>
+        <p class="question">{card.question}</p>
+        <details key={number}>
+          <summary>Answer</summary>
+          <p>{card.answer}</p>
+        </details>
+      </div>
+      {alone ? (
+        <Alone number={number} />
+      ) : (
+        <div class="buttons">
+          <button disabled={number === 1} onClick={() => move(number - 1)}>
+            Back
+          </button>
+          <button class="primary" onClick={() => (number === CARDS.length ? (tour.card.value = 0) : move(number + 1))}>
+            {number === CARDS.length ? "Done" : "Next card"}
+          </button>
+          <button class="quiet" onClick={() => (tour.card.value = 0)}>
+            Leave the tour
+          </button>
+        </div>
+      )}
+    </aside>
+  );
+}
+
+/** The buttons of a card that was opened alone. */
+function Alone({ number }: { number: number }) {
+  const more = number === CARD.attention && engine().model.recording.interventions;
+  return (
+    <div class="buttons">
+      <button class="primary" onClick={() => (more ? openCard(CARD.ablate, true) : (tour.card.value = 0))}>
+        {more ? "Next: switch off a head" : "Done"}
+      </button>
+      <button class="quiet" onClick={() => openCard(1)}>
+        The whole tour
+      </button>
+      {more && (
+        <button class="quiet" onClick={() => (tour.card.value = 0)}>
+          Close
+        </button>
+      )}
+    </div>
+  );
+}
+
+/** Opens a card, counted from 1, and its view; `alone`: not as part of the tour. */
+export function openCard(number: number, alone = false): void {
+  generation.chosen.value = null;
+  tour.alone.value = alone;
+  tour.card.value = Math.min(Math.max(1, number), CARDS.length);
+  CARDS[tour.card.value - 1]!().go();
+}

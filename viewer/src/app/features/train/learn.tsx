@@ -1,0 +1,503 @@
+// The Train step: size and schedule; samples, curves and textures during the training.
+
+import { Facts } from "../../ui/facts";
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { NGRAMS } from "../../../training/ngrams";
+import type { Offer } from "../../../runtime/engine/manifest";
+import type { Session } from "../../../training/session";
+import { Curves } from "../../ui/curves";
+import { Painter } from "../../drawing/painter";
+import { PALETTES } from "../../drawing/palettes";
+import { NumberField } from "../../ui/number";
+import { engine } from "../../stores/model";
+import * as train from "./store";
+
+const LOOK_MS = 700; // minimum ms between two drawings of the textures
+
+export function LearnStage() {
+  return (
+    <div class="learn">
+      <Controls />
+      <div class="learning">
+        <Samples />
+        {train.session.value || engine().training.earlier ? (
+          <>
+            <Progress />
+            <Inside />
+          </>
+        ) : (
+          <Ahead />
+        )}
+      </div>
+    </div>
+  );
+}
+
+function Controls() {
+  const sizes = train.index.value!.sizes;
+  const names = [...new Set(sizes.map((s) => s.name))];
+  const offer = train.offer();
+  const fixed = train.session.value !== null;
+  return (
+    <div class="panel settings">
+      <h2>Size and schedule</h2>
+      <div class="fields">
+        <label class="field" title="The number of parameters that the model learns, in millions">
+          <span>Size</span>
+          <select
+            disabled={fixed}
+            value={train.preset.value}
+            onChange={(e) => train.choose(sizes.find((s) => s.name === e.currentTarget.value)!)}
+          >
+            {names.map((name) => (
+              <option key={name} value={name}>
+                {name}, {(sizes.find((s) => s.name === name)!.count / 1e6).toFixed(1)} M
+              </option>
+            ))}
+          </select>
+        </label>
+        <label
+          class="field"
+          title="What a token is: a byte, or a piece of text from a vocabulary learnt from this text"
+        >
+          <span>Tokens</span>
+          <select
+            disabled={fixed}
+            value={train.tokenizer.value}
+            onChange={(e) => (train.tokenizer.value = e.currentTarget.value)}
+          >
+            {sizes
+              .filter((s) => s.name === train.preset.value)
+              .map((s) => (
+                <option key={s.tokenizer} value={s.tokenizer}>
+                  {s.tokenizer === "bytes" ? "bytes" : `${s.tokenizer.slice(4)}, learnt`}
+                </option>
+              ))}
+          </select>
+        </label>
+      </div>
+      {offer && (
+        <p class="dim">
+          {offer.config.n_layer} layers with {offer.config.n_head} heads, width {offer.config.n_embd}, context{" "}
+          {offer.config.n_positions}; each step trains on {offer.recipe.batch} x {offer.recipe.context} tokens;{" "}
+          {(offer.bytes / 2 ** 20).toFixed(0)} MiB of textures
+        </p>
+      )}
+      {offer && <Costs offer={offer} />}
+      <Schedule fixed={fixed} />
+    </div>
+  );
+}
+
+/** A table of the time that each size would take on this device; it keeps its height before the speed is measured. */
+function Costs({ offer }: { offer: Offer }) {
+  const rate = train.deviceRate.value;
+  const listed = train.index.value!.sizes.filter((s) => s.tokenizer === offer.tokenizer);
+  if (listed.length < 2) return <p class="dim">{cost(offer, rate, " steps", ", about")}</p>;
+  return (
+    <table class="costs" aria-label="Training time of each size on this device">
+      <thead>
+        <tr>
+          <th scope="col">Size</th>
+          <th scope="col">per step</th>
+          <th scope="col">steps in total</th>
+        </tr>
+      </thead>
+      <tbody>
+        {listed.map((each) => (
+          <tr key={each.name} aria-current={each.name === offer.name ? "true" : undefined}>
+            <th scope="row">{each.name}</th>
+            <td>{rate ? seconds(each.flops / rate) : "…"}</td>
+            <td>{cost(each, rate, "", " in")}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+/** Returns the number of steps of a size and the time that they take; for the selected size, the number in the schedule. */
+function cost(offer: Offer, rate: number, unit: string, relation: string): string {
+  const steps = offer.name === train.preset.value ? train.schedule.steps.value : offer.settings.steps;
+  const count = `${steps.toLocaleString("en")}${unit}`;
+  return rate ? `${count}${relation} ${train.duration((steps * offer.flops) / rate)}` : count;
+}
+
+const seconds = (s: number) =>
+  s < 1 ? `${(1000 * s).toFixed(s < 0.01 ? 1 : 0)} ms` : `${s.toFixed(s < 10 ? 1 : 0)} s`;
+
+function Schedule({ fixed }: { fixed: boolean }) {
+  const s = train.schedule;
+  const found = train.shown.value;
+  const ended = found?.status === "done";
+  return (
+    <details>
+      <summary>Schedule</summary>
+      <div class="fields">
+        <NumberField
+          label="Steps"
+          of={s.steps}
+          min={1}
+          step={1}
+          hint="Number of training steps"
+          fixed={fixed && !ended}
+        />
+        <NumberField
+          label="Learning rate"
+          of={s.lr}
+          min={0}
+          step="any"
+          hint="The peak learning rate; it can be changed while the training is paused"
+          fixed={found?.status === "running" || train.preparing.value !== null}
+          onSet={() => void train.rate()}
+        />
+        <NumberField
+          label="Final rate"
+          of={s.min_lr}
+          min={0}
+          step="any"
+          hint="The learning rate at the last step"
+          fixed={fixed}
+        />
+        <NumberField
+          label="Warmup"
+          of={s.warmup}
+          min={0}
+          step={1}
+          hint="Steps over which the learning rate rises"
+          fixed={fixed}
+        />
+        <label class="field">
+          <span>Shape</span>
+          <select
+            disabled={fixed}
+            value={train.shape.value}
+            onChange={(e) => (train.shape.value = e.currentTarget.value as typeof train.shape.value)}
+          >
+            <option>cosine</option>
+            <option>linear</option>
+            <option>constant</option>
+          </select>
+        </label>
+        <NumberField
+          label="Seed"
+          of={s.seed}
+          min={0}
+          step={1}
+          hint="The same seed, text and settings give the same model"
+          fixed={fixed}
+        />
+        <NumberField
+          label="Validate every"
+          of={s.evalEvery}
+          min={0}
+          step={1}
+          hint="Steps between two measurements of the validation loss; 0: never"
+          fixed={fixed}
+        />
+        <NumberField
+          label="Sample every"
+          of={s.sampleEvery}
+          min={0}
+          step={1}
+          hint="Steps between two samples; 0: never"
+          fixed={fixed}
+        />
+      </div>
+    </details>
+  );
+}
+
+/** A preview of how a training goes, shown before the first step. */
+function Ahead() {
+  const offer = train.offer();
+  if (!offer) return null;
+  const { vocab_size: count } = offer.config;
+  return (
+    <div class="panel ahead">
+      <h2>How it learns</h2>
+      <p class="dim">
+        Press Start to see a curve of the loss here. The loss measures how unsure the model is of the next token, in
+        nats.
+      </p>
+      <ol>
+        <li>
+          <b>It knows nothing.</b> Each of the {count.toLocaleString("en")} tokens is equally likely, which is a loss of{" "}
+          {Math.log(count).toFixed(2)}.
+        </li>
+        <li>
+          <b>It counts.</b> Within about ten steps it learns which tokens are frequent: it writes letters and spaces in
+          about the right proportions.
+        </li>
+        <li>
+          <b>It uses context.</b> It learns which tokens follow which: the loss falls below the dashed lines, which are
+          models that only count single tokens, pairs or triples. Attention patterns appear below.
+        </li>
+        <li>
+          <b>It writes.</b> Words come first, then lines, then speakers. The loss on held-out text shows whether it
+          learns or only memorizes.
+        </li>
+      </ol>
+    </div>
+  );
+}
+
+function Progress() {
+  const log = useSignal(false);
+  const found = train.shown.value;
+  const points = found?.points ?? [];
+  const last = points.findLast((p) => p.step > 0);
+  const at = last?.step ?? found?.checkpoint?.step ?? 0;
+  const judged = points.findLast((p) => p.validation !== undefined);
+  const rates = found?.plan.rates;
+  const perStep =
+    found && found.tokensPerS
+      ? (found.plan.offer.recipe.batch * found.plan.offer.recipe.context) / found.tokensPerS
+      : 0;
+  const earlier = engine().training.earlier;
+  const overlaid =
+    earlier && earlier.tokenizer === (found?.plan.offer.tokenizer ?? train.tokenizer.value) ? earlier : null;
+  const steps = [...new Set([...points, ...(overlaid?.points ?? [])].map((p) => p.step))].sort((a, b) => a - b);
+  const over = (of: readonly { step: number; loss: number; validation?: number }[], key: "loss" | "validation") => {
+    const values = new Map(of.map((p) => [p.step, p[key]]));
+    return steps.map((step) => values.get(step));
+  };
+  const baselines = found?.baselines ?? [];
+  const beaten =
+    judged &&
+    [...NGRAMS]
+      .reverse()
+      .find((name) => baselines.some((b) => b.name === name && judged.validation! < b.nats_per_token));
+  const some = (values: (number | undefined)[]) =>
+    values.map((v) => (v !== undefined && Number.isFinite(v) ? v : null));
+  const facts: [string, string][] = [
+    ["Step", at && rates ? `${at} of ${rates.steps}` : "–"],
+    ["Loss", last ? last.loss.toFixed(3) : "–"],
+    [
+      "Validation",
+      judged
+        ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)${judged.step === at ? "" : `, step ${judged.step}`}`
+        : "–",
+    ],
+    ["Gradient norm", last ? last.gradNorm.toFixed(2) : "–"],
+    ["Learning rate", last ? last.lr.toPrecision(3) : "–"],
+    ["Speed", perStep ? `${found!.tokensPerS.toFixed(0)} tokens/s` : "–"],
+    ["Work", perStep ? `${(found!.plan.offer.flops / perStep / 1e9).toFixed(1)} GFLOP/s` : "–"],
+  ];
+  return (
+    <div class="panel progress" data-step={at}>
+      <div class="title">
+        <h2>How it learns</h2>
+        <label class="inline">
+          <input type="checkbox" checked={log.value} onChange={(e) => (log.value = e.currentTarget.checked)} />
+          logarithmic
+        </label>
+      </div>
+      <Facts of={facts} />
+      <p class="key">
+        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} />{" "}
+        loss on held-out text, in nats per token
+      </p>
+      {baselines.length > 0 && (
+        <p class="dim">
+          Dashed: chance, and models that only count tokens (unigram), pairs (bigram) or triples (trigram).
+          {beaten && <b> The model is better than a {beaten} model.</b>}
+        </p>
+      )}
+      <Curves
+        label={`Loss over the steps, now ${last?.loss.toFixed(3) ?? "none"}`}
+        steps={steps}
+        measure="loss, nats per token"
+        log={log.value}
+        height={250}
+        lines={baselines.map(({ name, nats_per_token: at }) => ({ name, at }))}
+        curves={[
+          { name: "loss", color: "--accent", values: some(over(points, "loss")) },
+          { name: "validation", color: "--doubtful", values: some(over(points, "validation")), sparse: true },
+          ...(overlaid
+            ? [
+                {
+                  name: "previous validation",
+                  color: "--dim",
+                  values: some(over(overlaid.points, "validation")),
+                  sparse: true,
+                  dashed: true,
+                },
+              ]
+            : []),
+        ]}
+      />
+      {earlier && (
+        <p class="dim earlier">
+          {overlaid
+            ? `Grey: validation loss of the previous run (${earlier.name}). `
+            : `The previous run (${earlier.name}) used another tokenizer, so its losses are not comparable. `}
+          <button class="link" onClick={() => void engine().training.forgetEarlier()}>
+            Remove it
+          </button>
+        </p>
+      )}
+      <p class="key">
+        <i style={{ background: "var(--good)" }} /> norm of the gradient
+      </p>
+      <Curves
+        label="Norm of the gradient over the steps"
+        steps={points.map((p) => p.step)}
+        measure="norm"
+        log={log.value}
+        height={130}
+        curves={[{ name: "gradient", color: "--good", values: some(points.map((p) => p.gradNorm)) }]}
+      />
+      <p class="dim" role={engine().training.unkept ? "status" : undefined}>
+        {engine().training.unkept
+          ? `This browser stores no checkpoint: ${engine().training.unkept}.`
+          : "A checkpoint is stored in this browser every 20 s: you can close the page and continue another day."}
+      </p>
+    </div>
+  );
+}
+
+/** Samples over the steps, scrolled to the latest. */
+function Samples() {
+  const film = useRef<HTMLOListElement>(null);
+  const found = train.shown.value;
+  const samples = found?.samples ?? [];
+  const last = samples.at(-1)?.step;
+  useEffect(() => {
+    if (film.current) film.current.scrollLeft = film.current.scrollWidth;
+  }, [last]);
+  return (
+    <div class="panel samples">
+      <h2>What it writes as it learns</h2>
+      {samples.length ? (
+        <ol class="film" ref={film} tabIndex={0} aria-label="Samples by step">
+          {samples.map(({ step, text }, i) => (
+            <li key={i}>
+              <b>step {step}</b>
+              <pre>{text}</pre>
+            </li>
+          ))}
+        </ol>
+      ) : (
+        <p class="dim">
+          Press Start to see a sample every {train.schedule.sampleEvery.value} steps. The first ones are noise.
+        </p>
+      )}
+    </div>
+  );
+}
+
+const KINDS = {
+  "": "weights",
+  "d.": "gradient",
+  ".moment": "running mean of gradients",
+  ".squares": "running mean of squared gradients",
+};
+let painter: Painter | null = null;
+
+function Inside() {
+  const grid = useRef<HTMLCanvasElement>(null);
+  const plane = useRef<HTMLCanvasElement>(null);
+  const drawn = useRef(0);
+  const found = train.shown.value;
+  const offer = found?.plan.offer ?? train.offer();
+  const matrices = offer?.parameters.filter(({ shape }) => shape.length > 1).map(({ name }) => name) ?? [];
+  const chosen = useSignal("");
+  const name = matrices.includes(chosen.value) ? chosen.value : (matrices[0] ?? "");
+  const kind = useSignal<keyof typeof KINDS>("");
+  const wanted = useSignal(0); // counts choices, each of which draws again at once
+  const step = found?.step ?? -1;
+  useEffect(() => {
+    const now = performance.now();
+    const session = train.session.value;
+    if (!found || !session || document.hidden || (found.status === "running" && now - drawn.current < LOOK_MS)) return;
+    drawn.current = now;
+    draw(session, grid.current!, plane.current!, kind.value === "d." ? `d.${name}` : name + kind.value).catch(
+      (error: unknown) => console.warn("drawing:", error),
+    );
+  });
+  const again = () => {
+    drawn.current = 0;
+    wanted.value++;
+  };
+  void wanted.value;
+  return (
+    <div class="panel inside" data-drawn={step}>
+      <h2>Inside the model as it learns</h2>
+      <figure class="looks">
+        <figcaption class="dim">
+          Attention on the start of the held-out text: {offer?.config.n_layer} layers (down) with {offer?.config.n_head}{" "}
+          heads (across)
+        </figcaption>
+        <canvas ref={grid} class="heads" role="img" aria-label="Attention of every layer and head" />
+      </figure>
+      <figure>
+        <figcaption class="dim">
+          <select
+            aria-label="Parameter"
+            value={name}
+            onChange={(e) => {
+              chosen.value = e.currentTarget.value;
+              again();
+            }}
+          >
+            {matrices.map((matrix) => (
+              <option key={matrix}>{matrix}</option>
+            ))}
+          </select>{" "}
+          <select
+            aria-label="Weights, gradient or optimizer state"
+            value={kind.value}
+            onChange={(e) => {
+              kind.value = e.currentTarget.value as keyof typeof KINDS;
+              again();
+            }}
+          >
+            {Object.entries(KINDS).map(([key, title]) => (
+              <option key={key} value={key}>
+                {title}
+              </option>
+            ))}
+          </select>
+        </figcaption>
+        <canvas ref={plane} class="matrix" role="img" aria-label={`${KINDS[kind.value]} of ${name}`} />
+      </figure>
+    </div>
+  );
+}
+
+async function draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasElement, texture: string): Promise<void> {
+  const { model } = engine();
+  const { trainer } = found;
+  const gone = () => trainer.gone || trainer !== found.trainer;
+  if (gone()) return;
+  painter ??= new Painter(model.device, model.options);
+  await painter.prepare();
+  if (gone() || !painter.ready) return;
+  const { player, program } = trainer;
+  const view = program.views[texture];
+  if (view) {
+    const height = Math.ceil(view.rows / view.tiles[0]);
+    const shown = { rows: view.rows, first: 0, height, range: null, palette: PALETTES[0] };
+    painter.matrix(plane, player.texture(texture), view, shown, view.cols, view.rows);
+  }
+  const { n_layer, n_head } = found.plan.offer.config;
+  const text = found.plan.validation.length ? found.plan.validation : found.plan.train;
+  const views = trainer.look(text);
+  const tokens = views[0]!.rows / n_head;
+  const cell = { cell: 2 * tokens, pitch: 2 * tokens + 4, capacity: tokens, heads: n_head };
+  painter.grid(cell, n_layer, true);
+  views.forEach((v, layer) => {
+    const slab = {
+      texture: player.texture(v.texture),
+      view: v,
+      start: 0,
+      valid: tokens,
+      scores: false,
+      transposed: false,
+    };
+    painter!.gridRows(cell, layer, slab);
+  });
+  painter.showGrid(grid);
+}

@@ -1,0 +1,310 @@
+// The Score step: how well the model predicts held-out text, compared with baselines that only count tokens.
+
+import type { Figures } from "../../../training/predictions";
+import { asCsv, type Score } from "../../../training/score";
+import { Curves } from "../../ui/curves";
+import * as train from "./store";
+
+const NAMES: Record<string, string> = {
+  model: "this model",
+  chance: "chance",
+  unigram: "unigram",
+  bigram: "bigram",
+  trigram: "trigram",
+  embedded: "this page's own model",
+};
+const COUNTS: Record<string, string> = {
+  unigram: "counts single tokens",
+  bigram: "counts pairs of tokens",
+  trigram: "counts triples of tokens",
+};
+const SMALL = 200; // bins of the reliability plot with fewer tokens are drawn at half size
+
+export function ScoreStage() {
+  const found = train.shown.value;
+  const scores = found?.scores ?? [];
+  const last = scores.find(({ step }) => step === found?.step) ?? scores.at(-1);
+  const doing = train.scoring.value;
+  return (
+    <div class="score">
+      <div class="panel">
+        <h2>How good is it?</h2>
+        <p class="dim">
+          The last tenth of the text is held out: the model is not trained on it. Here the model predicts each token of
+          it, and so do baselines that only count tokens. <code>glgpt eval RUN --suite</code> prints the same results
+          for the same model.
+        </p>
+        <div class="buttons">
+          <button
+            class="primary"
+            disabled={!found || doing !== null || train.preparing.value !== null}
+            onClick={() => void train.score()}
+          >
+            Score the model
+          </button>
+          {scores.length > 0 && (
+            <>
+              <button
+                onClick={() => train.offerFile(JSON.stringify(scores, null, 1), "application/json", "scores.json")}
+              >
+                JSON
+              </button>
+              <button onClick={() => train.offerFile(asCsv(scores), "text/csv", "scores.csv")}>CSV</button>
+            </>
+          )}
+          {!found && <span class="dim">Start a training first.</span>}
+        </div>
+        {doing && (
+          <p role="status" class="busy">
+            {doing.what}…
+            <progress value={doing.share ?? undefined} max={1} aria-label={doing.what} />
+          </p>
+        )}
+        {last && <Verdict score={last} />}
+      </div>
+      {!last && <Foreseen />}
+      {last && (
+        <>
+          <div class="panel">
+            <h2>Step {last.step}, compared with baselines</h2>
+            <Beside score={last} />
+          </div>
+          <div class="panel">
+            <h2>Is its confidence justified?</h2>
+            <Reliability row={last.figures[0]!} />
+          </div>
+          <div class="panel">
+            <h2>Does it copy?</h2>
+            <Copied score={last} />
+          </div>
+          {scores.length > 1 && (
+            <div class="panel">
+              <h2>Over the steps</h2>
+              <OverSteps scores={scores} />
+            </div>
+          )}
+        </>
+      )}
+    </div>
+  );
+}
+
+const FORESEEN: readonly (readonly [string, string])[] = [
+  [
+    "Compared with baselines",
+    "Bits per byte, perplexity and accuracy, compared with chance, with models that only count tokens, and with this page's own model.",
+  ],
+  [
+    "Is its confidence justified?",
+    "When it is 80% sure, is it right 80% of the time? A chart shows this with a dot for each level of confidence.",
+  ],
+  ["Does it copy?", "How many of its words occur in the training text, and the longest passage copied from there."],
+  [
+    "Over the steps",
+    "Score the model again later to see how each metric changes. You can download the scores as JSON or CSV.",
+  ],
+];
+
+/** A preview of the results, shown before the first score. */
+function Foreseen() {
+  return (
+    <>
+      {FORESEEN.map(([title, text]) => (
+        <div class="panel foreseen" key={title}>
+          <h2>{title}</h2>
+          <p class="dim">{text}</p>
+        </div>
+      ))}
+    </>
+  );
+}
+
+const percent = (share: number | null | undefined) =>
+  share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)}%`;
+
+const BEATEN: Record<string, string> = {
+  chance: "chance",
+  unigram: "guessing by token frequency alone (unigram)",
+  bigram: "guessing from the previous token alone (bigram)",
+  trigram: "guessing from the previous two tokens alone (trigram)",
+};
+
+/** Sums up a score in a few sentences. */
+function Verdict({ score }: { score: Score }) {
+  const [own, ...others] = score.figures;
+  const beaten = others.filter((row) => row.bits_per_byte > own!.bits_per_byte).map((row) => row.name);
+  const better = ["trigram", "bigram", "unigram", "chance"].find((name) => beaten.includes(name));
+  return (
+    <p class="verdict">
+      At step {score.step}, it is as unsure as if choosing among <b>{own!.perplexity.toFixed(1)}</b> equally likely
+      tokens (its perplexity), and it predicts the next token correctly <b>{percent(own!.top_1)}</b> of the time.{" "}
+      {better ? `That beats ${BEATEN[better]}` : "That is not better than chance"}
+      {beaten.includes("embedded") && (better ? ", and this page's own model" : ", but beats this page's own model")}.
+      {score.task && (
+        <>
+          {" "}
+          Of {score.task.lines} questions that it was not trained on, it answers{" "}
+          <b>{percent(score.task.exact_match)}</b> exactly right.
+        </>
+      )}
+    </p>
+  );
+}
+
+function Beside({ score }: { score: Score }) {
+  const widest = Math.max(...score.figures.map((row) => row.bits_per_byte));
+  return (
+    <div class="scroll">
+      <table class="figures">
+        <thead>
+          <tr>
+            <th>Predictor</th>
+            <th title="Mean number of bits to encode a byte of the text; comparable between models with different tokenizers">
+              Bits/byte
+            </th>
+            <th title="It is as unsure as if choosing among this many equally likely tokens">Perplexity</th>
+            <th title="The mean loss per token">Nats/token</th>
+            <th title="How often its likeliest token is the correct one">Top 1</th>
+            <th title="How often the correct token is among its five likeliest">Top 5</th>
+            <th title="Mean difference between its confidence and its accuracy">Calibration error</th>
+          </tr>
+        </thead>
+        <tbody>
+          {score.figures.map((row) => (
+            <tr key={row.name} class={row.name === "model" ? "own" : ""}>
+              <th scope="row">
+                {NAMES[row.name]} <small class="dim">{COUNTS[row.name]}</small>
+              </th>
+              <td>
+                <span class="bar" style={{ width: `${(4 * row.bits_per_byte) / widest}rem` }} />{" "}
+                {row.bits_per_byte.toFixed(3)}
+              </td>
+              <td>{row.perplexity.toFixed(2)}</td>
+              <td>{row.nats_per_token.toFixed(3)}</td>
+              <td>{percent(row.top_1)}</td>
+              <td>{percent(row.top_5)}</td>
+              <td>{row.calibration_error?.toFixed(3) ?? "–"}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <p class="dim">
+        Measured on {score.tokens.toLocaleString("en")} tokens ({score.bytes.toLocaleString("en")} bytes) spread over
+        the held-out text.
+        {score.figures.some(({ name }) => name === "embedded") &&
+          " The page's own model uses another tokenizer: compare only its bits per byte."}
+      </p>
+    </div>
+  );
+}
+
+/** A reliability plot: confidence on the x axis, accuracy on the y axis. */
+function Reliability({ row }: { row: Figures }) {
+  return (
+    <div class="reliability">
+      <svg
+        viewBox="-12 -4 116 116"
+        role="img"
+        aria-label={`Reliability: ${row.bins.map(([c, a]) => `${percent(c)} sure, ${percent(a)} right`).join("; ")}`}
+      >
+        <path d="M0 0V100H100" class="axis" />
+        <path d="M0 100L100 0" class="diagonal" />
+        {row.bins.map(([confidence, accuracy, held], i) => (
+          <circle key={i} cx={100 * confidence} cy={100 - 100 * accuracy} r={held < SMALL ? 1.6 : 3.2}>
+            <title>{`${percent(confidence)} sure, right ${percent(accuracy)} of the time, ${held} tokens`}</title>
+          </circle>
+        ))}
+        <text x="50" y="110" text-anchor="middle">
+          confidence
+        </text>
+        <text x="-5" y="50" text-anchor="middle" transform="rotate(-90 -5 50)">
+          accuracy
+        </text>
+      </svg>
+      <p class="dim">
+        Each dot groups tokens that it predicted with about the same confidence. On the diagonal, it is right as often
+        as its confidence says; below, it is overconfident. On average, it is off by {percent(row.calibration_error)}.
+      </p>
+    </div>
+  );
+}
+
+function Copied({ score: { copies, sample, task } }: { score: Score }) {
+  return (
+    <>
+      {copies && (
+        <dl class="facts">
+          <div>
+            <dt>Words of its text that occur in the training text</dt>
+            <dd>{percent(copies.known_words)}</dd>
+          </div>
+          <div>
+            <dt>Longest passage copied from there</dt>
+            <dd>{copies.longest_copy} characters</dd>
+          </div>
+          <div>
+            <dt>Share of its 20-character passages that are copies</dt>
+            <dd>{percent(copies.copied_runs)}</dd>
+          </div>
+          {task && (
+            <div>
+              <dt>Correct answers, by character position</dt>
+              <dd>{task.by_position.map(percent).join(", ")}</dd>
+            </div>
+          )}
+        </dl>
+      )}
+      <pre class="sample" tabIndex={0}>
+        {sample}
+      </pre>
+    </>
+  );
+}
+
+function OverSteps({ scores }: { scores: readonly Score[] }) {
+  const own = scores.map(({ figures: [row] }) => row!);
+  const lines = scores
+    .at(-1)!
+    .figures.slice(1)
+    .map(({ name, bits_per_byte: at }) => ({ name, at }));
+  return (
+    <>
+      <Curves
+        label="Bits per byte over the steps"
+        steps={scores.map(({ step }) => step)}
+        measure="bits per byte"
+        log={false}
+        height={180}
+        lines={lines}
+        curves={[{ name: "bits/byte", color: "--accent", values: own.map((row) => row.bits_per_byte), sparse: true }]}
+      />
+      <div class="scroll">
+        <table class="figures">
+          <thead>
+            <tr>
+              {["Step", "Bits/byte", "Perplexity", "Top 1", "Top 5", "Known words", "Longest copy", "Exact match"].map(
+                (title) => (
+                  <th key={title}>{title}</th>
+                ),
+              )}
+            </tr>
+          </thead>
+          <tbody>
+            {scores.map(({ step, copies, task }, i) => (
+              <tr key={step}>
+                <th scope="row">{step}</th>
+                <td>{own[i]!.bits_per_byte.toFixed(3)}</td>
+                <td>{own[i]!.perplexity.toFixed(2)}</td>
+                <td>{percent(own[i]!.top_1)}</td>
+                <td>{percent(own[i]!.top_5)}</td>
+                <td>{percent(copies?.known_words)}</td>
+                <td>{copies?.longest_copy ?? "–"}</td>
+                <td>{percent(task?.exact_match)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </>
+  );
+}

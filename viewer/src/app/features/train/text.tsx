@@ -1,0 +1,282 @@
+// The Data step: the text to train on, its clean-up, and the part of it that is held out.
+
+import { Facts } from "../../ui/facts";
+import { useSignal } from "@preact/signals";
+import { CLEANING, type CleaningStep } from "../../../training/cleaning";
+import * as train from "./store";
+
+const SHOWN = 1200; // characters shown of the start, and of the held-out part
+
+export function TextStage() {
+  const over = useSignal(false);
+  const fixed = train.session.value !== null;
+  const drop = (event: DragEvent) => {
+    event.preventDefault();
+    over.value = false;
+    void dropped(event.dataTransfer).then((files) => train.take(files));
+  };
+  return (
+    <div
+      class={`text-stage${over.value ? " over" : ""}`}
+      onDragOver={(event) => {
+        event.preventDefault();
+        over.value = true;
+      }}
+      onDragLeave={() => (over.value = false)}
+      onDrop={drop}
+    >
+      <div class="panel controls">
+        <h2>Choose a text</h2>
+        <p class="dim">
+          A model starts with random weights and learns, step by step, to write like this text. Nothing leaves this
+          browser.
+        </p>
+        <Sets fixed={fixed} />
+        <Own fixed={fixed} />
+        <Fetched fixed={fixed} />
+        {fixed && <p class="dim">Reset the training to choose another text.</p>}
+      </div>
+      <div class="panel preview">
+        <h2>What it will learn from</h2>
+        <Inspected />
+        <Cleaning fixed={fixed} />
+        <Preview />
+      </div>
+    </div>
+  );
+}
+
+function Sets({ fixed }: { fixed: boolean }) {
+  return (
+    <div class="sets" role="group" aria-label="Sets">
+      {train.index.value!.texts.map(({ name, title, about, bytes }) => (
+        <button
+          key={name}
+          disabled={fixed}
+          aria-pressed={train.set.value === name}
+          onClick={() => void train.takeSet(name)}
+        >
+          <b>{title}</b>
+          <span class="dim">
+            {about}, {(bytes / 1000).toFixed(0)} kB
+          </span>
+        </button>
+      ))}
+    </div>
+  );
+}
+
+function Own({ fixed }: { fixed: boolean }) {
+  const [first = ""] = train.documents.value;
+  const long = train.documents.value.length !== 1 || first.length > train.LONG;
+  return (
+    <div class="own-text">
+      <label class="prompt">
+        <span>{train.source.value || "Your own text"}</span>
+        <textarea
+          rows={5}
+          readOnly={fixed || long}
+          value={long ? `${first.slice(0, 2000)}…` : first}
+          onInput={(e) => void train.put([e.currentTarget.value], "")}
+        />
+      </label>
+      <div class="buttons">
+        <Choose label="Files…" fixed={fixed} />
+        <Choose label="A folder…" fixed={fixed} folder />
+        <span class="dim">or drop files here, or paste a text above.</span>
+      </div>
+    </div>
+  );
+}
+
+const ENCODINGS = { "utf-8": "UTF-8", "windows-1252": "Latin-1", "utf-16le": "UTF-16" };
+
+/** Fetches a book, or a text at an address. The page fetches neither without a click. */
+function Fetched({ fixed }: { fixed: boolean }) {
+  const address = useSignal("");
+  const { books } = train.index.value!;
+  const now = train.fetching.value;
+  const busy = fixed || now !== null;
+  return (
+    <details class="fetched">
+      <summary>Fetch a book, or a text from an address</summary>
+      {books.length > 0 && (
+        <div class="buttons">
+          {books.map(({ title, author, url }) => (
+            <button
+              key={url}
+              disabled={busy}
+              title={`${author}; fetched from ${new URL(url).host}`}
+              onClick={() => void train.fetchFrom(url, title, "utf-8")}
+            >
+              {title}
+            </button>
+          ))}
+        </div>
+      )}
+      <form
+        class="buttons"
+        onSubmit={(e) => {
+          e.preventDefault();
+          void train.fetchFrom(address.value);
+        }}
+      >
+        <label class="field address">
+          <span>Address</span>
+          <input
+            type="text"
+            inputMode="url"
+            placeholder="https://…/text.txt"
+            value={address.value}
+            disabled={busy}
+            onInput={(e) => (address.value = e.currentTarget.value)}
+          />
+        </label>
+        <label class="field">
+          <span>Encoding</span>
+          <select
+            value={train.encoding.value}
+            disabled={busy}
+            onChange={(e) => (train.encoding.value = e.currentTarget.value)}
+          >
+            {Object.entries(ENCODINGS).map(([name, title]) => (
+              <option key={name} value={name}>
+                {title}
+              </option>
+            ))}
+          </select>
+        </label>
+        <button disabled={busy || !address.value.trim()}>Fetch</button>
+      </form>
+      {now && (
+        <p role="status" class="busy">
+          {now.again ? `Trying again: ${now.again}. ` : ""}
+          {now.what}: {megabytes(now.done)}
+          {now.total > 0 && ` of ${megabytes(now.total)}`}
+          <progress value={now.total ? now.done : undefined} max={now.total || 1} aria-label="Fetching" />
+          <button onClick={train.cancelFetching}>Cancel</button>
+        </p>
+      )}
+    </details>
+  );
+}
+
+const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(2)} MB`;
+
+function Choose({ label, fixed, folder = false }: { label: string; fixed: boolean; folder?: boolean }) {
+  return (
+    <label class={`as-button${fixed ? " off" : ""}`}>
+      {label}
+      <input
+        type="file"
+        multiple
+        disabled={fixed}
+        {...(folder ? { webkitdirectory: true } : {})}
+        onChange={(e) => {
+          void train.take(e.currentTarget.files ?? []);
+          e.currentTarget.value = "";
+        }}
+      />
+    </label>
+  );
+}
+
+/** Returns the files that were dropped, including those within folders. */
+async function dropped(data: DataTransfer | null): Promise<File[]> {
+  const entries = Array.from(data?.items ?? []).flatMap((item) => item.webkitGetAsEntry() ?? []);
+  const found: File[] = [];
+  const walk = async (entry: FileSystemEntry): Promise<void> => {
+    if (entry.isFile) {
+      found.push(await new Promise<File>((resolve, reject) => (entry as FileSystemFileEntry).file(resolve, reject)));
+      return;
+    }
+    const reader = (entry as FileSystemDirectoryEntry).createReader();
+    for (;;) {
+      const some = await new Promise<FileSystemEntry[]>((resolve, reject) => reader.readEntries(resolve, reject));
+      if (!some.length) return; // a reader returns at most a hundred entries per call
+      for (const inner of some) await walk(inner);
+    }
+  };
+  for (const entry of entries) await walk(entry);
+  return found.length ? found.sort((a, b) => (a.name < b.name ? -1 : 1)) : Array.from(data?.files ?? []);
+}
+
+const number = (value: number) => value.toLocaleString("en");
+
+function Inspected() {
+  const found = train.inspection.value;
+  if (!found) return <p class="dim">Reading the text…</p>;
+  const scripts = Object.entries(found.scripts).filter(([, share]) => share >= 0.001);
+  const facts: [string, string][] = [
+    ["Bytes", number(found.bytes)],
+    ["Characters", `${number(found.characters)} (${number(found.distinct)} distinct)`],
+    ["Lines", number(found.lines)],
+    [
+      "Scripts",
+      scripts.map(([name, share]) => `${name} ${(100 * share).toFixed(share > 0.99 ? 0 : 1)}%`).join(", ") || "none",
+    ],
+  ];
+  return <Facts of={facts} />;
+}
+
+const SAID: Record<CleaningStep, string> = {
+  headers: "remove the licence text around a book",
+  lines: "normalise line endings",
+  blanks: "remove extra blank lines and trailing spaces",
+  duplicates: "remove duplicate documents",
+};
+
+function Cleaning({ fixed }: { fixed: boolean }) {
+  return (
+    <fieldset class="cleaning">
+      <legend>Clean-up</legend>
+      {CLEANING.map((step) => {
+        const done = train.removed.value.find((r) => r.step === step);
+        return (
+          <label key={step} class="inline">
+            <input
+              type="checkbox"
+              disabled={fixed}
+              checked={train.cleaning.value.includes(step)}
+              onChange={(e) => void train.clean(step, e.currentTarget.checked)}
+            />
+            {SAID[step]}
+            {done && done.places > 0 && (
+              <span class="dim">{`${number(done.places)} ${done.places === 1 ? "place" : "places"}, ${number(done.characters)} characters`}</span>
+            )}
+          </label>
+        );
+      })}
+    </fieldset>
+  );
+}
+
+/** Shows the start of the text, and the place where the training text ends and the held-out part begins. */
+function Preview() {
+  const found = train.inspection.value;
+  const text = train.text.value;
+  if (!found || !text) return null;
+  const at = Math.round(text.length * (1 - found.held_back / found.bytes)); // in characters; exact enough for a preview
+  return (
+    <>
+      <div
+        class="portions"
+        role="img"
+        aria-label={`${number(found.bytes - found.held_back)} bytes to train on, ${number(found.held_back)} held out`}
+      >
+        <span style={{ flexGrow: found.bytes - found.held_back }}>
+          training text: {number(found.bytes - found.held_back)} bytes
+        </span>
+        <span class="held" style={{ flexGrow: found.held_back }}>
+          held out
+        </span>
+      </div>
+      <pre class="sample" tabIndex={0}>
+        {text.slice(0, Math.min(SHOWN, at))}
+        {at > SHOWN && <i class="dim">{"\n⋯\n"}</i>}
+        {at > 2 * SHOWN && text.slice(at - SHOWN / 4, at)}
+        <mark>{text.slice(at, at + SHOWN)}</mark>
+      </pre>
+    </>
+  );
+}

@@ -1,0 +1,180 @@
+// The Tokens step: two vocabularies tokenize the same text, each with the number of merges that its slider sets.
+
+import { signal, useSignal, type Signal } from "@preact/signals";
+import { useEffect, useMemo } from "preact/hooks";
+import { EOS, encodeText, extremes, firstMerges, SMALLEST, type Bpe, type Cut } from "../../../training/bpe";
+import { tokenBytes } from "../../../training/tokenise";
+import { cutOf, vocabularyOf } from "../../../training/vocabulary";
+import * as train from "./store";
+
+const SHOWN = 900; // characters of the text shown with their tokens
+const LISTED = 12; // number of longest and of rarest tokens listed
+const REST = 250; // ms that a slider must rest before the whole text is tokenized
+
+/** The vocabulary with all merges, and the text that it was trained on. */
+const learnt = signal<{ text: string; bpe: Bpe } | null>(null);
+const counts = { first: signal(0), second: signal(255) };
+
+export function TokensStage() {
+  const text = train.text.value;
+  const problem = useSignal("");
+  const most = Math.max(SMALLEST + 1, ...train.index.value!.sizes.map((size) => size.config.vocab_size));
+  useEffect(() => {
+    if (learnt.value?.text === text || !text) return;
+    learnt.value = null;
+    problem.value = "";
+    let stale = false;
+    vocabularyOf(text, train.HELD, most).then(
+      (bpe) => {
+        if (stale) return;
+        learnt.value = { text, bpe };
+        counts.second.value = Math.min(counts.second.value, bpe.merges.length);
+      },
+      (error: unknown) => (problem.value = error instanceof Error ? error.message : String(error)),
+    );
+    return () => (stale = true);
+  }, [text]);
+  const found = learnt.value;
+  return (
+    <div class="tokens-stage">
+      <div class="panel">
+        <h2>What the model reads: tokens</h2>
+        <p class="dim">
+          A vocabulary starts with the 256 bytes. Each merge adds a token that joins the most frequent pair of
+          neighbouring tokens. With more merges, the text has fewer, longer tokens, so that the same context holds more
+          text; but the model sees each token less often. <code>glgpt tokenizer inspect</code> shows the same.
+        </p>
+        {problem.value && (
+          <p class="problem" role="alert">
+            {problem.value}
+          </p>
+        )}
+        {!found && !problem.value && <p role="status">Finding the merges of this text…</p>}
+      </div>
+      {found && <Vocabulary name="First vocabulary" found={found} count={counts.first} />}
+      {found && <Vocabulary name="Second vocabulary" found={found} count={counts.second} />}
+      {found && <Merges bpe={found.bpe} count={counts.second.value} />}
+    </div>
+  );
+}
+
+/** Returns a token's bytes as text with visible spaces and line ends; as hexadecimal if they are not whole characters. */
+function label(bytes: Uint8Array): string {
+  try {
+    return new TextDecoder("utf-8", { fatal: true })
+      .decode(bytes)
+      .replaceAll(" ", "·")
+      .replaceAll("\n", "⏎")
+      .replaceAll("\t", "⇥");
+  } catch {
+    return Array.from(bytes, (byte) => `\\x${byte.toString(16).padStart(2, "0")}`).join("");
+  }
+}
+
+function Vocabulary({
+  name,
+  found,
+  count,
+}: {
+  name: string;
+  found: { text: string; bpe: Bpe };
+  count: Signal<number>;
+}) {
+  const { text, bpe } = found;
+  const n = Math.min(count.value, bpe.merges.length);
+  const some = useMemo(() => firstMerges(bpe, n), [bpe, n]);
+  const bytes = useMemo(() => tokenBytes(some), [some]);
+  const cut = useSignal<{ of: Bpe; cut: Cut } | null>(null);
+  useEffect(() => {
+    const timer = setTimeout(() => {
+      cutOf(text, some).then(
+        (measured) => (cut.value = { of: some, cut: measured }),
+        () => {}, // the same error was shown when the vocabulary was trained
+      );
+    }, REST);
+    return () => clearTimeout(timer);
+  }, [text, some]);
+  const known = cut.value?.of === some ? cut.value.cut : null;
+  const { longest, rarest } = known ? extremes(some, known.counts, LISTED) : { longest: [], rarest: [] };
+  const tokens = (ids: readonly number[], counted: boolean) =>
+    ids.map((id) => (
+      <li key={id}>
+        <code>{label(bytes[id]!)}</code>
+        {counted && <span class="dim"> {known!.counts[id]}</span>}
+      </li>
+    ));
+  return (
+    <div class="panel vocabulary" data-merges={n} data-tokens={known?.tokens ?? ""}>
+      <h2>{name}</h2>
+      <label class="slider">
+        <span>
+          {n} merges, {some.vocab.length.toLocaleString("en")} tokens
+        </span>
+        <input
+          type="range"
+          min={0}
+          max={bpe.merges.length}
+          value={n}
+          onInput={(e) => (count.value = e.currentTarget.valueAsNumber)}
+        />
+      </label>
+      <p class="compression">
+        {known ? (
+          <>
+            <b>{(known.bytes / known.tokens).toFixed(2)}</b> bytes per token: {known.bytes.toLocaleString("en")} bytes
+            become {known.tokens.toLocaleString("en")} tokens
+          </>
+        ) : (
+          <span class="dim">Tokenizing the whole text…</span>
+        )}
+      </p>
+      <Cuts text={text} bpe={some} bytes={bytes} />
+      {n > 0 && known && (
+        <>
+          <h3>Longest</h3>
+          <ul class="token-list">{tokens(longest, false)}</ul>
+          <h3>Rarest, with the number of times they occur (0: only inside longer tokens)</h3>
+          <ul class="token-list">{tokens(rarest, true)}</ul>
+        </>
+      )}
+    </div>
+  );
+}
+
+/** The beginning of the text; neighbouring tokens have different colours. */
+function Cuts({ text, bpe, bytes }: { text: string; bpe: Bpe; bytes: Uint8Array[] }) {
+  const ids = useMemo(() => Array.from(encodeText(text.slice(0, SHOWN), bpe)), [text, bpe]);
+  const decoder = new TextDecoder("utf-8");
+  return (
+    <p class="cuts">
+      {ids.map((id, i) => {
+        const piece = decoder.decode(bytes[id], { stream: true }); // the token with a character's last byte shows the character
+        return (
+          <span key={i} class={`t${i % 4}`} title={`token ${id}`}>
+            {piece.includes("\n") ? piece.replaceAll("\n", "⏎\n") : piece || "·"}
+          </span>
+        );
+      })}
+    </p>
+  );
+}
+
+function Merges({ bpe, count }: { bpe: Bpe; count: number }) {
+  const bytes = useMemo(() => tokenBytes(bpe), [bpe]);
+  return (
+    <div class="panel merges">
+      <h2>The merges, in order</h2>
+      <ol>
+        {bpe.merges.map(([left, right], i) => (
+          <li key={i} class={i < count ? "in" : ""}>
+            <code>{label(bytes[left]!)}</code> <code>{label(bytes[right]!)}</code>
+          </li>
+        ))}
+      </ol>
+      <p class="dim">
+        Bold: merges of the second vocabulary. Each vocabulary also contains the 256 bytes and {EOS}, which marks the
+        end of a text.
+      </p>
+    </div>
+  );
+}

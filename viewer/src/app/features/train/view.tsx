@@ -1,0 +1,163 @@
+// The Train tab: five steps from a text to a score, with the state of the training always visible.
+
+import { useSignal } from "@preact/signals";
+import type { ComponentType } from "preact";
+import { useEffect } from "preact/hooks";
+import type { SessionState } from "../../../training/session";
+import { federation, invited as invitation, open as openTogether, together } from "../federated/store";
+import { Together } from "../federated";
+import { params } from "./params";
+import { LearnStage } from "./learn";
+import { ScoreStage } from "./score";
+import * as train from "./store";
+import type { Stage } from "./store";
+import { TextStage } from "./text";
+import { TokensStage } from "./tokens";
+import { WriteStage } from "./write";
+import type { View } from "../../stores/route";
+
+const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
+  data: { title: "Data", of: TextStage },
+  tokens: { title: "Tokens", of: TokensStage },
+  train: { title: "Train", of: LearnStage },
+  write: { title: "Write", of: WriteStage },
+  score: { title: "Score", of: ScoreStage },
+};
+
+const WITH_OTHERS: readonly Stage[] = ["data", "train"]; // steps that show the "Together" panel
+
+function TrainView() {
+  useEffect(() => {
+    void train.open();
+    openTogether(); // rejoins a session that a reload interrupted, at any step
+  }, []);
+  if (!train.index.value)
+    return <section class="panel loading">{train.problem.value || "Loading the sizes and texts…"}</section>;
+  const { of: Shown } = STAGES[train.stage.value];
+  const invited = Boolean(invitation.value || federation.value); // then the panel comes first
+  return (
+    <section class="train" aria-label="Train">
+      {invited && <Together />}
+      <div class="panel run">
+        <Stages />
+        <Buttons />
+        {train.problem.value && (
+          <p class="problem" role="alert">
+            {train.problem.value}
+          </p>
+        )}
+      </div>
+      <Shown />
+      {!invited && WITH_OTHERS.includes(train.stage.value) && <Together />}
+    </section>
+  );
+}
+
+function Stages() {
+  return (
+    <ol class="stages" aria-label="Steps">
+      {Object.entries(STAGES).map(([name, { title }], i) => (
+        <li key={name}>
+          <button
+            aria-current={train.stage.value === name ? "step" : undefined}
+            onClick={() => (train.stage.value = name as Stage)}
+          >
+            <span class="number">{i + 1}</span> {title}
+          </button>
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+/** Describes the state of the training in one line. */
+function heading(found: SessionState | null): string {
+  if (!found) return "Not started";
+  if (found.status === "failed") return `Stopped: ${found.problem}`;
+  if (found.doing) return `${found.doing}…`;
+  const said = { paused: found.step ? "Paused" : "Ready", running: "Training", done: "Done" }[found.status];
+  const last = found.points.findLast((p) => p.step > 0);
+  const left = train.secondsLeft(found);
+  return [
+    said,
+    `step ${found.points.at(-1)?.step ?? found.step} of ${found.plan.rates.steps}`,
+    ...(last ? [`loss ${last.loss.toFixed(3)}`] : []),
+    ...(found.status === "running" && left ? [`${train.duration(left)} left`] : []),
+  ].join(", ");
+}
+
+function Buttons() {
+  const found = train.shown.value;
+  const running = found?.status === "running";
+  const failed = found?.status === "failed";
+  const busy = train.preparing.value !== null;
+  const ended = found?.status === "done" && train.schedule.steps.value <= found.step; // a larger number of steps continues it
+  const sure = useSignal(false);
+  const at = found?.points.at(-1)?.step ?? found?.checkpoint?.step ?? 0;
+  return (
+    <>
+      <div class="buttons">
+        {running ? (
+          <button class="primary" onClick={() => void train.pause()}>
+            Pause
+          </button>
+        ) : failed ? (
+          <button class="primary" disabled={busy} onClick={() => void train.back()}>
+            Go back to {found.checkpoint?.step ? `step ${found.checkpoint.step}` : "the beginning"}
+          </button>
+        ) : (
+          <button
+            class="primary"
+            disabled={busy || ended || together()}
+            title={together() ? "This device is training with others: leave that session first" : ""}
+            onClick={() => void train.start()}
+          >
+            {found?.step ? "Continue" : "Start"}
+          </button>
+        )}
+        <button disabled={running || failed || busy || together()} onClick={() => void train.step()}>
+          One step
+        </button>
+        <button
+          disabled={!found || busy || train.writing.value !== null}
+          class={sure.value ? "danger" : ""}
+          onClick={() => {
+            if (sure.value || !found?.step) {
+              sure.value = false;
+              void train.reset();
+            } else {
+              sure.value = true;
+              setTimeout(() => (sure.value = false), 3000);
+            }
+          }}
+        >
+          {sure.value ? "Delete the model?" : "Reset"}
+        </button>
+        <p class={busy ? "state busy" : "state"} role="status" data-status={found?.status ?? "none"} data-step={at}>
+          {busy ? `${train.preparing.value!.what}…` : heading(found)}
+        </p>
+      </div>
+      <progress
+        class={busy || found ? "" : "idle"}
+        value={busy ? (train.preparing.value!.share ?? undefined) : at}
+        max={busy ? 1 : found?.plan.rates.steps}
+        aria-label={busy ? train.preparing.value!.what : "Steps done"}
+      />
+    </>
+  );
+}
+
+declare module "../../stores/route" {
+  interface ViewNames {
+    train: true;
+  }
+}
+
+export const view: View<"train"> = {
+  name: "train",
+  title: "Train",
+  params,
+  component: TrainView,
+  available: (manifest) => Boolean(manifest.training),
+  stays: true,
+};

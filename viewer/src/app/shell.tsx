@@ -1,0 +1,253 @@
+// The page's frame: header, tabs, progress while loading, errors, and the current view.
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { InterventionBar } from "./ui/interventions";
+import { VIEWS } from "./features";
+import { invited } from "./features/federated/store";
+import { SplitStrip } from "./features/split/strip";
+import * as tour from "./features/tour/store";
+import { openCard, Tour } from "./features/tour/tour";
+import { Mark } from "./ui/mark";
+import type { Progress } from "../runtime/engine/loader";
+import { ModelSwitch, TrainingChip } from "./ui/models";
+import { generation } from "./stores/generation";
+import { engine, models } from "./stores/model";
+import { route, type View } from "./stores/route";
+import { countInWords } from "./ui/tools";
+
+const LONG_LOST = 5000; // ms without a graphics context after which the page suggests a reload
+
+export function App() {
+  const phase = models.phase.value;
+  const split = phase === "ready" && engine().model.split !== null;
+  const manifest = phase === "ready" ? engine().model.manifest : generation.recorded.value?.about;
+  const has = ({ available }: View) => !available || (manifest !== undefined && available(manifest));
+  const wanted = VIEWS.find(({ name }) => name === route.view.value)!;
+  const view = phase === "ready" && !has(wanted) ? VIEWS[0]! : wanted;
+  const tabs = useRef<HTMLElement>(null);
+  useEffect(() => {
+    tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone not all tabs fit
+  }, [phase]);
+  return (
+    <>
+      <button class="skip" onClick={skip}>
+        {view.name === "text" ? "Skip to the prompt" : "Skip to the view"}
+      </button>
+      <div class="band">
+        <header>
+          <Mark />
+          <h1>glgpt</h1>
+          {phase === "loading" && generation.recorded.value && <Loading />}
+          {phase === "ready" && <CopyLink />}
+          {phase === "ready" && tour.card.value === 0 && (
+            <button class="quiet take" title="Ten short cards that explain the views" onClick={() => openCard(1)}>
+              Take the tour
+            </button>
+          )}
+          <p class="about">{<About />}</p>
+        </header>
+        <div class="tabs">
+          <nav aria-label="Views" ref={tabs}>
+            {VIEWS.filter(has).map(({ name, title }) => (
+              <button
+                key={name}
+                aria-current={view.name === name ? "page" : undefined}
+                onClick={(e) => {
+                  e.currentTarget.scrollIntoView({ block: "nearest", inline: "center" });
+                  route.show(name);
+                }}
+              >
+                {title}
+              </button>
+            ))}
+          </nav>
+          <div class="shown" role="region" aria-label="Model">
+            <TrainingChip />
+            {phase === "ready" && manifest?.training && <ModelSwitch />}
+          </div>
+        </div>
+      </div>
+      <Lost />
+      {split && <SplitStrip model={engine().model} />}
+      <UnknownLink />
+      <main tabIndex={-1}>
+        {phase === "failed" ? (
+          <Failed />
+        ) : phase === "ready" ? (
+          <>
+            <InterventionBar />
+            <view.component key={view.stays ? "" : engine().model.id} />
+            <Tour />
+          </>
+        ) : (
+          <Coming view={view} />
+        )}
+      </main>
+    </>
+  );
+}
+
+/** Moves the focus to the prompt or the view, past the buttons of the header and the machine. */
+function skip(): void {
+  const main = document.querySelector("main");
+  (main?.querySelector<HTMLElement>(".prompt textarea") ?? main)?.focus();
+}
+
+/** Lists the settings of a link that this page does not know, for example from another version of the page. */
+function UnknownLink() {
+  const unknown = route.unknown.value;
+  if (!unknown.length) return null;
+  return (
+    <p class="unknown" role="status">
+      The link sets {unknown.join(", ")}, which this page does not know. All other settings of the link are applied.{" "}
+      <button class="quiet" onClick={() => (route.unknown.value = [])}>
+        Dismiss
+      </button>
+    </p>
+  );
+}
+
+/** A message while the graphics context is lost; after some seconds it offers to reload the page. */
+function Lost() {
+  const long = useSignal(false);
+  const lost = models.lost.value;
+  useEffect(() => {
+    long.value = false;
+    if (!lost) return;
+    const timer = setTimeout(() => (long.value = true), LONG_LOST);
+    return () => clearTimeout(timer);
+  }, [lost]);
+  return (
+    <p class="lost" role="status" hidden={!lost}>
+      The browser lost the graphics context. Work continues when it is restored.
+      {long.value && (
+        <>
+          {" "}
+          After several losses, a browser may withhold it for two minutes.{" "}
+          <button onClick={() => location.reload()}>Reload the page</button>
+        </>
+      )}
+    </p>
+  );
+}
+
+/** One sentence about the model: name, size, training data, and where it runs. */
+function About() {
+  const manifest = models.phase.value === "ready" ? engine().model.manifest : generation.recorded.value?.about;
+  if (!manifest) return <>A language model that runs in your browser, on your graphics card.</>;
+  const { model, parameters, trained_on } = manifest;
+  const source = "source" in manifest && /^https?:/.test(manifest.source ?? "") ? manifest.source! : null;
+  if (models.used.value !== "own") return <Other name={model} parameters={parameters ?? 0} />;
+  const split =
+    models.phase.value === "ready" && manifest.split ? (manifest.split.rest === null ? "movable" : "fixed") : null;
+  return (
+    <>
+      <b>{model}</b> is a language model{parameters && ` of ${countInWords(parameters)} parameters`}
+      {trained_on && `, trained on ${trained_on}`}. It runs{" "}
+      {split === "movable"
+        ? "in your browser. You can move some of its blocks to a server below; that server could then read what you type."
+        : split
+          ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
+          : "in your browser, on your graphics card: you can inspect every number it computes, and nothing you type leaves the page."}
+      {invited.value && " If you train with others, your nickname and your weight updates are sent to the host."}
+      {source && (
+        <>
+          {" "}
+          <a href={source} rel="noreferrer">
+            Source
+          </a>
+        </>
+      )}
+    </>
+  );
+}
+
+/** The same sentence for a model other than the page's own, with the memory that it takes. */
+function Other({ name, parameters }: { name: string; parameters: number }) {
+  const { model, used } = engine();
+  const { weight = 0, ...rest } = model.memory();
+  const more = Object.values(rest).reduce((sum, bytes) => sum + bytes, 0);
+  return (
+    <>
+      <b>{name}</b> is {used === "mine" ? "the model that you train here" : "a model from your files"}, with{" "}
+      {countInWords(parameters)} parameters.{" "}
+      {model.borrows ? "It shares its weights with the training" : `Its weights take ${mib(weight)} MiB`}; caches and
+      working textures take {mib(more)} MiB. They are released when you switch back.
+    </>
+  );
+}
+
+function CopyLink() {
+  const said = useSignal("");
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      said.value = "Copied";
+    } catch {
+      said.value = "Copy the address from the address bar"; // a page served over plain http has no clipboard
+    }
+    setTimeout(() => (said.value = ""), 2000);
+  };
+  return (
+    <span class="copy">
+      <span class="dim" role="status">
+        {said.value}
+      </span>
+      <button class="quiet" onClick={() => void copy()} title="The link contains the prompt, its settings and the view">
+        Copy link
+      </button>
+    </span>
+  );
+}
+
+const mib = (bytes: number) => (bytes / 2 ** 20).toFixed(1);
+
+/** Returns what the page is waiting for, and the share of it that is done (undefined: unknown). */
+function waitingFor({ done, total, compiled, shaders }: Progress): { what: string; share: number | undefined } {
+  if (!total || done < total) return { what: "Fetching the model", share: total ? done / total : 0 };
+  if (compiled < shaders) return { what: "Compiling shaders", share: compiled / shaders };
+  return { what: "Starting", share: undefined };
+}
+
+/** Shown until the model can run: the progress, and the recorded generation if this view can show it. */
+function Coming({ view: { recorded: Recorded } }: { view: View }) {
+  return (
+    <>
+      {!generation.recorded.value && <Loading />}
+      {generation.recorded.value && Recorded && <Recorded />}
+    </>
+  );
+}
+
+function Loading() {
+  const { done, total, cached, compiled, shaders, speed } = models.progress.value;
+  const { what, share } = waitingFor(models.progress.value);
+  return (
+    <section class="loading" aria-label="Loading">
+      <h2>
+        {what}
+        {generation.recorded.value && <small> · the text below is a recording</small>}
+      </h2>
+      <progress value={share} max={1} aria-label={what} />
+      <p>
+        {total ? `${mib(done)} of ${mib(total)} MiB` : "Reading the manifest"}
+        {cached > 0 ? `, ${mib(cached)} MiB from this browser's cache` : ""}
+        {speed > 0 ? `, ${mib(speed)} MiB/s` : ""}
+        {compiled < shaders ? `, compiling shaders ${compiled} of ${shaders}` : ""}
+      </p>
+    </section>
+  );
+}
+
+function Failed() {
+  return (
+    <section class="panel failed" role="alert">
+      <h2>The model could not be opened</h2>
+      <p>{models.failure.value}</p>
+      <button class="primary" onClick={() => location.reload()}>
+        Try again
+      </button>
+    </section>
+  );
+}

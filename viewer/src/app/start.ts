@@ -1,0 +1,83 @@
+// Connects the engine with the stores: what happens when the model is ready, when another one is selected, and when the
+// address changes.
+
+import { batch, effect, untracked } from "@preact/signals";
+import type { Glgpt } from "../api";
+import { VIEWS } from "./features";
+import { addressHas, readAddress, writeAddress } from "./router";
+import { generation } from "./stores/generation";
+import { interventions } from "./stores/interventions";
+import { models } from "./stores/model";
+import { route } from "./stores/route";
+
+export function start(engine: Glgpt): void {
+  models.open(engine, () => generation.stop());
+  readAddress();
+  engine.onRecorded = (document, manifest) => generation.showRecorded(document, manifest);
+  engine.ready.then(begin).catch((error: unknown) => models.fail(error));
+}
+
+/** Shows the model, which is ready now. */
+function begin(): void {
+  const { engine } = models;
+  fit();
+  batch(() => {
+    generation.chosen.value = null;
+    models.phase.value = "ready";
+    if (!addressHas("prompt")) generation.prompt.value = generation.opening();
+  });
+  let shown = engine.model;
+  effect(() => {
+    const { model } = engine;
+    if (model !== shown) untracked(adopt);
+    shown = model;
+  });
+  effect(writeAddress); // the address follows every setting
+  effect(() => {
+    const { title } = VIEWS.find(({ name }) => name === route.view.value)!;
+    document.title = `${title} · ${engine.model.manifest.model} · glgpt`;
+  });
+  effect(() => void generation.weigh());
+  addEventListener("popstate", (event) => void follow(event.state !== null));
+  void interventions.begin();
+}
+
+/** Restricts the settings of a link to what the model has. */
+function fit(): void {
+  for (const { fit } of VIEWS) fit?.();
+  generation.fit();
+}
+
+/** Shows the model that replaced the previous one. */
+function adopt(): void {
+  const { engine, used, fileName } = models;
+  batch(() => {
+    generation.adopt(used.value, engine.used);
+    interventions.reset();
+    used.value = engine.used;
+    if (used.value === "file") fileName.value = engine.model.manifest.model;
+    fit();
+  });
+  void generation.write();
+}
+
+/** Applies the address after it changed: an entry of this page's history (`own`), or a pasted link. */
+async function follow(own: boolean): Promise<void> {
+  const earlier = wanted();
+  batch(() => {
+    readAddress(own);
+    fit();
+  });
+  writeAddress();
+  if (wanted() === earlier) return;
+  await generation.stop();
+  await interventions.begin();
+}
+
+/** Returns everything that determines the text, as one string to compare. */
+const wanted = () =>
+  JSON.stringify([
+    generation.prompt.value,
+    interventions.parts.value,
+    ...Object.values(generation.settings).map((setting) => setting.value),
+  ]);

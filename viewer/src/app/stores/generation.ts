@@ -1,0 +1,403 @@
+// The text: its prompt and settings, its tokens, and generating them.
+
+import { batch, computed, signal, type Signal } from "@preact/signals";
+import type { Continuation, Used } from "../../api";
+import type { Manifest, Recorded } from "../../runtime/engine/manifest";
+import { probabilities } from "../../runtime/engine/probabilities";
+import type { Candidate } from "../../runtime/engine/sampling";
+import { param, parseNumber, parseText, parseWhole, parseWithin, unlessEmpty } from "./link";
+import { Meter } from "./meter";
+import { engine, models } from "./model";
+import { route } from "./route";
+
+export interface Tok {
+  id: number;
+  text: string;
+  label: string;
+  given: boolean;
+  p?: number;
+  /** The probability with which the sampler drew it; absent if it was given. */
+  sampled?: number;
+  top?: Candidate[];
+}
+
+/** The maximum of tokens to generate at once. */
+export const MAX_TOKENS = 4096;
+const ALTERNATIVES = 8; // per token
+const FRAME_MS = 40; // minimum ms between two updates of the text
+
+class GenerationStore {
+  /** The recorded generation that is shown until the model can run; `layers` and `heads` are the size of its attention grid. */
+  readonly recorded = signal<(Recorded & { layers: number; heads: number; about: Manifest }) | null>(null);
+  readonly prompt = signal("");
+  readonly settings = {
+    tokens: signal(0),
+    temperature: signal(0),
+    topK: signal(0),
+    topP: signal(0),
+    minP: signal(0),
+    repetitionPenalty: signal(1),
+    seed: signal(0),
+    stop: signal(""),
+  };
+  readonly tokens = signal<Tok[]>([]);
+  readonly running = signal(false);
+  readonly note = signal("");
+  readonly speeds = signal<{ prefill: number; decode: number; given: number } | null>(null);
+  readonly chosen = signal<number | null>(null);
+  /** The update of the text that comes next during a generation, with the number of its tokens in the context. */
+  readonly upcoming = signal<{ read: number } | null>(null);
+  /** Continuations side by side (null: none were requested), their speed in tokens per second, and a status or error message. */
+  readonly several = signal<readonly Continuation[] | null>(null);
+  readonly severalRate = signal(0);
+  readonly severalNote = signal("");
+
+  /** The number of tokens of the prompt in its field. */
+  readonly promptLength = computed(() => (models.ready ? this.known(() => this.promptIds()).length : 0));
+  readonly ids = computed(() => this.tokens.value.map((t) => t.id));
+  /** The part of the text that fits the model's context: its first position, its tokens and their ids. */
+  readonly readFrom = computed(() => models.ready?.context.readFrom(this.tokens.value.length) ?? 0);
+  readonly read = computed(() => models.ready?.context.read(this.tokens.value) ?? []);
+  readonly readIds = computed(() => this.read.value.map((t) => t.id));
+  /** The number of continuations side by side; 0: the model in its current state can only write one text at a time. */
+  readonly textsAtOnce = computed(() => models.ready?.batch.texts ?? 0);
+
+  private readonly meter = new Meter(0.03, FRAME_MS, 1000); // with a software driver, rendering the page slows generation down
+  private readonly labels = new Map<number, string>(); // of the recorded tokens
+  private readonly texts = new Map<Used, { prompt: string; tokens: number }>(); // the prompt and length for each model
+  private abort: AbortController | null = null;
+  private restoreAsked: () => void = () => {}; // restores the prompt and the settings that the continuations were requested with
+
+  /** Shows the recorded generation while the model loads. */
+  showRecorded(document: Recorded, manifest: Manifest): void {
+    const { n_layer, n_head } = manifest.config;
+    document.tokens.forEach((t) => [t, ...(t.top ?? [])].forEach(({ id, label }) => this.labels.set(id, label)));
+    batch(() => {
+      this.recorded.value = { ...document, layers: n_layer, heads: n_head, about: manifest };
+      this.tokens.value = document.tokens.map((t, i) => ({ ...t, given: i < document.given }));
+    });
+  }
+
+  /** Returns the initial prompt: the export's first one, or a few ids without a tokenizer; "" until the model can run. */
+  opening(): string {
+    const model = models.ready;
+    if (!model) return "";
+    return model.tokenizer ? this.shorter(model.manifest.prompts[0]?.text ?? "") : "1 2 3";
+  }
+
+  /** Restricts the settings of a link to what can be generated. */
+  fit(): void {
+    const { tokens } = this.settings;
+    tokens.value = Math.min(Math.max(1, Math.floor(tokens.value)), MAX_TOKENS);
+  }
+
+  /** Shows the text of the model that replaced `before`; the caller then generates it. */
+  adopt(before: Used, used: Used): void {
+    const { tokens } = this.settings;
+    this.texts.set(before, { prompt: this.prompt.value, tokens: tokens.value });
+    batch(() => {
+      const asked = this.texts.get(used);
+      this.prompt.value = asked?.prompt ?? this.shorter(this.prompt.value);
+      tokens.value = asked?.tokens ?? tokens.value;
+      this.tokens.value = [];
+      this.several.value = this.chosen.value = this.speeds.value = null;
+    });
+  }
+
+  label(id: number): string {
+    const model = models.ready;
+    if (!model) return this.labels.get(id) ?? String(id);
+    return model.tokenizer?.label(id) ?? String(id);
+  }
+
+  /** Returns the sampling options of the settings. */
+  sampling() {
+    const { temperature, topK, topP, minP, repetitionPenalty: penalty, seed, stop } = this.settings;
+    return {
+      temperature: temperature.value,
+      topK: topK.value || null,
+      topP: topP.value < 1 ? topP.value : null,
+      minP: minP.value || null,
+      repetitionPenalty: penalty.value === 1 || engine().model.split ? null : penalty.value, // a split server does not support it
+      seed: seed.value,
+      ...(stop.value ? { stop: stop.value } : {}),
+    };
+  }
+
+  /** Generates text after the prompt. */
+  async write(): Promise<void> {
+    await this.attempt(async () => {
+      const list = this.promptIds();
+      engine().model.check(list);
+      const start = this.given(list);
+      this.tokens.value = [...start, ...this.recordedAfter(start)];
+      await this.go(this.settings.tokens.value, start.length);
+    });
+  }
+
+  /** Generates `count` tokens from position `from` on (default: the end); `instead` is then the token at `from`. */
+  async go(count: number, from?: number, instead?: number): Promise<void> {
+    await this.attempt(async () => {
+      await this.stop();
+      let kept = from === undefined ? this.tokens.value : this.tokens.value.slice(0, from);
+      if (instead !== undefined) {
+        const was = this.tokens.value[from ?? 0];
+        const weighed = was?.top?.find((c) => c.id === instead);
+        const text = engine().decode([instead]);
+        kept = [
+          ...kept,
+          {
+            text,
+            label: this.label(instead),
+            given: false,
+            ...(was?.top ? { top: was.top } : {}),
+            ...weighed,
+            id: instead,
+          },
+        ];
+      }
+      if (!kept.length) return;
+      batch(() => {
+        this.tokens.value = [...kept, ...this.recordedAfter(kept)];
+        this.chosen.value = null;
+        this.running.value = true;
+        this.note.value = "";
+      });
+      await this.stream(count, kept);
+    });
+  }
+
+  /** Stops a running generation. */
+  async stop(): Promise<void> {
+    while (this.running.value) {
+      this.abort?.abort(); // also a generation that began during the wait: the last request wins
+      await new Promise((resolve) => setTimeout(resolve, 5));
+    }
+  }
+
+  private async stream(count: number, kept: Tok[]): Promise<void> {
+    const list = [...kept];
+    const held = engine().model.cache.held(kept.map((t) => t.id)); // tokens in the KV cache, which need no prefill
+    this.abort = new AbortController();
+    let waiting = false;
+    this.meter.rest();
+    const shown = () => {
+      waiting = false;
+      this.tokens.value = [...list, ...this.recordedAfter(list)];
+    };
+    try {
+      const result = await engine().generate({
+        ids: kept.map((t) => t.id),
+        tokens: count,
+        drawn: kept.filter((t) => !t.given).length,
+        ...this.sampling(),
+        alternatives: ALTERNATIVES,
+        signal: this.abort.signal,
+        onToken: (token) => {
+          list.push({ ...token, label: this.label(token.id), given: false });
+          if (!this.meter.due(token.more) || waiting) return;
+          waiting = true;
+          this.upcoming.value = { read: list.length - engine().model.context.readFrom(list.length) };
+          requestAnimationFrame(shown);
+        },
+      });
+      const decoded = result.ids.length - 1;
+      if (result.stopped === "text") truncate(list, kept.length, result.text.length);
+      this.speeds.value =
+        decoded < 0
+          ? null
+          : {
+              given: kept.length - held,
+              prefill: result.prefillMs,
+              decode: decoded > 0 ? (1000 * decoded) / result.decodeMs : 0,
+            };
+      const ends = {
+        eos: "The model ended the text.",
+        text: "Stopped at the stop text.",
+        aborted: "Stopped.",
+        tokens: "",
+      };
+      this.note.value = ends[result.stopped];
+    } finally {
+      this.recorded.value = null; // replaced by the model's own text
+      shown();
+      this.running.value = false;
+      this.abort = null;
+    }
+  }
+
+  /** Returns the rest of the recorded text if it begins with these tokens: it stays visible until the model has caught up. */
+  private recordedAfter(list: readonly Tok[]): readonly Tok[] {
+    const all = this.recorded.value?.tokens ?? [];
+    return list.every((tok, i) => tok.id === all[i]?.id)
+      ? all.slice(list.length).map((tok) => ({ ...tok, given: false }))
+      : [];
+  }
+
+  /** Generates several continuations of the prompt; the text itself stays. */
+  async writeSeveral(): Promise<void> {
+    await this.stop();
+    this.abort = new AbortController();
+    const { signal } = this.abort;
+    const restore = [this.prompt, ...Object.values(this.settings)].map((setting: Signal<string | number>) => {
+      const { value } = setting;
+      return () => (setting.value = value);
+    });
+    batch(() => {
+      this.running.value = true;
+      this.several.value = [];
+      this.restoreAsked = () => restore.forEach((set) => set());
+      this.severalRate.value = 0;
+      this.severalNote.value = "Preparing…";
+    });
+    this.meter.rest();
+    let [begun, waiting] = [0, false];
+    const show = (texts: readonly Continuation[]) => {
+      waiting = false;
+      this.several.value = texts.map((text) => ({ ...text }));
+    };
+    try {
+      const texts = await engine().continuations({
+        ids: this.promptIds(),
+        tokens: this.settings.tokens.value,
+        ...this.sampling(),
+        signal,
+        onCompiled: (compiled, shaders) => (this.severalNote.value = `Compiling shaders ${compiled} of ${shaders}`),
+        onTexts: (texts) => {
+          if (!begun) [begun, this.severalNote.value] = [performance.now(), "Writing…"];
+          if (!this.meter.due() || waiting) return;
+          waiting = true;
+          requestAnimationFrame(() => show(texts));
+        },
+      });
+      const after = texts.reduce((sum, { ids }) => sum + Math.max(0, ids.length - 1), 0); // first tokens come from the prefill
+      this.severalRate.value = after ? (1000 * after) / (performance.now() - begun) : 0;
+      this.severalNote.value = signal.aborted ? "Stopped." : "";
+      show(texts);
+    } catch (error) {
+      this.severalNote.value = error instanceof Error ? error.message : String(error);
+    } finally {
+      this.running.value = false;
+      this.abort = null;
+    }
+  }
+
+  /** Generates one of the continuations again as the text, with alternatives and probabilities. */
+  async readContinuation(seed: number): Promise<void> {
+    batch(() => {
+      this.restoreAsked();
+      this.settings.seed.value = seed;
+    });
+    await this.write();
+  }
+
+  /** Removes the continuations and frees their memory on the device. */
+  closeSeveral(): void {
+    this.several.value = null;
+    void engine().borrow((model) => {
+      model.batch.close();
+      return Promise.resolve();
+    });
+  }
+
+  /** Computes alternatives for a token of the prompt that is pointed at; generated tokens have them already. */
+  async weigh(): Promise<void> {
+    const [at, list] = [this.chosen.value, this.tokens.value];
+    const tok = at ? list[at] : undefined; // the first token has no context to predict it from
+    if (!at || !tok || tok.top || this.running.value || route.view.value !== "text") return;
+    await engine()
+      .borrow(async (model) => {
+        if (this.chosen.value !== at || this.tokens.value !== list) return;
+        const { p, top } = await probabilities(
+          model,
+          list.map((t) => t.id),
+          at,
+          ALTERNATIVES,
+        );
+        if (p !== undefined && top)
+          this.tokens.value = this.tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
+      })
+      .catch((error: unknown) => (this.note.value = error instanceof Error ? error.message : String(error)));
+  }
+
+  private given(list: readonly number[]): Tok[] {
+    const decoder = engine().model.tokenizer?.stream();
+    return list.map((id) => ({ id, text: decoder ? decoder.push(id) : ` ${id}`, label: this.label(id), given: true }));
+  }
+
+  private promptIds(): number[] {
+    const { model } = engine();
+    if (model.tokenizer) return model.promptIds(this.prompt.value);
+    return (this.prompt.value.match(/\d+/g) ?? []).map(Number);
+  }
+
+  /** Returns the ids, or none if the vocabulary lacks a character of the text: generating then reports it. */
+  private known(ids: () => number[]): number[] {
+    try {
+      return ids();
+    } catch {
+      return [];
+    }
+  }
+
+  /** Returns the last lines of a prompt that fit half the context, so that there is room to write. */
+  private shorter(text: string): string {
+    const glgpt = engine();
+    const ids = this.known(() => glgpt.encode(text));
+    const most = Math.max(1, Math.floor(glgpt.model.manifest.config.n_positions / 2));
+    return ids.length > most ? glgpt.decode(ids.slice(-most)).replace(/^[^\n]*\n+(?=.)/, "") : text;
+  }
+
+  private async attempt(work: () => Promise<void>): Promise<void> {
+    try {
+      await work();
+    } catch (error) {
+      this.running.value = false;
+      this.note.value = error instanceof Error ? error.message : String(error);
+    }
+  }
+}
+
+/** Truncates the text after token `from` to `length` characters, to hide the stop text. */
+function truncate(list: Tok[], from: number, length: number): void {
+  let at = from;
+  for (let left = length; at < list.length && left > 0; at++) {
+    const tok = list[at]!;
+    if (tok.text.length > left) list[at] = { ...tok, text: tok.text.slice(0, left) };
+    left -= tok.text.length;
+  }
+  list.length = at;
+}
+
+export const generation = new GenerationStore();
+
+const { settings } = generation;
+const text = { history: false }; // going back in the history changes the view, not the text
+const unlessZero = (value: number | undefined) => value || undefined;
+
+/** The settings of the text, which every link carries. */
+export const TEXT_PARAMS = [
+  param({ ...text, key: "prompt", signal: generation.prompt, parse: parseText, default: () => generation.opening() }),
+  param({ ...text, key: "tokens", signal: settings.tokens, parse: parseNumber, default: () => 120 }),
+  param({ ...text, key: "temperature", signal: settings.temperature, parse: parseWithin(100), default: () => 0.8 }),
+  param({ ...text, key: "k", signal: settings.topK, parse: parseWhole, default: () => 0 }),
+  // with 1, more words would be misspelt
+  param({
+    ...text,
+    key: "p",
+    signal: settings.topP,
+    parse: (value) => unlessZero(parseWithin(1)(value)),
+    default: () => 0.9,
+  }),
+  param({ ...text, key: "minp", signal: settings.minP, parse: parseWithin(1), format: unlessEmpty, default: () => 0 }),
+  param({
+    ...text,
+    key: "penalty",
+    signal: settings.repetitionPenalty,
+    parse: (value) => unlessZero(parseWithin(100)(value)),
+    format: (value) => (value === 1 ? null : String(value)),
+    default: () => 1,
+  }),
+  param({ ...text, key: "seed", signal: settings.seed, parse: parseWhole, default: () => 1 }),
+  param({ ...text, key: "stop", signal: settings.stop, parse: parseText, format: unlessEmpty, default: () => "" }),
+];

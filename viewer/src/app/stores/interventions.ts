@@ -1,0 +1,101 @@
+// Interventions on the model, the unchanged model's text, and what they change.
+
+import { batch, computed, signal } from "@preact/signals";
+import { parseIntervention } from "../../runtime/engine/interventions";
+import { generation, type Tok } from "./generation";
+import { param } from "./link";
+import { engine, models } from "./model";
+import { route } from "./route";
+
+class InterventionStore {
+  /** Requested interventions (see `Glgpt.intervene`), and those that the engine has applied. */
+  readonly parts = signal<readonly string[]>([]);
+  readonly applied = computed(() => models.ready?.interventions.parts.join() ?? "");
+  /** The unchanged model's text. */
+  readonly before = signal<readonly Tok[] | null>(null);
+  /** Progress or error message of the pending intervention. */
+  readonly status = signal("");
+  /** Change of each token's log-probability (nats) in the original text, caused by the interventions; null: not computed yet. */
+  readonly shifts = signal<readonly number[] | null>(null);
+
+  /** Adds or removes an intervention, and generates the text again with the same seed, next to the original. */
+  async toggle(part: string): Promise<void> {
+    const { value } = this.parts;
+    await this.set(value.includes(part) ? value.filter((p) => p !== part) : [...value, part]);
+  }
+
+  /** Replaces all interventions; with `again`, generates the text again. */
+  async set(parts: readonly string[], again = true): Promise<void> {
+    await generation.stop();
+    if (parts.length && !this.before.value) this.before.value = generation.tokens.value;
+    this.parts.value = parts;
+    this.status.value = parts.length ? "Changing the model…" : "";
+    try {
+      await engine().intervene(
+        parts,
+        (compiled, shaders) => (this.status.value = `Compiling shaders ${compiled} of ${shaders}`),
+      );
+      this.status.value = "";
+    } catch (error) {
+      this.parts.value = engine().model.interventions.parts;
+      this.status.value = error instanceof Error ? error.message : String(error);
+    }
+    if (!this.applied.value) this.before.value = null;
+    this.shifts.value = null;
+    if (again) await generation.write();
+  }
+
+  /** Generates the text of the link. With interventions, it generates the unchanged model's text first, to compare. */
+  async begin(): Promise<void> {
+    const requested = this.parts.value;
+    if (this.applied.value) await this.set([], false);
+    await generation.write();
+    if (requested.length) await this.set(requested);
+  }
+
+  /** Forgets the interventions of the previous model. */
+  reset(): void {
+    batch(() => {
+      this.parts.value = [];
+      this.status.value = "";
+      this.before.value = null;
+    });
+  }
+
+  /** Computes `shifts`: scores the original text with the changed model. Another change, generation or view aborts it. */
+  async weighShifts(): Promise<void> {
+    const [whole, of, seen] = [this.before.value, this.applied.value, route.view.value];
+    const first = whole?.findIndex((tok) => !tok.given && tok.p !== undefined) ?? -1;
+    if (!whole || first < 1 || generation.running.value) return;
+    const ids = whole.map((tok) => tok.id);
+    const going = () =>
+      this.applied.value === of &&
+      this.before.value === whole &&
+      !generation.running.value &&
+      route.view.value === seen;
+    const found = await engine().logProbabilities(ids, first, going);
+    if (going())
+      this.shifts.value = whole.map((tok, i) => (i < first ? NaN : found[i - first]! - Math.log(tok.p ?? NaN)));
+  }
+}
+
+export const interventions = new InterventionStore();
+
+function isIntervention(text: string): boolean {
+  try {
+    return Boolean(parseIntervention(text).part);
+  } catch {
+    return false; // a link may hold anything
+  }
+}
+
+export const INTERVENTION_PARAMS = [
+  param<readonly string[]>({
+    key: "interventions",
+    signal: interventions.parts,
+    parse: (text) => text.split(",").filter(isIntervention),
+    format: (parts) => parts.join() || null,
+    default: () => [],
+    history: false,
+  }),
+];

@@ -1,0 +1,99 @@
+// The engine and the model in use: loading, failures, and switching to another model.
+
+import { computed, signal } from "@preact/signals";
+import type { Glgpt, Used } from "../../api";
+import type { Progress } from "../../runtime/engine/loader";
+import { PageError, reason } from "../../runtime/gl/errors";
+import { route } from "./route";
+
+const UNEXPECTED = "This is an unexpected error: reload the page, and export the model again if that does not help.";
+const WINDOW_MS = 3000; // ms over which the speed of a download is measured
+const STALE_MS = 1500; // ms without a byte after which the speed counts as 0
+
+class ModelStore {
+  readonly phase = signal<"loading" | "ready" | "failed">("loading");
+  readonly failure = signal("");
+  readonly progress = signal<Progress & { speed: number }>({
+    done: 0,
+    total: 0,
+    cached: 0,
+    compiled: 0,
+    shaders: 0,
+    speed: 0,
+  });
+  /** Which model is in use, and the name of a model opened from files. */
+  readonly used = signal<Used>("own");
+  readonly fileName = signal("");
+  /** Progress of a switch to another model, and the error message if it failed. */
+  readonly switching = signal("");
+  readonly refused = signal("");
+  /** True while the graphics context is lost. */
+  readonly lost = computed(() => this.phase.value === "ready" && this.engine.own.device.contextLost.value);
+  /** The scriptable object. Its `model` is a signal's value, so that reading it subscribes to changes of the model. */
+  engine!: Glgpt;
+  private files: readonly File[] = []; // of the last model that was opened
+  private stop: () => Promise<void> = () => Promise.resolve();
+
+  /** Follows the loading of a model; `stop` stops a running generation. */
+  open(engine: Glgpt, stop: () => Promise<void>): void {
+    this.engine = engine;
+    this.stop = stop;
+    engine.onProgress = measuringSpeed((progress) => (this.progress.value = progress));
+  }
+
+  /** Shows why the model cannot be used. */
+  fail(error: unknown): void {
+    this.failure.value = error instanceof PageError ? error.message : `${reason(error)}. ${UNEXPECTED}`;
+    this.phase.value = "failed";
+  }
+
+  /** The model in use once it is ready, else null. */
+  get ready() {
+    return this.phase.value === "ready" ? this.engine.model : null;
+  }
+
+  /** Switches every tab to another model. */
+  async use(which: Used, files: readonly File[] = []): Promise<void> {
+    if (this.switching.value || (which === this.used.value && !files.length)) return;
+    this.refused.value = "";
+    this.switching.value = "Preparing the model…";
+    try {
+      const { training } = this.engine;
+      if (which === "mine" && !training.session && !(await training.restore())) {
+        route.show("train");
+        throw new Error("No model has been trained here yet. Choose a text and press Start.");
+      }
+      if (which === "file" && files.length) this.files = files;
+      await this.stop();
+      await this.engine.use(
+        which,
+        this.files,
+        (compiled, shaders) => (this.switching.value = `Compiling shaders ${compiled} of ${shaders}`),
+      );
+    } catch (error) {
+      this.refused.value = error instanceof Error ? error.message : String(error);
+    }
+    this.switching.value = "";
+  }
+}
+
+/** Returns a progress callback that also measures the download speed over the last `WINDOW_MS`. */
+function measuringSpeed(show: (progress: Progress & { speed: number }) => void): (p: Progress) => void {
+  const heard: { at: number; fetched: number }[] = [];
+  let timer = 0;
+  return (p) => {
+    const [at, fetched] = [performance.now(), p.done - p.cached];
+    if (heard.at(-1)?.fetched !== fetched) {
+      heard.push({ at, fetched });
+      clearTimeout(timer);
+      timer = setTimeout(() => show({ ...p, speed: 0 }), STALE_MS);
+    }
+    while (heard.length > 2 && at - heard[0]!.at > WINDOW_MS) heard.shift();
+    const [first, last] = [heard[0]!, heard.at(-1)!];
+    const flowing = p.done < p.total && last.at > first.at && at - last.at < STALE_MS;
+    show({ ...p, speed: flowing ? (1000 * (last.fetched - first.fetched)) / (last.at - first.at) : 0 });
+  };
+}
+
+export const models = new ModelStore();
+export const engine = (): Glgpt => models.engine;

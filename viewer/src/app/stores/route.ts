@@ -1,0 +1,64 @@
+// Which view is shown, and what a view is.
+
+import { signal } from "@preact/signals";
+import type { ComponentType } from "preact";
+import type { Manifest } from "../../runtime/engine/manifest";
+import type { AnyParam } from "./link";
+
+/** The names of the views; the module of each view adds its own. */
+// eslint-disable-next-line @typescript-eslint/no-empty-object-type -- filled by the features
+export interface ViewNames {}
+export type ViewName = keyof ViewNames;
+
+/** A tab. */
+export interface View<Name extends ViewName = ViewName> {
+  name: Name;
+  title: string;
+  /** The settings that a link to this view carries. */
+  params: readonly AnyParam[];
+  component: ComponentType;
+  /** The part of it that shows the recorded generation while the model is loading. */
+  recorded?: ComponentType;
+  /** Returns true if this model has the view; by default, each has it. */
+  available?: (manifest: Manifest) => boolean;
+  /** Restricts its selection to what the current model has. */
+  fit?: () => void;
+  /** True if it continues when another model is selected; by default, it begins again. */
+  stays?: boolean;
+}
+
+const OWN_ENTRY = "glgpt"; // marks history entries that this page created
+const DRAWN_MS = 80; // ms after which a view is rendered
+
+class RouteStore {
+  readonly view = signal<ViewName>("text");
+  /** Unknown keys of the link that the page was opened with. */
+  readonly unknown = signal<readonly string[]>([]);
+  /** The link that was read last. */
+  link = new URLSearchParams();
+
+  /** Reads the address. */
+  read(): URLSearchParams {
+    return (this.link = new URLSearchParams(location.hash.slice(1)));
+  }
+
+  /** Writes the address of the current history entry. */
+  write(fields: [string, string][]): void {
+    history.replaceState(OWN_ENTRY, "", `#${new URLSearchParams(fields)}`);
+  }
+
+  /** Opens a view as a new history entry, so that the browser's back button returns to the previous view. */
+  show(name: ViewName): void {
+    if (name !== this.view.value) history.pushState(OWN_ENTRY, "");
+    this.view.value = name;
+    scrollTo({ top: 0 });
+  }
+
+  /** Opens a view and scrolls to a part of it once it is rendered; `nearest`: only as far as needed. */
+  showAt(name: ViewName, part: string, block: ScrollLogicalPosition = "start"): void {
+    this.show(name);
+    setTimeout(() => document.querySelector(part)?.scrollIntoView({ block }), DRAWN_MS);
+  }
+}
+
+export const route = new RouteStore();

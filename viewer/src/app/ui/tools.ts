@@ -1,0 +1,105 @@
+// Helpers of the views: access to the device, drawing tools, and number formats.
+
+import { useSignal, type ReadonlySignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { Attention } from "../drawing/attention";
+import { Painter } from "../drawing/painter";
+import { formatsOf } from "../../runtime/engine/formats";
+import type { Model } from "../../runtime/engine/model";
+import { engine } from "../stores/model";
+
+interface Tools {
+  model: Model;
+  generation: number;
+  painter: Painter;
+  attention: Attention;
+}
+
+let tools: Tools | null = null;
+
+/** Returns the painter and the attention entries, compiled; compiles them again after a lost context. */
+export async function drawing(model: Model): Promise<Tools> {
+  const { generation } = model.device;
+  if (tools?.model !== model || tools.generation !== generation) {
+    const { device, options, manifest } = model;
+    const same = tools?.model.device === device && tools.model.manifest.dtype === manifest.dtype;
+    const painter = same ? tools!.painter : new Painter(device, options, formatsOf(manifest.dtype));
+    tools = { model, generation, painter, attention: new Attention(model, painter) };
+  }
+  await tools.attention.prepare();
+  return tools;
+}
+
+/** Returns the same tools without waiting, or null if they are not ready: for drawing during generation. */
+export function drawingNow(model: Model): Tools | null {
+  return tools?.model === model && tools.generation === model.device.generation && tools.painter.ready ? tools : null;
+}
+
+/**
+ * Runs `work` on the device after each change of `inputs`, one at a time, and skips all but the latest. Returns a signal
+ * that is true while it works. `failed` receives the error message, and an empty string before each attempt.
+ */
+export function useDevice(
+  work: (model: Model) => Promise<void>,
+  inputs: readonly unknown[],
+  failed: (why: string) => void = () => {},
+): ReadonlySignal<boolean> {
+  const latest = useRef(0);
+  const busy = useSignal(true);
+  useEffect(() => {
+    const mine = ++latest.current;
+    const run = async () => {
+      busy.value = true;
+      failed("");
+      await engine().borrow(async (model) => {
+        if (mine === latest.current) await work(model);
+      });
+      if (mine === latest.current) busy.value = false;
+    };
+    run().catch((error: unknown) => {
+      console.warn("drawing:", error);
+      if (mine !== latest.current) return;
+      busy.value = false;
+      failed(error instanceof Error ? error.message : String(error));
+    });
+    return () => {
+      latest.current++;
+    };
+  }, inputs);
+  return busy;
+}
+
+export function short(value: number): string {
+  if (value === 0 || !Number.isFinite(value)) return String(value);
+  return Math.abs(value) >= 1e4 || Math.abs(value) < 1e-3 ? value.toExponential(2) : value.toPrecision(4);
+}
+
+/** Formats a number of parameters with three digits, such as 135 million. */
+export function countInWords(count: number): string {
+  const [size, name] = count >= 0.9995e9 ? [1e9, " billion"] : count >= 0.9995e6 ? [1e6, " million"] : [1, ""];
+  return `${Number((count / size).toPrecision(3)).toLocaleString("en")}${name}`;
+}
+
+export function percent(p: number): string {
+  return `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)}%`;
+}
+
+/** Returns the pointer's position within an element, as fractions from 0 to 1. */
+export function fraction(event: MouseEvent): [number, number] {
+  const box = (event.currentTarget as HTMLElement).getBoundingClientRect();
+  const part = (at: number, size: number) => Math.min(0.999999, Math.max(0, at / size));
+  return [part(event.clientX - box.left, box.width), part(event.clientY - box.top, box.height)];
+}
+
+/** Returns a function that runs `work` at most once every `ms` milliseconds; the last call is never lost. */
+export function throttled(work: () => void, ms: number): () => void {
+  let waiting = false;
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    setTimeout(() => {
+      waiting = false;
+      work();
+    }, ms);
+  };
+}

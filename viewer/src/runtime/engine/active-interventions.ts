@@ -1,0 +1,99 @@
+// The interventions that are applied to a model, and the program that plays them.
+
+import { signal } from "@preact/signals-core";
+import { Player } from "../gl/player";
+import { must, PageError } from "../gl/errors";
+import { textureBytes } from "../gl/program";
+import {
+  parseIntervention,
+  patched,
+  resolve,
+  streamBehind,
+  writeInterventions,
+  type Intervention,
+  type ResolvedIntervention,
+} from "./interventions";
+import { parseProgram } from "./manifest";
+import type { Compiled, Model, Played } from "./model";
+
+export class ActiveInterventions {
+  private readonly applied = signal<readonly string[]>([]);
+  /** The unfused program that supports interventions, created on first use. */
+  program: Played | null = null;
+
+  constructor(private readonly model: Model) {}
+
+  /** The active interventions, as `parseIntervention` reads them. Reading them subscribes to their changes. */
+  get parts(): readonly string[] {
+    return this.applied.value;
+  }
+
+  /** True if any are active. */
+  get active(): boolean {
+    return this.parts.length > 0;
+  }
+
+  /** Applies these and removes all others. The caches are then empty. */
+  async apply(parts: readonly string[], onCompiled: Compiled = () => {}): Promise<void> {
+    const { model } = this;
+    const resolved: ResolvedIntervention[] = [];
+    for (const change of parts.map(parseIntervention))
+      resolved.push(...resolve(model.manifest, change, await this.valuesFor(change)));
+    if (parts.length) this.program ??= await this.open(onCompiled);
+    const now = must(parts.length ? this.program : model.whole, "the model");
+    if (parts.length) writeInterventions(now.player, model.manifest, resolved);
+    model.play(now);
+    this.applied.value = [...parts];
+  }
+
+  private async open(onCompiled: Compiled): Promise<Played> {
+    const { device, loader, options, recording, whole, drawFlops, reader, played } = this.model;
+    if (!recording.interventions)
+      throw new PageError("This page was exported without support for changes to the model.");
+    const generate = parseProgram(await loader.packed(recording.interventions), recording.interventions);
+    const player = new Player(
+      device,
+      generate,
+      options,
+      must(whole, "the whole model").player.shared(),
+      drawFlops,
+      reader,
+    );
+    player.onCompiled = onCompiled;
+    await player.prepare(...played);
+    player.onCompiled = () => {};
+    player.play("prepare");
+    return { player, generate };
+  }
+
+  /**
+   * Returns the vector of an intervention, computed by the unchanged model. For steering, this is the difference of the
+   * residual stream at the ends of two texts; for a patch, the part's output in another text.
+   */
+  private async valuesFor({ part, steering, patch }: Intervention): Promise<Float32Array | null> {
+    const { manifest } = this.model;
+    if (patch) return this.rowOf(patched(manifest, part).name, patch.text, patch.position);
+    if (!steering) return null;
+    const name = streamBehind(manifest, part);
+    const { towards, away } = steering;
+    const to = towards ? await this.rowOf(name, towards) : null;
+    const from = away ? await this.rowOf(name, away) : null;
+    return (to ?? from!).map((_, i) => (to?.[i] ?? 0) - (from?.[i] ?? 0));
+  }
+
+  /** Returns an activation at a position of a text, or at the last token of a shorter text. */
+  private async rowOf(name: string, text: string, position = Infinity): Promise<Float32Array> {
+    const { model } = this;
+    const ids = must(model.tokenizer, "a tokenizer").prompt(text);
+    model.check(ids);
+    const { shape, data } = must((await model.activations.capture.run(ids, [name])).get(name), name);
+    const [rows = 1, width = 1] = shape;
+    const row = Math.min(position, rows - 1);
+    return data.slice(row * width, (row + 1) * width);
+  }
+
+  /** Bytes of the textures that only the program with interventions needs. */
+  get bytes(): number {
+    return this.program ? textureBytes(this.program.generate, ["state", "input", "scratch"]) : 0;
+  }
+}

@@ -1,0 +1,138 @@
+// Generates several continuations of one prompt in a batch.
+
+import { ContextLost } from "../gl/device";
+import { must, PageError } from "../gl/errors";
+import { Player } from "../gl/player";
+import type { Run } from "./generate";
+import { parseProgram } from "./manifest";
+import type { Compiled, Model } from "./model";
+import { Sampler, type Token } from "./sampling";
+import { Several } from "./several";
+
+/** Further options of a batch: the texts that have ended, and a callback for the progress of shaders. */
+export interface BatchOptions {
+  over: ReadonlySet<number>;
+  onCompiled?: Compiled;
+}
+
+export class BatchGenerator {
+  private several: Several | null = null;
+
+  constructor(private readonly model: Model) {}
+
+  /** Number of texts in a batch; 0: not available in the model's current state. */
+  get texts(): number {
+    const { recording, interventions, placement, manifest } = this.model;
+    return recording.several && !interventions.active && !placement.server ? (manifest.tuning.texts ?? 0) : 0;
+  }
+
+  /**
+   * Generates several continuations of one prompt, with the seeds `seed`, `seed` + 1, …. Each iteration yields one token
+   * per text, null for a text that has ended or is `over`. The tokens equal those of `TextGenerator.generate` with each
+   * seed. If the graphics context is lost and restored, it starts again and skips the tokens already yielded.
+   */
+  async *generate(ids: readonly number[], run: Run, options: BatchOptions): AsyncGenerator<(Token | null)[]> {
+    const { model } = this;
+    model.check(ids);
+    for (let given = 0; !run.signal?.aborted;) {
+      try {
+        let at = 0;
+        for await (const tokens of this.once(ids, run, options)) {
+          if (at++ < given) continue;
+          given++;
+          yield tokens;
+        }
+        return;
+      } catch (error) {
+        if (!(error instanceof ContextLost) && !model.device.lost) throw error;
+        await model.recover(run.signal);
+      }
+    }
+  }
+
+  private async *once(
+    ids: readonly number[],
+    run: Run,
+    { over, onCompiled }: BatchOptions,
+  ): AsyncGenerator<(Token | null)[]> {
+    const { model } = this;
+    const several = await this.opened(onCompiled);
+    if (run.signal?.aborted) return;
+    const texts = Array.from({ length: several.size }, (_, i) => ({
+      ids: [...ids],
+      sampler: new Sampler({ ...run.sampling, seed: run.sampling.seed + i }),
+      ended: false,
+    }));
+    const count = Math.min(run.tokens, several.room(ids.length));
+    for (let step = 0; step < count; step++) {
+      if (step === 0) model.cache.prefill(ids);
+      if (step === 1) several.begin(ids.length);
+      if (step > 0)
+        several.step(
+          step - 1,
+          texts.map((text) => text.ids.at(-1)!),
+        );
+      const drawn = texts.map(async ({ sampler, ended }, i) => {
+        if (ended || over.has(i) || sampler.adjusts) return null;
+        if (step > 0) several.take(i);
+        return model.sampling.choose(sampler, step);
+      });
+      await Promise.allSettled(drawn);
+      const tokens: (Token | null)[] = [];
+      for (const [i, text] of texts.entries()) {
+        let token = await drawn[i]!;
+        if (!token && !text.ended && !over.has(i)) {
+          if (step > 0) several.take(i);
+          token = await model.sampling.fromRow(text.ids, text.sampler, step);
+        }
+        if (run.eos !== false && token && model.ends(token.id)) token = null;
+        if (token) text.ids.push(token.id);
+        else text.ended = true;
+        tokens.push(token);
+      }
+      yield tokens;
+      if (run.signal?.aborted || tokens.every((token) => !token)) return;
+    }
+  }
+
+  /** Returns the textures and shaders of a batch, created on first use. */
+  private async opened(onCompiled: Compiled = () => {}): Promise<Several> {
+    const { device, loader, recording, interventions, placement, options, whole, drawFlops, reader, manifest } =
+      this.model;
+    const { several: name } = recording;
+    if (!name) throw new PageError("This model was exported without support for several texts at once.");
+    if (interventions.active)
+      throw new PageError("Parts of the model are changed; restore them to write several texts.");
+    if (placement.server) throw new PageError("A model that runs on a server writes one text at a time.");
+    if (!this.several) {
+      const program = parseProgram(await loader.packed(name), name);
+      const main = must(whole, "the whole model").player;
+      const player = new Player(device, program, options, main.shared(["weight", "state"]), drawFlops, reader);
+      if (device.full) {
+        player.close();
+        throw new PageError("This device does not have enough memory for several texts at once.");
+      }
+      player.onCompiled = onCompiled;
+      try {
+        await player.prepare(...Several.played(Object.keys(program.entries)));
+      } catch (error) {
+        if (!this.model.stale) player.close();
+        throw error;
+      }
+      player.onCompiled = () => {};
+      this.several = new Several(player, manifest.config.n_positions);
+    }
+    return this.several;
+  }
+
+  /** Bytes of the textures that it allocated. */
+  get bytes(): number {
+    return this.several?.bytes ?? 0;
+  }
+
+  /** Deletes the textures; they are created again when needed. `lost`: they are gone already. */
+  close(lost = this.model.stale): void {
+    if (!lost) this.several?.close();
+    this.several = null;
+  }
+}

@@ -1,0 +1,24 @@
+// Which tokens of a text the model's context holds.
+
+import { windowStart } from "./chunks";
+
+export class Context {
+  /** `tokens`: the number of tokens that the context holds. */
+  constructor(readonly tokens: number) {}
+
+  /** Returns the tokens of a text from which the next one is computed. */
+  window(text: readonly number[]): number[] {
+    return text.slice(windowStart(text.length, this.tokens));
+  }
+
+  /** Returns the tokens from which a text's last token was computed, plus that token if the context has room for it. */
+  read<T>(text: readonly T[]): T[] {
+    const from = this.readFrom(text.length);
+    return text.slice(from, from + this.tokens);
+  }
+
+  /** Returns where these tokens begin in a text of this many tokens. */
+  readFrom(length: number): number {
+    return windowStart(Math.max(1, length) - 1, this.tokens);
+  }
+}

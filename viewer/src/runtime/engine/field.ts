@@ -1,0 +1,111 @@
+// Reads a texture's values back to show them, either as the matrix that it holds or in their memory layout.
+
+import type { Player, Texels } from "../gl/player";
+import { must } from "../gl/errors";
+import { FORMATS, storedRows } from "./formats";
+import { unpack } from "./layout";
+import type { TextureSpec, View } from "../gl/program";
+
+const MAX_READ_BYTES = 4 << 20; // maximum bytes of one read; of a larger texture, only some rows of each tile are read
+const BINS = 48;
+const SAMPLE = 20_000; // values from which quantiles are computed
+const MASKED = -1e29; // values up to this one are masked scores
+
+export interface Field {
+  texture: string;
+  view: View;
+  /** Number of rows shown; they begin at row `first` of each tile, in tiles of `height` rows. */
+  rows: number;
+  first: number;
+  height: number;
+  /** Number of rows of a whole tile. */
+  tile: number;
+  values: Float32Array;
+  low: number;
+  high: number;
+  mean: number;
+  /** The range of the middle 99% of the values. */
+  inner: [number, number];
+  /** Histogram in equal steps from `low` to `high`. */
+  bins: number[];
+}
+
+/**
+ * Returns a view of a texture in its memory layout: layers one below the other, a texel's values side by side. `dtype`:
+ * format of the matrix that it holds; without it, the first format with such texels.
+ */
+export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
+  const format = dtype
+    ? FORMATS[FORMATS[dtype].memory]
+    : Object.values(FORMATS).find(({ texture }) => texture === spec.format);
+  const { name, columnTiles } = must(format, `a format of ${spec.format} texels`);
+  return {
+    texture: spec.name,
+    rows: spec.height * spec.layers,
+    cols: spec.width * 4 * columnTiles,
+    tiles: [spec.layers, columnTiles],
+    dtype: name,
+    panel: 0,
+    stack: 1,
+  };
+}
+
+/** Reads the first `rows` rows of a matrix, or of a large matrix a window that begins at row `first` of each tile. */
+export async function readField(player: Player, view: View, rows = view.rows, first = 0): Promise<Field> {
+  const spec = player.spec(view.texture);
+  const tile = Math.ceil(view.rows / view.tiles[0]);
+  const format = FORMATS[view.dtype];
+  const whole = format.group || 1; // rows that are read together
+  const room = Math.max(1, Math.floor(MAX_READ_BYTES / (spec.width * spec.layers * 16 * whole))) * whole;
+  const height = Math.min(tile, room);
+  const from = height < tile ? Math.floor(Math.min(first, tile - height) / whole) * whole : 0;
+  const window = height < tile ? { ...view, rows: height * view.tiles[0] } : view;
+  const [stored, begin, count] = [storedRows(format, tile), storedRows(format, from), storedRows(format, height)];
+  const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * stored + begin, count));
+  const values = unpack(window, interleaved(await Promise.all(bands), spec.layers));
+  const shown = height < tile ? window.rows : rows;
+  const used = values.subarray(0, shown * view.cols);
+  return { texture: view.texture, view, rows: shown, first: from, height, tile, values: used, ...statistics(used) };
+}
+
+/** Joins bands of every layer in the order of a texture: a layer's bands one after another. */
+function interleaved(bands: Texels[], layers: number): Texels {
+  const [only] = bands;
+  if (bands.length === 1) return only!;
+  const size = only!.length / layers;
+  const out =
+    only instanceof Uint32Array
+      ? new Uint32Array(bands.length * size * layers)
+      : new Float32Array(bands.length * size * layers);
+  bands.forEach((band, s) => {
+    for (let i = 0; i < layers; i++) out.set(band.subarray(i * size, (i + 1) * size), (i * bands.length + s) * size);
+  });
+  return out;
+}
+
+export function statistics(values: Float32Array): Pick<Field, "low" | "high" | "mean" | "inner" | "bins"> {
+  let low = Infinity;
+  let high = -Infinity;
+  let sum = 0;
+  let count = 0;
+  for (const v of values) {
+    if (!(v > MASKED)) continue;
+    if (v < low) low = v;
+    if (v > high) high = v;
+    sum += v;
+    count++;
+  }
+  const bins = new Array<number>(BINS).fill(0);
+  const step = BINS / (high - low || 1);
+  const some: number[] = [];
+  const stride = Math.max(1, Math.floor(count / SAMPLE));
+  let seen = 0;
+  for (const v of values) {
+    if (!(v > MASKED)) continue;
+    bins[Math.min(BINS - 1, Math.floor((v - low) * step))]!++;
+    if (seen++ % stride === 0) some.push(v);
+  }
+  some.sort((a, b) => a - b);
+  const at = (q: number) => some[Math.round(q * (some.length - 1))] ?? 0;
+  return { low, high, mean: sum / count, inner: [at(0.005), at(0.995)], bins };
+}

@@ -1,0 +1,137 @@
+// Storage formats: the layout of numbers in 128-bit texels, as packed by glgpt/program/formats.py.
+
+import type { Texels } from "../gl/player";
+import type { Dtype, Integers, TextureSpec } from "../gl/program";
+
+export interface Format {
+  name: Dtype | Integers;
+  /** The format of its textures. */
+  texture: TextureSpec["format"];
+  /** Column tiles that share a texel, four values of each. */
+  columnTiles: number;
+  /** Rows of a tile that share a scale in each column, and rows of texels above them with the scales; 0: no scales. */
+  group: number;
+  scaleRows: number;
+  /** True if each scale has a minimum, which is added to the products of levels and scales. */
+  minimum: boolean;
+  /** The format that shows its memory layout. */
+  memory: Dtype | Integers;
+  /** Description of a texel for the user. */
+  texel: string;
+  /** Returns a function that reads values by index: 4 * columnTiles values of a texel, texel after texel. */
+  reader: (texels: Texels) => (place: number) => number;
+}
+
+// Levels count from 0 where a minimum is added, and are signed otherwise.
+const LEVELS: Readonly<Record<Integers, readonly [bits: number, minimum: boolean]>> = { i8: [8, false], i4: [4, true] };
+const PLAIN = { group: 0, scaleRows: 0, minimum: false };
+const scratch = new DataView(new ArrayBuffer(4));
+
+export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
+  f32: {
+    name: "f32",
+    texture: "float",
+    columnTiles: 1,
+    ...PLAIN,
+    memory: "f32",
+    texel: "four floats",
+    reader: (texels) => (place) => texels[place] ?? 0,
+  },
+  f16: {
+    name: "f16",
+    texture: "uint",
+    columnTiles: 2,
+    ...PLAIN,
+    memory: "f16",
+    texel: "eight f16 numbers",
+    reader: (texels) => {
+      const halves = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
+      return (place) => fromHalf(halves[place] ?? 0);
+    },
+  },
+  q8: quantised("q8", "i8", "sixteen bytes"),
+  q4: quantised("q4", "i4", "32 numbers of four bits"),
+  i8: levels("i8", "sixteen bytes"),
+  i4: levels("i4", "32 numbers of four bits"),
+};
+
+/** Returns the format of levels with the scales, and possibly minima, of their columns above each group of rows. */
+function quantised(name: Dtype, memory: Integers, texel: string): Format {
+  const [bits, minimum] = LEVELS[memory];
+  const group = 32;
+  return {
+    name,
+    texture: "uint",
+    columnTiles: 32 / bits,
+    group,
+    scaleRows: ((32 / bits) * (minimum ? 2 : 1)) / 2,
+    minimum,
+    memory,
+    texel: `${texel}; above each ${group} rows, their scales${minimum ? " and minima" : ""}, eight f16 numbers per texel`,
+    reader: integers(memory),
+  };
+}
+
+/** Returns the format of levels without scales. */
+function levels(name: Integers, texel: string): Format {
+  return {
+    name,
+    texture: "uint",
+    columnTiles: 32 / LEVELS[name][0],
+    ...PLAIN,
+    memory: name,
+    texel,
+    reader: integers(name),
+  };
+}
+
+/** Reads levels. A texel's component holds a column of every tile, the first in the lowest bits. */
+function integers(name: Integers): Format["reader"] {
+  const [bits, minimum] = LEVELS[name];
+  const values = 128 / bits;
+  return (texels) => {
+    const words = new Uint32Array(texels.buffer, texels.byteOffset, texels.length);
+    return (place) => {
+      const within = place % values;
+      const word = words[4 * ((place - within) / values) + (within & 3)] ?? 0;
+      const top = word << (32 - bits - bits * (within >> 2));
+      return minimum ? top >>> (32 - bits) : top >> (32 - bits);
+    };
+  };
+}
+
+/** Returns the formats in which the textures of a model of this dtype are shown. */
+export function formatsOf(dtype: Dtype): Format[] {
+  return FORMATS[dtype].group ? Object.values(FORMATS) : [FORMATS.f32, FORMATS.f16];
+}
+
+/** Returns how many rows of texels hold `rows` rows of a tile and the scales above them. */
+export function storedRows({ group, scaleRows }: Format, rows: number): number {
+  return group ? rows + Math.ceil(rows / group) * scaleRows : rows;
+}
+
+export function fromHalf(bits: number): number {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}
+
+/** Returns the bits of the nearest f16 number; of two equally near, the even one. */
+export function half(value: number): number {
+  scratch.setFloat32(0, value);
+  const word = scratch.getUint32(0);
+  const sign = (word >>> 16) & 0x8000;
+  const size = word & 0x7fffffff;
+  if (size >= 0x47800000) return sign | (size > 0x7f800000 ? 0x7e00 : 0x7c00);
+  if (size < 0x38800000) {
+    const steps = Math.abs(value) * 2 ** 24; // subnormal: multiples of 2^-24
+    const whole = Math.floor(steps);
+    const rest = steps - whole;
+    return sign | (whole + (rest > 0.5 || (rest === 0.5 && whole & 1) ? 1 : 0));
+  }
+  const rounded = size + 0xfff + ((size >>> 13) & 1);
+  return sign | (rounded >= 0x47800000 ? 0x7c00 : (rounded - 0x38000000) >>> 13);
+}

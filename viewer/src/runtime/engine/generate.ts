@@ -1,0 +1,135 @@
+// Generates a text token by token, on this device or together with a server.
+
+import { ContextLost } from "../gl/device";
+import { PageError } from "../gl/errors";
+import type { Model } from "./model";
+import { Sampler, type SamplingOptions, type Token } from "./sampling";
+
+const TARGET_MS = 33; // target ms of tokens issued together: two frames
+const MAX_PAIR_MS = 40; // maximum ms of two tokens issued together; slower ones run one by one to keep the page responsive
+
+export interface Run {
+  tokens: number;
+  sampling: SamplingOptions;
+  /** Number of tokens already sampled with this seed; their draws are skipped. */
+  drawn?: number;
+  alternatives?: number;
+  /** Stop at the model's end-of-text token (default: true). */
+  eos?: boolean;
+  signal?: AbortSignal;
+}
+
+/** A part of a text that is generated without a pause: the tokens it follows, and how its tokens are chosen. */
+export interface Stretch {
+  /** Ids of the tokens in the context. The caller appends each token that it receives. */
+  text: number[];
+  count: number;
+  run: Run;
+  sampler: Sampler;
+  /** Number of tokens sampled with this seed before. */
+  drawn: number;
+}
+
+export class TextGenerator {
+  /** Milliseconds per token of the tokens issued last. Infinity until known, so that one is issued at a time. */
+  private tokenMs = Infinity;
+
+  constructor(private readonly model: Model) {}
+
+  /** Forgets the speed, since another program is played from now on. */
+  reset(): void {
+    this.tokenMs = Infinity;
+  }
+
+  /**
+   * Continues `ids` and yields each token as soon as it is known. The text, including tokens generated earlier, may be
+   * longer than the model's context (`windowStart`). Resumes if the graphics context is lost and restored.
+   */
+  async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
+    const { model } = this;
+    const { placement, context } = model;
+    model.check(ids.slice(0, Math.max(0, ids.length - (run.drawn ?? 0))));
+    const sampler = (model.sampling.last = new Sampler(run.sampling));
+    if (sampler.adjusts && placement.server) {
+      throw new PageError("A model that runs on a server supports neither repetition penalty nor logit bias.");
+    }
+    const text = [...ids];
+    let left = run.tokens;
+    while (left > 0 && !run.signal?.aborted) {
+      const { here } = placement;
+      const read = context.window(text);
+      const count = Math.min(left, context.tokens - read.length + 1); // the last token is computed from a full context
+      try {
+        const stretch = { text: read, count, run, sampler, drawn: (run.drawn ?? 0) + text.length - ids.length };
+        for await (const token of placement.server ? model.splitGenerator.generate(stretch) : this.local(stretch)) {
+          left--;
+          if (run.eos !== false && model.ends(token.id)) return;
+          yield token;
+          text.push(token.id);
+          read.push(token.id);
+          if (run.signal?.aborted) return;
+          if (placement.here !== here) break;
+        }
+      } catch (error) {
+        // the split point moved while the server was offline
+        if (placement.here !== here && !run.signal?.aborted && !model.device.lost) continue;
+        if (!(error instanceof ContextLost) && !model.device.lost) throw error;
+        await model.recover(run.signal);
+      }
+    }
+  }
+
+  /** Generates tokens that the device samples. Several are issued at once, and a few texels of each are read. */
+  private async *local({ text, count, run, sampler, drawn }: Stretch): AsyncGenerator<Token> {
+    const { cache, sampling, placement, reader } = this.model;
+    let under: Promise<Token | null>[] = [];
+    const { here } = placement;
+    const first = text.length;
+    let [began, together] = [0, 1]; // when the latest tokens were issued, and how many
+    try {
+      for (let issued = 0, taken = 0; taken < count; taken++) {
+        if (issued === taken) {
+          // Tokens issued together share a fence and a read. None is issued before the read, which would wait for it.
+          const most = taken && !sampler.adjusts ? this.ahead() : 1;
+          began = performance.now();
+          for (; issued < count && issued - taken < most; issued++) {
+            if (issued === 0) cache.prefill(text);
+            else cache.decode(first + issued - 1);
+            const token = sampler.adjusts
+              ? Promise.resolve(null)
+              : sampling.choose(sampler, drawn + issued, run.alternatives);
+            token.catch(() => {}); // awaited below
+            under.push(token);
+          }
+          together = issued - taken;
+          reader.close();
+        }
+        let token = await under.shift()!;
+        if (taken) cache.ids.push(text.at(-1)!);
+        if (!token) {
+          await Promise.allSettled(under); // discarded: they follow another token
+          under = [];
+          together = 1;
+          if (taken > 0 && !sampler.adjusts) cache.again(text); // the device no longer holds these logits
+          token = await sampling.fromRow(text, sampler, drawn + taken, run.alternatives);
+          issued = taken + 1;
+        }
+        if (taken) {
+          if (under.length === together - 1) this.tokenMs = (performance.now() - began) / together;
+          this.model.splitGenerator.report(here, this.tokenMs);
+        }
+        if (under.length) token.more = under.length;
+        yield token;
+        if (run.signal?.aborted) return;
+      }
+    } finally {
+      await Promise.allSettled(under);
+    }
+  }
+
+  /** Returns how many tokens to issue at once. */
+  private ahead(): number {
+    const fitting = Math.min(this.model.manifest.tuning.ahead, Math.floor(TARGET_MS / this.tokenMs));
+    return Math.max(1, fitting, 2 * this.tokenMs <= MAX_PAIR_MS ? 2 : 1);
+  }
+}

@@ -1,0 +1,140 @@
+// The KV cache: which tokens it holds, reading a text into it, and decoding a token with it.
+
+import { must } from "../gl/errors";
+import { plan, sizes, writeIds, writeToken, type Chunk } from "./chunks";
+import type { Model } from "./model";
+
+/** Inspects a token's textures while its passes are played. */
+export interface Watcher {
+  /** Returns true to inspect the token that begins now. */
+  wants(): boolean;
+  /** Passes of `decode` after which it inspects, in order. */
+  readonly stops: readonly number[];
+  /** Called when one of these passes has been issued. */
+  look(pass: number): void;
+  /** Called when all passes have been issued, to show the results. */
+  done(): void;
+  /** Called when a text begins, since the time since the last token does not belong to a token. */
+  rest(): void;
+}
+
+export class KvCache {
+  /** Ids of the tokens whose rows the caches hold. */
+  ids: number[] = [];
+  /** Ids of the tokens whose rows the local blocks' caches hold, if the split point is movable. */
+  front: number[] = [];
+  /** Chunk sizes whose shaders are compiled, greatest first; the last is 1 (`decode`). */
+  known: number[] = [];
+  watcher: Watcher | null = null;
+
+  constructor(private readonly model: Model) {}
+
+  clear(): void {
+    this.ids = [];
+    this.front = [];
+  }
+
+  /** Marks the rows from `position` on as invalid. */
+  forget(position: number): void {
+    this.ids.length = Math.min(this.ids.length, position);
+    this.front.length = Math.min(this.front.length, position);
+  }
+
+  /** Returns how many of these tokens the caches hold. The last does not count, since its logits are needed. */
+  held(ids: readonly number[], cached: readonly number[] = this.ids): number {
+    let held = 0;
+    while (held < ids.length - 1 && held < cached.length && ids[held] === cached[held]) held++;
+    return held;
+  }
+
+  /** Returns the cheapest chunks for the positions from `from` to `tokens` - 1. */
+  chunks(tokens: number, from: number): Chunk[] {
+    const { config, tuning } = this.model.manifest;
+    return plan(tokens, config.n_positions, this.known, tuning, from);
+  }
+
+  /** Plays the tokens of `ids` that the caches do not hold. The device then holds the logits after the last. */
+  prefill(ids: readonly number[]): void {
+    this.watcher?.rest();
+    for (const chunk of this.chunks(ids.length, this.held(ids))) this.playChunk(ids, chunk);
+    this.ids = [...ids];
+    this.front = [];
+  }
+
+  /** Fills the caches with the rows of these tokens. */
+  fill(ids: readonly number[]): void {
+    this.model.check(ids);
+    if (this.ids.length < ids.length || ids.some((id, i) => id !== this.ids[i])) this.prefill(ids);
+  }
+
+  /** Plays a chunk, up to pass `end` of its entry. */
+  playChunk(ids: readonly number[], chunk: Chunk, end = Infinity): void {
+    const { player } = this.model;
+    if (chunk.size === 1) {
+      this.write(ids[chunk.start]!);
+      this.decode(chunk.start, end);
+    } else {
+      writeIds(player, ids, chunk);
+      player.set("pos", chunk.start);
+      player.set("row", chunk.valid - 1);
+      player.play(`prefill_${chunk.size}`, 0, end);
+    }
+  }
+
+  /** Writes the token that the next decode reads. */
+  write(id: number): void {
+    writeToken(this.model.player, id);
+  }
+
+  /** Plays `decode` for the token at `position`, up to pass `end`. */
+  decode(position: number, end = Infinity): void {
+    this.model.player.set("pos", position);
+    if (this.watcher?.wants()) {
+      this.watched("decode", this.watcher, end);
+      this.watcher.done();
+    } else {
+      this.model.player.play("decode", 0, end);
+    }
+  }
+
+  /** Decodes the last token of `ids` again, so that the device holds the logits after it. */
+  again(ids: readonly number[]): void {
+    this.write(must(ids.at(-1), "a last token"));
+    this.decode(ids.length - 1);
+  }
+
+  /** Plays an entry and calls the watcher after each of its stops. */
+  watched(entry: string, watcher: Watcher, end = Infinity): void {
+    const { player } = this.model;
+    let from = 0;
+    for (const stop of watcher.stops) {
+      if (stop >= end) break;
+      player.play(entry, from, stop + 1);
+      watcher.look(stop);
+      from = stop + 1;
+    }
+    player.play(entry, from, end);
+  }
+
+  /** Prepares scalars and inputs to play `entry` again for the last token (or chunk) of `ids` with the same result. */
+  rewind(ids: readonly number[], entry: string): void {
+    const { player, programs, sampling } = this.model;
+    this.fill(ids);
+    const inputs = programs.generate.entries[entry]?.inputs ?? [];
+    const size = Math.max(0, ...sizes(inputs, "ids."));
+    if (size) {
+      const from = Math.max(0, ids.length - size);
+      const chunk = { start: from, valid: Math.min(size, ids.length - from), size };
+      writeIds(player, ids, chunk);
+      player.set("row", chunk.valid - 1);
+      player.set("pos", from);
+    } else {
+      this.write(ids.at(-1)!);
+      player.set("pos", ids.length - 1);
+    }
+    if (entry.startsWith("sample")) {
+      player.play("decode"); // the logits, and the best token
+      sampling.setScalars(sampling.last, ids.length);
+    }
+  }
+}

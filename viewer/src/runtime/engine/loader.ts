@@ -1,0 +1,226 @@
+// Fetches the files of an exported folder, checks them against the manifest and caches them for the next visit.
+
+import { sha256 } from "@noble/hashes/sha2.js";
+import { parseManifest, type Manifest } from "./manifest";
+import { PageError, reason } from "../gl/errors";
+import { readAll, type OnBytes, type Source } from "./source";
+
+const TRIES = 3;
+const MAX_MANIFEST_BYTES = 64 << 20;
+const MAX_JSON_BYTES = 512 << 20; // of an unpacked JSON file; about the maximum length of a string
+const REMEDY = "Reload the page, or export the model again.";
+
+/** Raised if the server has a newer export, because the files of two exports would be mixed. */
+export class Replaced extends PageError {
+  constructor() {
+    super("This page was replaced by a new export while it loaded. Reload the page.");
+  }
+}
+
+export interface Expected {
+  bytes: number;
+  sha256: string;
+}
+
+export interface Progress {
+  done: number;
+  total: number;
+  /** Number of bytes that came from the browser's cache. */
+  cached: number;
+  /** Number of compiled shaders, out of `shaders`; both are 0 before compilation begins. */
+  compiled: number;
+  shaders: number;
+}
+
+export class Loader {
+  readonly progress: Progress = { done: 0, total: 0, cached: 0, compiled: 0, shaders: 0 };
+  onProgress: (progress: Progress) => void = () => {};
+  private first: Promise<Uint8Array<ArrayBuffer>> | null = null;
+
+  private constructor(
+    readonly manifest: Manifest,
+    private readonly source: Source,
+    private readonly cache: Cache | null,
+    private readonly text: Uint8Array<ArrayBuffer>, // of the manifest
+  ) {
+    this.progress.total = manifest.shards.reduce((sum, s) => sum + s.bytes, 0);
+  }
+
+  /** Reads the manifest. Raises Replaced where it is of another export than `id`; "": of any. */
+  static async open(source: Source, id = ""): Promise<Loader> {
+    const read = (fresh: boolean) =>
+      source.bytes("manifest.json", MAX_MANIFEST_BYTES, undefined, fresh).catch((error: unknown) => {
+        throw new PageError(`${reason(error)} ${REMEDY}`);
+      });
+    const fits = (read: unknown) => !id || (read as { export_id?: string } | null)?.export_id === id;
+    let text = await read(false);
+    let found = parseJson(text, "manifest.json");
+    if (!fits(found)) {
+      text = await read(true); // a cache on the way may have kept an earlier one
+      found = parseJson(text, "manifest.json");
+      if (!fits(found)) throw new Replaced();
+    }
+    return new Loader(parseManifest(found), source, source.cache === null ? null : await openCache(source.cache), text);
+  }
+
+  async json(name: string): Promise<unknown> {
+    const expected = this.manifest.files[name];
+    if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);
+    return parseJson(await this.file(name, expected), name);
+  }
+
+  /** Fetches files that are not in the cache yet into it. */
+  async keep(names: readonly string[]): Promise<void> {
+    for (const name of names) {
+      const expected = this.manifest.files[name];
+      if (expected && this.cache && !(await this.cache.match(keyOf(name, expected)))) await this.file(name, expected);
+    }
+  }
+
+  /** Returns the contents of a gzipped JSON file. */
+  async packed(name: string): Promise<unknown> {
+    const expected = this.manifest.files[name];
+    if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);
+    const packed = new Blob([await this.file(name, expected)]).stream();
+    return parseJson(await readAll(packed.pipeThrough(new DecompressionStream("gzip")), name, MAX_JSON_BYTES), name);
+  }
+
+  /** Starts to fetch the first shard, which `shards` then uses. */
+  begin(): void {
+    this.progress.done = this.progress.cached = 0;
+    this.first = this.fetched(0);
+  }
+
+  /** Yields every shard in order, with its digest checked. Fetches the next shard while one is used. */
+  async *shards(): AsyncGenerator<{ pieces: [string, number, number, number][]; data: Uint8Array<ArrayBuffer> }> {
+    if (!this.first) this.begin();
+    const list = this.manifest.shards;
+    let next = this.first;
+    this.first = null;
+    for (let i = 0; i < list.length; i++) {
+      const data = await next!;
+      next = this.fetched(i + 1);
+      yield { pieces: list[i]!.pieces, data };
+    }
+    this.forget().catch(() => {}); // the next visit tries again
+  }
+
+  private fetched(i: number): Promise<Uint8Array<ArrayBuffer>> | null {
+    const shard = this.manifest.shards[i];
+    const promise = shard ? this.file(shard.file, shard, (n) => this.count(n)) : null;
+    promise?.catch(() => {}); // awaited later
+    return promise;
+  }
+
+  private count(bytes: number): void {
+    this.progress.done += bytes;
+    this.onProgress(this.progress);
+  }
+
+  /** Reports how many of the model's shaders are compiled. */
+  compiling(compiled: number, shaders: number): void {
+    Object.assign(this.progress, { compiled, shaders });
+    this.onProgress(this.progress);
+  }
+
+  /** Returns a file with its digest verified, from the cache or by fetching. A damaged file is fetched again. */
+  private async file(name: string, expected: Expected, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
+    const key = keyOf(name, expected);
+    const kept = await this.cache?.match(key).catch(() => undefined);
+    if (kept) {
+      const data = new Uint8Array(await kept.arrayBuffer().catch(() => new ArrayBuffer(0))); // a damaged entry
+      if (await matches(data, expected)) {
+        this.progress.cached += onBytes ? data.length : 0;
+        onBytes?.(data.length);
+        return data;
+      }
+      await this.cache?.delete(key);
+    }
+    let problem = "";
+    for (let attempt = 1; attempt <= TRIES; attempt++) {
+      let got = 0;
+      const counted: OnBytes | undefined =
+        onBytes &&
+        ((n) => {
+          got += n;
+          onBytes(n);
+        });
+      try {
+        const data = await this.source.bytes(name, expected.bytes, counted, attempt > 1);
+        if (await matches(data, expected)) {
+          await this.cache?.put(key, new Response(data)).catch(() => {}); // on a full disk, refetched next time
+          return data;
+        }
+        problem =
+          data.length === expected.bytes
+            ? "its contents are not what was exported (SHA-256 differs)."
+            : `it has ${data.length} bytes instead of ${expected.bytes}.`;
+      } catch (error) {
+        problem = reason(error);
+      }
+      onBytes?.(-got);
+      if (attempt === 1 && (await this.replaced())) throw new Replaced();
+      if (attempt < TRIES) await new Promise((resolve) => setTimeout(resolve, 300 * attempt));
+    }
+    throw new PageError(`${name}, fetched ${TRIES} times: ${problem} ${REMEDY}`);
+  }
+
+  /** True if the server has another manifest by now. */
+  private async replaced(): Promise<boolean> {
+    const text = await this.source.bytes("manifest.json", MAX_MANIFEST_BYTES, undefined, true).catch(() => this.text);
+    return text.length !== this.text.length || text.some((byte, i) => byte !== this.text[i]);
+  }
+
+  /** Deletes the files of earlier exports at this address, except those of the version that the service worker caches. */
+  async forget(): Promise<void> {
+    if (!this.cache) return;
+    const known = new Set([...digests(this.manifest), ...(await this.keptDigests())]);
+    for (const request of await this.cache.keys()) {
+      const digest = new URL(request.url).searchParams.get("sha256");
+      if (digest && !known.has(digest)) await this.cache.delete(request);
+    }
+  }
+
+  /** The digests of the files that versions kept by the service worker name. */
+  private async keptDigests(): Promise<string[]> {
+    const shell = `${this.source.cache?.replace(/^glgpt /, "glgpt shell ")} `;
+    const found: string[] = [];
+    for (const cacheName of (await caches.keys()).filter((name) => name.startsWith(shell))) {
+      const manifest = await caches.match("./manifest.json", { cacheName });
+      if (manifest) found.push(...digests((await manifest.json()) as Manifest));
+    }
+    return found;
+  }
+}
+
+const digests = ({ shards, files }: Pick<Manifest, "shards" | "files">) =>
+  [...shards, ...Object.values(files)].map((e) => e.sha256);
+
+const keyOf = (name: string, { sha256 }: Expected) => `./${name}?sha256=${sha256}`;
+
+function parseJson(bytes: Uint8Array, name: string): unknown {
+  try {
+    return JSON.parse(new TextDecoder().decode(bytes));
+  } catch {
+    throw new PageError(`${name} is not valid JSON; it was not fetched completely. ${REMEDY}`);
+  }
+}
+
+async function openCache(name: string): Promise<Cache | null> {
+  try {
+    return await caches.open(name);
+  } catch {
+    return null; // a page that is not served securely has no cache
+  }
+}
+
+export async function matches(data: Uint8Array<ArrayBuffer>, expected: Expected): Promise<boolean> {
+  return data.length === expected.bytes && (await digest(data)) === expected.sha256;
+}
+
+/** Returns the SHA-256 in hexadecimal. The browser's implementation exists only if the page is served securely. */
+export async function digest(data: Uint8Array<ArrayBuffer>): Promise<string> {
+  const subtle = crypto.subtle as SubtleCrypto | undefined;
+  const bytes = subtle ? new Uint8Array(await subtle.digest("SHA-256", data)) : sha256(data);
+  return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,430 @@
+// A model on a device: loads its weights, builds its textures and shaders, again after a lost context, and owns the
+// objects that generate text, apply interventions and read activations.
+
+import type { Device, Options } from "../gl/device";
+import { must, PageError } from "../gl/errors";
+import { Player } from "../gl/player";
+import { textureBytes, type Program } from "../gl/program";
+import { Reader } from "../gl/readback";
+import { pause } from "../gl/wait";
+import { ActiveInterventions } from "./active-interventions";
+import { Activations } from "./activations";
+import { BatchGenerator } from "./batch-generate";
+import { sizes } from "./chunks";
+import { Context } from "./context";
+import { DeviceSampling } from "./device-sampling";
+import { FORMATS } from "./formats";
+import { TextGenerator } from "./generate";
+import { Kernels } from "./kernels";
+import { KvCache } from "./kv-cache";
+import { blocks, shape } from "./layout";
+import type { Loader } from "./loader";
+import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
+import { Names } from "./names";
+import { Placement } from "./placement";
+import { Split } from "./split";
+import { SplitGenerator } from "./split-generate";
+import { Tokenizer, type Vocabulary } from "./tokenizer";
+
+const LARGE = 200e6; // bytes of weights for which a device may lack memory
+const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
+
+export interface ModelOptions {
+  fetch?: Options["fetch"];
+  drawFlops?: number;
+  /** Maximum number of draw buffers. */
+  drawBuffers?: number;
+  storage?: Options["storage"];
+}
+
+/** Called with the number of compiled shaders and of all shaders. */
+export type Compiled = (compiled: number, shaders: number) => void;
+
+/** A program for generating text, and its player. */
+export interface Played {
+  player: Player;
+  generate: Program;
+}
+
+/** The parameters of a model without shards: those of a training, whose textures it shares, or of a file. */
+export interface Weights {
+  /** True if the model creates its own textures for them. */
+  readonly own: boolean;
+  /** Returns the shared textures by name; none if the model creates its own and calls `fill`. */
+  shared(): ReadonlyMap<string, WebGLTexture>;
+  /** Returns the version of the parameters, which differs after each change. */
+  version(): string;
+  /** Uploads the parameters into the model's own textures. */
+  fill(player: Player): Promise<void>;
+}
+
+/** A model other than the page's: its manifest, its programs and the source of its parameters. */
+export interface Beside {
+  manifest: Manifest;
+  programs: { generate: Program; capture: Program };
+  recording: Recording;
+  tokenizer: Vocabulary;
+  weights: Weights;
+}
+
+export class Model {
+  /** Differs from that of any other model. */
+  readonly id = String(Math.random());
+  tokenizer: Vocabulary | null = null;
+  options!: Options;
+  recording!: Recording;
+  /** The programs in use; `generate` is another one while interventions are active. */
+  programs!: { generate: Program; capture: Program };
+  /** The player of `programs.generate`. */
+  player!: Player;
+  reader!: Reader;
+  /** The server that can run blocks; null: none. */
+  readonly split: Split | null;
+  readonly context: Context;
+  readonly kernels = new Kernels();
+  readonly placement: Placement;
+  readonly cache = new KvCache(this);
+  readonly sampling = new DeviceSampling(this);
+  readonly activations = new Activations(this);
+  readonly interventions = new ActiveInterventions(this);
+  readonly generator = new TextGenerator(this);
+  readonly batch = new BatchGenerator(this);
+  readonly splitGenerator = new SplitGenerator(this);
+  /** The unchanged model, while it is built. */
+  whole: Played | null = null;
+  times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
+  /** Number of the context (`Device.generation`) in which its textures were created. */
+  private generation = -1;
+  private seen = ""; // version of the parameters in use
+  private onCompiled: Compiled = (compiled, shaders) => this.loader.compiling(compiled, shaders);
+
+  private constructor(
+    readonly device: Device,
+    readonly loader: Loader,
+    readonly modelOptions: ModelOptions,
+    readonly manifest: Manifest,
+    private readonly weights: Weights | null = null,
+  ) {
+    this.context = new Context(manifest.config.n_positions);
+    this.placement = new Placement(this);
+    this.split = manifest.split ? new Split(manifest.split) : null;
+    if (this.split) this.split.wanted = () => this.placement.server !== null;
+  }
+
+  /** The names of the model's activations and parts. */
+  get names(): Names {
+    return Names.of(this.manifest);
+  }
+
+  /** Returns the ids of a prompt; for an instruct model, of a message in its chat format. */
+  promptIds(text: string): number[] {
+    const tokenizer = must(this.tokenizer, "a tokenizer");
+    return this.manifest.chat ? tokenizer.turn(this.manifest.chat, text) : tokenizer.prompt(text);
+  }
+
+  static async load(device: Device, loader: Loader, modelOptions: ModelOptions = {}): Promise<Model> {
+    const model = new Model(device, loader, modelOptions, loader.manifest);
+    const start = performance.now();
+    const { manifest } = model;
+    const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);
+    const fitting = manifest.recordings.filter((r) => r.draw_buffers <= buffers);
+    if (!fitting.length) {
+      const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
+      throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);
+    }
+    // Fetch weights while programs are parsed, unless the device may lack the memory for them.
+    if (loader.progress.total < LARGE) loader.begin();
+    if (manifest.tokenizer) {
+      model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
+    }
+    await model.kept(async () => {
+      const storage = modelOptions.storage ?? device.storage;
+      const choices = { device, recordings: fitting, storage, tuning: manifest.tuning, forced: modelOptions.fetch };
+      const chosen = model.kernels.choose(choices);
+      model.recording = chosen.recording;
+      model.options = { fetch: chosen.fetch, storage };
+      model.programs = {
+        generate: await model.program(chosen.recording.generate),
+        capture: await model.program(chosen.recording.capture),
+      };
+      await model.build();
+    });
+    model.times.readyMs = performance.now() - start;
+    return model;
+  }
+
+  private async program(name: string): Promise<Program> {
+    return parseProgram(await this.loader.json(name), name);
+  }
+
+  /**
+   * Measures which recording and fetch are fastest on this device (`Kernels.measure`). The next visit uses them; their
+   * files, and those that `later` names, are cached for it.
+   */
+  measure(later: (recording: Recording) => Promise<string[]>, going?: () => boolean): Promise<boolean> {
+    const keep = async (recording: Recording) =>
+      this.loader.keep([recording.generate, recording.capture, ...(await later(recording))]);
+    return this.kernels.measure((name) => this.program(name), keep, going);
+  }
+
+  /** Loads another model on the same device with a given recording. `onCompiled` is called as its shaders compile. */
+  async beside(about: Beside, onCompiled: Compiled = () => {}): Promise<Model> {
+    const model = new Model(this.device, this.loader, this.modelOptions, about.manifest, about.weights);
+    const start = performance.now();
+    Object.assign(model, { tokenizer: about.tokenizer, recording: about.recording, options: this.options });
+    model.programs = about.programs;
+    model.onCompiled = onCompiled;
+    await model.kept(() => model.build());
+    model.onCompiled = () => {};
+    model.times.readyMs = performance.now() - start;
+    return model;
+  }
+
+  /** Creates textures, weights and shaders, at first and again after a lost context. */
+  private async build(): Promise<void> {
+    const { device, options } = this;
+    const { generation } = device;
+    this.reader = new Reader(device);
+    this.generator.reset();
+    this.cache.clear();
+    this.activations.close(true);
+    this.batch.close(true);
+    this.interventions.program = null;
+    if (this.whole) this.programs.generate = this.whole.generate;
+    this.cache.known = this.complete || this.weights ? this.recorded : this.recorded.slice(-2);
+    this.seen = this.weights?.version() ?? "";
+    this.player = new Player(
+      device,
+      this.programs.generate,
+      options,
+      this.weights?.shared(),
+      this.drawFlops,
+      this.reader,
+    );
+    if (device.full) {
+      this.player.close();
+      throw new PageError(noMemory(this.programs.generate, this.manifest, this.weights === null));
+    }
+    this.player.onCompiled = (compiled, shaders) => this.onCompiled(compiled, shaders);
+    const start = performance.now();
+    const compiled = this.player.prepare(...this.played);
+    compiled.catch(() => {}); // awaited below
+    let uploading = 0;
+    await this.weights?.fill(this.player);
+    for await (const { pieces, data } of this.weights ? [] : this.loader.shards()) {
+      const before = performance.now();
+      device.still(generation);
+      await this.upload(pieces, data);
+      uploading += performance.now() - before;
+    }
+    this.times.fetchMs = performance.now() - start - uploading;
+    this.times.uploadMs = uploading;
+    await compiled;
+    this.player.onCompiled = () => {};
+    this.times.compileMs = performance.now() - start;
+    device.still(generation);
+    for (const name of ["token", this.programs.generate.views["logits"]?.texture]) {
+      if (name !== undefined && name in this.programs.generate.textures) this.player.readFramebuffers(name);
+    }
+    this.player.play("prepare");
+    device.still(generation);
+    this.whole = { player: this.player, generate: this.programs.generate };
+    this.generation = generation;
+    if (this.interventions.active) await this.interventions.apply(this.interventions.parts);
+  }
+
+  /** The recorded chunk sizes, greatest first; the last is 1 (`decode`). */
+  private get recorded(): number[] {
+    return [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
+  }
+
+  /** True if the shaders of all chunk sizes are compiled. */
+  get complete(): boolean {
+    return this.cache.known.length === this.recorded.length;
+  }
+
+  /** Names of the entries that generation plays. */
+  get played(): string[] {
+    const { headHere, serverSamples } = this.placement;
+    const drawing = serverSamples ? [] : ["sample", "sample_nucleus"];
+    return [
+      "prepare",
+      "decode",
+      ...(headHere ? ["head"] : []),
+      ...drawing,
+      ...this.cache.known.slice(0, -1).map((n) => `prefill_${n}`),
+    ];
+  }
+
+  /**
+   * Compiles the shaders of the larger chunk sizes, which loading skips because compilation takes most of its time.
+   * Texts may be generated while it runs. `usePrefills` then uses them.
+   */
+  async compilePrefills(): Promise<void> {
+    if (!this.stale) await this.whole?.player.prepare(...this.prefills);
+  }
+
+  /** Uses all chunk sizes from now on. Nothing else may use the model until it resolves. */
+  async usePrefills(): Promise<void> {
+    if (this.stale) return;
+    for (const made of [this.whole, this.interventions.program]) await made?.player.prepare(...this.prefills);
+    this.cache.known = this.recorded;
+  }
+
+  private get prefills(): string[] {
+    return this.recorded.slice(0, -1).map((n) => `prefill_${n}`);
+  }
+
+  /** Plays this program from now on, with empty caches. */
+  play({ player, generate }: Played): void {
+    this.player = player;
+    this.programs.generate = generate;
+    this.generator.reset();
+    this.cache.watcher = null; // it watches textures of the previous program
+    this.cache.clear();
+  }
+
+  /** Version of the parameters in use; those of a training change with each step. */
+  get version(): string {
+    return this.seen;
+  }
+
+  /** Uses a training's current parameters and clears the caches if they changed. Call it before each use. */
+  follow(): void {
+    const version = this.weights?.version() ?? "";
+    if (!this.weights || version === this.seen) return;
+    this.seen = version;
+    this.cache.clear();
+    const shared = this.weights.shared();
+    const players = [this.whole?.player, this.interventions.program?.player, this.activations.player];
+    for (const player of players) player?.adopt(shared);
+    for (const player of players.slice(0, 2)) player?.play("prepare");
+  }
+
+  /** Deletes the textures that only captures and batches need. They are created again when needed. */
+  rest(): void {
+    this.activations.close(this.stale);
+    this.batch.close();
+  }
+
+  /** Releases GPU resources. The model cannot be used afterwards. */
+  close(): void {
+    this.rest();
+    if (this.stale) return;
+    this.interventions.program?.player.close();
+    this.whole?.player.close();
+  }
+
+  /** Maximum operations of one draw. */
+  get drawFlops(): number {
+    return this.modelOptions.drawFlops ?? this.manifest.tuning.draw_flops;
+  }
+
+  /** True if the context was lost and the model was not built again. */
+  get stale(): boolean {
+    return this.device.lost || this.generation !== this.device.generation;
+  }
+
+  private async upload(pieces: [string, number, number, number][], data: Uint8Array): Promise<void> {
+    const { generation } = this.device;
+    let offset = 0;
+    for (const [name, layer, y, rows] of pieces) {
+      const view = must(this.programs.generate.views[name], `view ${name}`);
+      const row = shape(view).width * 16;
+      const band = Math.max(1, Math.floor(UPLOAD / row));
+      for (let at = 0; at < rows; at += band) {
+        const count = Math.min(band, rows - at);
+        const texels = data.subarray(offset, offset + count * row);
+        for (const block of blocks(view, layer, y + at, count)) this.player.writeBlock(name, block, texels);
+        offset += count * row;
+        if (count * row >= UPLOAD / 2) {
+          await pause();
+          this.device.still(generation);
+        }
+      }
+    }
+  }
+
+  /** Runs `work`, and restarts it each time the context is lost while it runs. */
+  private async kept(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
+    const { device } = this;
+    const given = new Promise((resolve) => {
+      if (signal?.aborted) resolve(null);
+      signal?.addEventListener("abort", resolve, { once: true });
+    });
+    for (;;) {
+      await Promise.race([device.restored, given]);
+      if (signal?.aborted) return;
+      const { generation } = device;
+      try {
+        await work();
+        return;
+      } catch (error) {
+        if (!device.lost && generation === device.generation) throw error;
+        await pause();
+      }
+    }
+  }
+
+  /** Waits for the context to be restored and builds the model again; shards are read from the browser's cache. */
+  recover(signal?: AbortSignal): Promise<void> {
+    return this.kept(() => this.build(), signal);
+  }
+
+  check(ids: readonly number[]): void {
+    const { vocab_size, n_positions } = this.manifest.config;
+    if (ids.length === 0) throw new PageError("The prompt is empty; give at least one character.");
+    if (ids.length > n_positions) {
+      throw new PageError(
+        `The prompt has ${ids.length} tokens and the model's context holds ${n_positions}; shorten it.`,
+      );
+    }
+    const wrong = ids.find((id) => !(Number.isInteger(id) && id >= 0 && id < vocab_size));
+    if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${vocab_size}.`);
+  }
+
+  /** True if a text ends with this token. */
+  ends(id: number): boolean {
+    return this.manifest.eos?.includes(id) ?? false;
+  }
+
+  /** True if its weights are the textures of a training. */
+  get borrows(): boolean {
+    return this.weights?.own === false;
+  }
+
+  /** Returns the bytes of the existing textures by purpose. */
+  memory(): Record<string, number> {
+    const { generate, capture } = this.programs;
+    const whole = this.whole?.generate ?? generate;
+    const own = ["state", "input", "scratch"];
+    return {
+      weight: this.borrows ? 0 : textureBytes(whole, ["weight"]),
+      ...Object.fromEntries(own.map((role) => [role, textureBytes(whole, [role])])),
+      capture: this.activations.player ? textureBytes(capture, own) : 0,
+      several: this.batch.bytes,
+      interventions: this.interventions.bytes,
+    };
+  }
+}
+
+/** Returns the message for a device without enough memory for the model's textures. */
+function noMemory(program: Program, { dtype, config, split }: Manifest, exported: boolean): string {
+  const all = textureBytes(program);
+  const weights = textureBytes(program, ["weight"]);
+  const size = (bytes: number) => (bytes < 1e9 ? `${Math.ceil(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
+  const formats = exported ? (["f16", "q8", "q4"] as const) : [];
+  const narrower = formats.filter((name) => FORMATS[name].columnTiles > FORMATS[dtype].columnTiles);
+  const instead = narrower.map((name) => {
+    const share = FORMATS[dtype].columnTiles / FORMATS[name].columnTiles;
+    return `about ${size(all - weights + weights * share)} with --dtype ${name}`;
+  });
+  const caches = textureBytes(program, ["state"]);
+  if (!split) instead.push(`about ${size(all - caches / 2)} with --context ${Math.ceil(config.n_positions / 2)}`);
+  return (
+    `This device does not have enough memory for the ${size(all)} of textures that the model takes in ${dtype}. ` +
+    (exported && instead.length
+      ? `The page can be exported with less: ${instead.join(", ")}.`
+      : "A smaller model may fit.")
+  );
+}

@@ -1,0 +1,60 @@
+// Which blocks of a model run in this page and which on a server.
+
+import { signal, type Signal } from "@preact/signals-core";
+import type { Model } from "./model";
+import type { Split } from "./split";
+
+export class Placement {
+  private readonly chosen: Signal<number>;
+
+  constructor(private readonly model: Model) {
+    this.chosen = signal(model.manifest.config.n_layer);
+  }
+
+  /** True if `here` can be set, since both the page and a server have all blocks. */
+  get movable(): boolean {
+    return this.model.manifest.split?.rest === null;
+  }
+
+  /** Number of the model's blocks, local and remote. */
+  get blocks(): number {
+    const { split, config } = this.model.manifest;
+    return split ? split.stream.length - 1 : config.n_layer;
+  }
+
+  /** True if the server runs this block and the page has no weights for it. */
+  isRemote(block: number): boolean {
+    return block >= this.model.manifest.config.n_layer;
+  }
+
+  /** Number of blocks that run in this page: all, or those before the server's. Reading it subscribes to its changes. */
+  get here(): number {
+    return this.movable && this.model.interventions.active ? this.model.manifest.config.n_layer : this.chosen.value;
+  }
+
+  /** Moves the split point. A text that is being generated continues with it. */
+  set here(blocks: number) {
+    const { split, cache, manifest } = this.model;
+    const { n_layer } = manifest.config;
+    if (!this.movable || blocks === this.chosen.peek()) return;
+    this.chosen.value = blocks;
+    cache.front = [];
+    if (blocks < n_layer) split!.aim(`${blocks < n_layer - 1 ? `${blocks}-` : ""}${n_layer - 1},head`);
+    else split!.leave();
+  }
+
+  /** The server if it runs blocks now, else null. */
+  get server(): Split | null {
+    return this.movable && this.here === this.model.manifest.config.n_layer ? null : this.model.split;
+  }
+
+  /** True if this page computes the logits of a model whose later blocks run on a server. */
+  get headHere(): boolean {
+    return this.model.manifest.split?.head === "page";
+  }
+
+  /** True if the server samples the tokens, so that the page never does. */
+  get serverSamples(): boolean {
+    return this.model.split !== null && !this.movable && !this.headHere;
+  }
+}

@@ -1,0 +1,296 @@
+// Chooses how texels are fetched and which recording is played. The choice is the default for this kind of GPU until it
+// has been measured, once per driver. The measurement runs when the page is idle, and the next visit uses it.
+
+import type { Recording, Tuning } from "./manifest";
+import type { Program } from "../gl/program";
+import type { Device, Options } from "../gl/device";
+import { must, PageError } from "../gl/errors";
+import { Player } from "../gl/player";
+
+const FETCHES = ["texelFetch", "textureLod"] as const;
+const ROUNDS = 4;
+const MAX_ROUNDS = 10; // on a machine whose times vary
+const FILL = 20; // milliseconds that repeats should add, since a wait for the device may end up to 4 ms late
+const MAX_REPEATS = 2048; // maximum repeats
+const BITS = 0x3c003c00; // the bits of the factors; not zero in any format
+const VERSION = 10; // version of the stored measurements' meaning
+
+type Fetch = Options["fetch"];
+
+/** Milliseconds of the probes, by "kernel fetch", "kernel-contiguous fetch" and "rows fetch", if there is a choice. */
+export type Measured = Readonly<Record<string, number>>;
+
+export interface Chosen {
+  recording: Recording;
+  fetch: Fetch;
+  /** The measurements; null: the choice is a guess. */
+  measured: Measured | null;
+}
+
+/** The options that a device can choose from. */
+export interface Choices {
+  device: Device;
+  recordings: readonly Recording[];
+  storage: Options["storage"];
+  tuning: Tuning;
+  forced: Fetch | undefined;
+}
+
+/** Chooses the layout of one-row products (by `tuning.panels_pay`), then the fastest kernel for it and its fetch. */
+export function choose(choices: Choices): Chosen {
+  const { device, recordings, tuning } = choices;
+  const fetches = fetchesOf(choices);
+  const measured = remembered(keyOf(choices));
+  if (!missing(recordings, fetches, measured, tuning.panels_pay).size) {
+    return { ...pick(recordings, fetches, measured, tuning.panels_pay), measured };
+  }
+  return { ...guess(recordings, fetches, device.renderer), measured: null };
+}
+
+/**
+ * Measures the probes that are not stored, and stores the results after `keep` has cached the files for the next visit.
+ * Resolves to null if `going` returned false, because the measurement and other work on the device disturb each other.
+ */
+export async function measure(
+  choices: Choices,
+  load: (file: string) => Promise<Program>,
+  keep: (recording: Recording) => Promise<void>,
+  going: () => boolean,
+): Promise<Measured | null> {
+  const { recordings, tuning } = choices;
+  const fetches = fetchesOf(choices);
+  const measured = { ...remembered(keyOf(choices)) };
+  const check = () => {
+    if (!going()) throw new Interrupted();
+  };
+  try {
+    for (;;) {
+      const files = missing(recordings, fetches, measured, tuning.panels_pay);
+      if (!files.size) break;
+      Object.assign(measured, await times(choices, files, load, check));
+    }
+  } catch (error) {
+    if (error instanceof Interrupted) return null;
+    throw error;
+  }
+  await keep(pick(recordings, fetches, measured, tuning.panels_pay).recording);
+  if (canRemember()) localStorage.setItem(keyOf(choices), JSON.stringify(measured));
+  return measured;
+}
+
+/** True if this browser stores measurements. One that does not begins each visit with a guess. */
+export function canRemember(): boolean {
+  try {
+    localStorage.setItem("glgpt kept", "");
+    localStorage.removeItem("glgpt kept");
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/**
+ * Returns the files of the probes still needed, by name: first of one-row products, then of kernels for their layout.
+ */
+function missing(
+  recordings: readonly Recording[],
+  fetches: readonly Fetch[],
+  measured: Measured,
+  panelsPay: number,
+): ReadonlyMap<string, string> {
+  const lack = (files: ReadonlyMap<string, string>) =>
+    files.size * fetches.length > 1 &&
+    [...files.keys()].some((name) => fetches.some((fetch) => measured[`${name} ${fetch}`] === undefined));
+  const rows = new Map(recordings.map((r) => [r.rows, r.row]));
+  if (rows.size > 1 && lack(rows)) return rows;
+  const products = new Map(suiting(recordings, fetches, measured, panelsPay).map((r) => [label(r), r.product]));
+  return lack(products) ? products : new Map();
+}
+
+class Interrupted extends Error {}
+
+const MESA_SOFTWARE = /llvmpipe|softpipe/i;
+
+/**
+ * Returns the default for a device without measurements, based on measured devices. Mesa's software drivers use
+ * contiguous columns and `textureLod`, all others strided columns and `texelFetch`. The kernel is the first with the
+ * most draw buffers.
+ */
+export function guess(
+  recordings: readonly Recording[],
+  fetches: readonly Fetch[],
+  renderer: string,
+): Pick<Chosen, "recording" | "fetch"> {
+  const mesa = MESA_SOFTWARE.test(renderer);
+  const rows = mesa ? "contiguous" : "strided";
+  const suited = recordings.filter((r) => r.rows === rows);
+  const among = suited.length ? suited : recordings;
+  const fetch = mesa ? "textureLod" : "texelFetch";
+  return {
+    recording: among.reduce((a, b) => (b.draw_buffers > a.draw_buffers ? b : a)),
+    fetch: fetches.includes(fetch) ? fetch : fetches[0]!,
+  };
+}
+
+const fetchesOf = ({ forced }: Choices): readonly Fetch[] => (forced ? [forced] : FETCHES);
+
+const keyOf = ({ device, storage, recordings }: Choices) =>
+  `glgpt probe ${VERSION} ${device.renderer} ${storage} ${recordings.map(label).join()}`;
+
+const label = ({ kernel, rows }: Recording) => kernel + (rows === "contiguous" ? "-contiguous" : "");
+
+/** Returns the recordings with the faster layout of one-row products. */
+function suiting(
+  recordings: readonly Recording[],
+  fetches: readonly Fetch[],
+  measured: Measured,
+  panelsPay: number,
+): readonly Recording[] {
+  const row = (columns: string) => Math.min(...fetches.map((fetch) => measured[`${columns} ${fetch}`] ?? 0));
+  const contiguous = recordings.filter((r) => r.rows === "contiguous");
+  const strided = recordings.filter((r) => r.rows === "strided");
+  const pays = contiguous.length && row("contiguous") < panelsPay * row("strided");
+  return !strided.length || pays ? contiguous : strided;
+}
+
+export function pick(
+  recordings: readonly Recording[],
+  fetches: readonly Fetch[],
+  measured: Measured,
+  panelsPay: number,
+): Pick<Chosen, "recording" | "fetch"> {
+  const fitting = suiting(recordings, fetches, measured, panelsPay);
+  const all = fitting.flatMap((recording) => fetches.map((fetch) => ({ recording, fetch })));
+  const product = (c: (typeof all)[number]) => measured[`${label(c.recording)} ${c.fetch}`] ?? 0;
+  return all.reduce((a, b) => (product(b) < product(a) ? b : a));
+}
+
+/** Returns the measured milliseconds of this recording's product, else of the fastest product; 0: none measured. */
+export function productMs(measured: Measured, recording: Recording, fetch: Fetch): number {
+  const products = Object.entries(measured).filter(([name]) => !/^(strided|contiguous) /.test(name));
+  const fastest = products.length ? Math.min(...products.map(([, ms]) => ms)) : 0;
+  return measured[`${label(recording)} ${fetch}`] ?? fastest;
+}
+
+function remembered(key: string): Measured {
+  try {
+    const kept = Object.entries((JSON.parse(localStorage.getItem(key) ?? "null") ?? {}) as object);
+    return Object.fromEntries(kept.filter((entry): entry is [string, number] => typeof entry[1] === "number"));
+  } catch {
+    return {};
+  }
+}
+
+/** Fills a probe's factors. A read of zeros would wait, since a lost context returns zeros too (see `Reader`). */
+function fill(player: Player): void {
+  for (const { name, role, width, height, layers } of Object.values(player.program.textures)) {
+    if (role !== "state") continue;
+    const layer = new Uint8Array(new Uint32Array(4 * width * height).fill(BITS).buffer);
+    for (let i = 0; i < layers; i++) player.write(name, i, 0, height, layer);
+  }
+}
+
+/** One probe with one fetch, and the milliseconds of its runs of one play (`once`) and of 1 + `repeats` (`more`). */
+interface Probe {
+  name: string;
+  player: Player;
+  output: string;
+  /** A row of the output that is computed. The first rows may be empty (PAD in `matvec.frag`). */
+  row: number;
+  repeats: number;
+  once: number[];
+  more: number[];
+}
+
+/** Returns the milliseconds of each probe with each fetch. `check` is called between runs and may throw. */
+async function times(
+  choices: Choices,
+  files: ReadonlyMap<string, string>,
+  load: (file: string) => Promise<Program>,
+  check: () => void,
+): Promise<Measured> {
+  const { device, tuning } = choices;
+  const { generation } = device;
+  const probes: Probe[] = [];
+  try {
+    await open(choices, files, load, probes, check);
+    for (const probe of probes) {
+      await calibrate(probe, device);
+      check();
+    }
+    // Other work can only add time, so take the minimum for each number of plays, then their difference. It excludes
+    // the cost of a read. The minimum of the differences would favour a short run that was delayed.
+    for (let round = 0, steady = false; round < ROUNDS || (round < MAX_ROUNDS && !steady); round++) {
+      for (const probe of probes) {
+        probe.once.push(await run(probe, 1));
+        probe.more.push(await run(probe, 1 + probe.repeats));
+        check();
+      }
+      steady = probes.every(({ more }) => {
+        const [least, second] = more.sort((a, b) => a - b);
+        return second! < tuning.steady * least!;
+      });
+    }
+    return Object.fromEntries(
+      probes.map(({ name, once, more, repeats }) => [
+        name,
+        Math.max(0.0001, (Math.min(...more) - Math.min(...once)) / repeats),
+      ]),
+    );
+  } finally {
+    if (!device.lost && generation === device.generation) for (const { player } of probes.reverse()) player.close();
+  }
+}
+
+/** Opens the probes and appends them to `probes`, whose owner closes them. Probes of equal shapes share inputs. */
+async function open(
+  choices: Choices,
+  files: ReadonlyMap<string, string>,
+  load: (file: string) => Promise<Program>,
+  probes: Probe[],
+  check: () => void,
+): Promise<void> {
+  const { device, storage } = choices;
+  const shared = new Map<string, ReadonlyMap<string, WebGLTexture>>();
+  for (const [name, file] of files) {
+    const program = await load(file);
+    const form = JSON.stringify(Object.values(program.textures).filter((t) => t.role === "state"));
+    const output = Object.values(must(program.entries["probe"], "entry probe").outputs)[0]!.texture;
+    for (const fetch of fetchesOf(choices)) {
+      check();
+      const player = new Player(device, program, { fetch, storage }, shared.get(form));
+      const row = must(program.textures[output], `texture ${output}`).height - 1;
+      probes.push({ name: `${name} ${fetch}`, player, output, row, repeats: 0, once: [], more: [] });
+      if (!shared.has(form)) {
+        shared.set(form, player.shared(["state"]));
+        fill(player);
+      }
+      await player.prepare("probe");
+    }
+  }
+  if (device.full) throw new PageError("This device does not have enough memory to measure its kernels.");
+}
+
+/** Finds how many repeats add enough time to a run that inexact waiting does not hide it. */
+async function calibrate(probe: Probe, device: Device): Promise<void> {
+  const { generation } = device;
+  const { name, player, output, row } = probe;
+  player.play("probe"); // warms up
+  const found = await player.read(output, row, 1);
+  device.still(generation); // a lost context returns zeros
+  if (found.every((value) => value === 0)) throw new PageError(`The probe of ${name} computed zeros.`);
+  const once = Math.min(await run(probe, 1), await run(probe, 1));
+  let n = 4;
+  const fills = async () => (await run(probe, 1 + n)) - once >= FILL;
+  while (n < MAX_REPEATS && !((await fills()) && (await fills()))) n *= 2; // checked twice, since other work may delay a run
+  probe.repeats = n;
+}
+
+/** Returns the milliseconds of this many plays, from one read to the next. */
+async function run({ player, output, row }: Probe, plays: number): Promise<number> {
+  await player.read(output, row, 1);
+  const start = performance.now();
+  for (let i = 0; i < plays; i++) player.play("probe");
+  await player.read(output, row, 1);
+  return performance.now() - start;
+}

@@ -1,0 +1,113 @@
+// Generates several continuations of one prompt in a batch, so that each weight is read once for all texts. The program
+// is `several_program` of glgpt/page/programs.py. Its caches hold the prompt's rows once, followed by the texts' rows,
+// interleaved.
+
+import { must, PageError } from "../gl/errors";
+import type { Player } from "../gl/player";
+import { sizes } from "./chunks";
+
+export class Several {
+  /** Number of texts. */
+  readonly size: number;
+  private readonly adopted: number[];
+  private prompt = 0;
+
+  /** `player` shares weights and states with the player that read the prompt and holds it in its caches. */
+  constructor(
+    readonly player: Player,
+    private readonly context: number,
+  ) {
+    const entries = Object.keys(player.program.entries);
+    this.size = sizes(entries, "decode_")[0] ?? 0;
+    this.adopted = sizes(entries, "adopt_");
+  }
+
+  /** Returns the names of the entries that it plays. */
+  static played(entries: readonly string[]): string[] {
+    return entries.filter((name) => !name.startsWith("restore_"));
+  }
+
+  /** Bytes of the textures that it allocated. */
+  get bytes(): number {
+    return this.player.ownBytes;
+  }
+
+  /** Returns how many tokens each text may add to a prompt of `prompt` tokens. The last one needs no cache row. */
+  room(prompt: number): number {
+    const rows = Math.floor((this.rows - prompt) / this.size);
+    return Math.min(rows, this.context - prompt) + 1;
+  }
+
+  /** Copies the prompt's first `tokens` rows and uploads the table of each text's cache rows. */
+  begin(tokens: number): void {
+    const { player } = this;
+    for (let row = 0; row < tokens;) {
+      const size = this.adopted.find((n) => n <= tokens - row) ?? this.adopted.at(-1)!;
+      player.set("pos", row);
+      player.set("row", row);
+      player.play(`adopt_${size}`);
+      row += size;
+    }
+    this.prompt = tokens;
+    const name = `table.${this.size}`;
+    const width = 4 * player.spec(name).width;
+    const table = new Float32Array(this.size * width);
+    for (let text = 0; text < this.size; text++) {
+      for (let position = 0; position < width; position++) {
+        table[text * width + position] = Math.min(this.rowOf(text, position), this.rows - 1);
+      }
+    }
+    this.write(name, table);
+  }
+
+  /** Decodes one token of each text; `step` counts the tokens after the prompt, from 0. */
+  step(step: number, tokens: readonly number[]): void {
+    const { player, size, prompt } = this;
+    if (tokens.length !== size) throw new PageError(`${tokens.length} tokens were given for ${size} texts.`);
+    this.write(`token.${size}`, this.first(`token.${size}`, tokens));
+    this.write(
+      `places.${size}`,
+      this.first(
+        `places.${size}`,
+        Array.from(tokens, () => prompt + step),
+      ),
+    );
+    player.set("row", this.rowOf(0, prompt + step));
+    player.play(`decode_${size}`);
+  }
+
+  /** Copies a text's logits to the textures from which the other player samples. */
+  take(text: number): void {
+    this.player.set("row", text);
+    this.player.play(`take_${this.size}`);
+  }
+
+  close(): void {
+    this.player.close();
+  }
+
+  /** Number of rows of the caches. */
+  private get rows(): number {
+    const first = must(
+      this.player.program.entries[`adopt_${this.adopted[0]}`]?.passes[0]?.outputs[0],
+      "a pass that adopts rows",
+    );
+    return this.player.spec(first[0]).height;
+  }
+
+  private rowOf(text: number, position: number): number {
+    return position < this.prompt ? position : this.prompt + this.size * (position - this.prompt) + text;
+  }
+
+  /** Returns texels whose rows, one per text, have these values in their first component. */
+  private first(name: string, values: readonly number[]): Float32Array {
+    const width = 4 * this.player.spec(name).width;
+    const texels = new Float32Array(values.length * width);
+    values.forEach((value, i) => (texels[i * width] = value));
+    return texels;
+  }
+
+  private write(name: string, values: Float32Array): void {
+    this.player.write(name, 0, 0, this.player.spec(name).height, new Uint8Array(values.buffer));
+  }
+}

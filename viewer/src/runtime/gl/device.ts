@@ -1,0 +1,184 @@
+// Opens a WebGL2 context and finds its limits.
+
+import { signal, type ReadonlySignal } from "@preact/signals-core";
+import { PageError } from "./errors";
+import { sleep } from "./wait";
+
+export interface Options {
+  fetch: "texelFetch" | "textureLod";
+  storage: "float" | "uint";
+}
+
+export interface Limits {
+  maxTextureSize: number;
+  maxLayers: number;
+  drawBuffers: number;
+  textureUnits: number;
+  uniformBlock: number;
+}
+
+/** The parts of its document that a device needs. Without a document, it uses an OffscreenCanvas and plain timers. */
+export interface Host {
+  /** Creates a canvas, for browsers whose OffscreenCanvas has no WebGL2. */
+  canvas(): HTMLCanvasElement;
+  /** True if the page is hidden: browsers then slow down its timers. */
+  hidden(): boolean;
+}
+
+/** Thrown by work that was running when the browser took the context. `Device.restored` resolves when it is back. */
+export class ContextLost extends Error {
+  constructor() {
+    super("the browser lost the graphics context");
+  }
+}
+
+export class Device {
+  readonly gl: WebGL2RenderingContext;
+  readonly canvas: HTMLCanvasElement | OffscreenCanvas;
+  renderer = "";
+  limits!: Limits;
+  storage: Options["storage"] = "float";
+  parallel: KHR_parallel_shader_compile | null = null;
+  /** Number of the current context. Objects of an earlier context are gone. */
+  generation = 0;
+  restored: Promise<void> = Promise.resolve();
+  private readonly loss = signal(false);
+
+  constructor(private readonly host: Host | null = null) {
+    const offscreen = typeof OffscreenCanvas === "undefined" ? null : new OffscreenCanvas(1, 1);
+    const wanted: WebGLContextAttributes = {
+      alpha: true,
+      premultipliedAlpha: true,
+      antialias: false,
+      depth: false,
+      stencil: false,
+      powerPreference: "high-performance",
+    };
+    let canvas: HTMLCanvasElement | OffscreenCanvas | null = offscreen;
+    let gl = offscreen?.getContext("webgl2", wanted) ?? null;
+    if (!gl && host) {
+      const visible = (canvas = host.canvas()); // some browsers draw only 2D on an OffscreenCanvas
+      gl = visible.getContext("webgl2", wanted);
+    }
+    if (!gl || !canvas) {
+      throw new PageError(
+        "This browser offers no WebGL2, which the model needs. Use a current Chrome, Edge, Firefox or Safari, " +
+          "and check that hardware acceleration or software rendering is not switched off.",
+      );
+    }
+    this.gl = gl;
+    this.canvas = canvas;
+    let resolve = () => {};
+    canvas.addEventListener("webglcontextlost", (event) => {
+      event.preventDefault();
+      this.restored = new Promise((done) => (resolve = done));
+      this.loss.value = true;
+    });
+    canvas.addEventListener("webglcontextrestored", () => {
+      this.generation++;
+      this.open();
+      resolve();
+      this.loss.value = false;
+    });
+    this.open();
+  }
+
+  /** True from the loss of the context until it is restored, as a signal for those who show it. */
+  get contextLost(): ReadonlySignal<boolean> {
+    return this.loss;
+  }
+
+  get lost(): boolean {
+    return this.gl.isContextLost();
+  }
+
+  /** Releases the context, of which a browser allows about 16 per page. Nothing can be drawn afterwards. */
+  release(): void {
+    this.gl.getExtension("WEBGL_lose_context")?.loseContext();
+  }
+
+  /** Throws ContextLost if the context with this number is gone. Call it after each wait, before using its objects. */
+  still(generation: number): void {
+    if (this.lost || generation !== this.generation) throw new ContextLost();
+  }
+
+  /** Resolves after `ms` milliseconds, also in a hidden page. */
+  sleep(ms: number): Promise<void> {
+    return sleep(ms, this.host?.hidden() ?? false);
+  }
+
+  private open(): void {
+    const gl = this.gl;
+    const float = gl.getExtension("EXT_color_buffer_float") !== null && this.renders("float", 1);
+    this.storage = float ? "float" : "uint";
+    this.parallel = gl.getExtension("KHR_parallel_shader_compile");
+    const info = gl.getExtension("WEBGL_debug_renderer_info");
+    this.renderer = String(gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
+    const get = (what: number) => gl.getParameter(what) as number;
+    const announced = Math.min(get(gl.MAX_DRAW_BUFFERS), get(gl.MAX_COLOR_ATTACHMENTS));
+    this.limits = {
+      maxTextureSize: get(gl.MAX_TEXTURE_SIZE),
+      maxLayers: get(gl.MAX_ARRAY_TEXTURE_LAYERS),
+      drawBuffers: announced >= 8 && this.renders(this.storage, 8) ? announced : Math.min(announced, 4),
+      textureUnits: get(gl.MAX_TEXTURE_IMAGE_UNITS),
+      uniformBlock: get(gl.MAX_UNIFORM_BLOCK_SIZE),
+    };
+    gl.disable(gl.BLEND);
+    gl.disable(gl.DITHER);
+    gl.pixelStorei(gl.UNPACK_ALIGNMENT, 4);
+  }
+
+  /** True if `count` 128-bit targets can be rendered to at once. Some devices report more than they support. */
+  private renders(storage: Options["storage"], count: number): boolean {
+    const { gl } = this;
+    const texture = this.texture(1, 1, count, storage);
+    const framebuffer = gl.createFramebuffer();
+    gl.bindFramebuffer(gl.FRAMEBUFFER, framebuffer);
+    for (let i = 0; i < count; i++) gl.framebufferTextureLayer(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0 + i, texture, 0, i);
+    const complete = gl.checkFramebufferStatus(gl.FRAMEBUFFER) === gl.FRAMEBUFFER_COMPLETE;
+    gl.bindFramebuffer(gl.FRAMEBUFFER, null);
+    gl.deleteFramebuffer(framebuffer);
+    gl.deleteTexture(texture);
+    return complete;
+  }
+
+  /** Creates a zeroed 2D-array texture of 128-bit texels, with NEAREST and CLAMP_TO_EDGE. */
+  texture(width: number, height: number, layers: number, storage: Options["storage"]): WebGLTexture {
+    const { gl } = this;
+    const texture = gl.createTexture();
+    gl.activeTexture(gl.TEXTURE0);
+    gl.bindTexture(gl.TEXTURE_2D_ARRAY, texture);
+    gl.texStorage3D(gl.TEXTURE_2D_ARRAY, 1, storage === "float" ? gl.RGBA32F : gl.RGBA32UI, width, height, layers);
+    gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_MIN_FILTER, gl.NEAREST);
+    gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
+    gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_WRAP_S, gl.CLAMP_TO_EDGE);
+    gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_WRAP_T, gl.CLAMP_TO_EDGE);
+    return texture;
+  }
+
+  /** True if an allocation failed since the last check. Waits for the driver. */
+  get full(): boolean {
+    const { gl } = this;
+    for (let error = gl.getError(); ; error = gl.getError()) {
+      if (error === gl.NO_ERROR || error === gl.CONTEXT_LOST_WEBGL) return false;
+      if (error === gl.OUT_OF_MEMORY) return true;
+    }
+  }
+
+  /** Creates a framebuffer of single texture layers. Throws PageError if the driver does not support it. */
+  framebuffer(attachments: readonly (readonly [WebGLTexture, number])[]): WebGLFramebuffer {
+    const { gl } = this;
+    const framebuffer = gl.createFramebuffer();
+    gl.bindFramebuffer(gl.FRAMEBUFFER, framebuffer);
+    attachments.forEach(([texture, layer], i) =>
+      gl.framebufferTextureLayer(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0 + i, texture, 0, layer),
+    );
+    gl.drawBuffers(attachments.map((_, i) => gl.COLOR_ATTACHMENT0 + i));
+    const status = gl.checkFramebufferStatus(gl.FRAMEBUFFER);
+    if (status !== gl.FRAMEBUFFER_COMPLETE && !this.lost) {
+      const { length } = attachments;
+      throw new PageError(`This device cannot render to these ${length} textures at once (status ${status}).`);
+    }
+    return framebuffer;
+  }
+}

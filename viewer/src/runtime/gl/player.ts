@@ -1,0 +1,437 @@
+// Plays a program. Textures, shaders and framebuffers are built once; a call is then a flat list of GL commands.
+// The player does not depend on what the passes compute.
+
+import { must, PageError } from "./errors";
+import { bytesOf, type Pass, type Program, type TextureSpec } from "./program";
+import type { Device, Options } from "./device";
+import { Pace } from "./pace";
+import { Reader } from "./readback";
+import { compileAll } from "./shaders";
+import { yielder } from "./wait";
+
+const BLOCKS = 8; // uniform buffers used in rotation, so that a write does not wait for a draw that reads the buffer
+
+export type Texels = Float32Array | Uint32Array;
+
+/**
+ * A block of `rows` rows of `width` texels, from (x, y) of a layer. In the data, a row has `stride` texels, of which
+ * the block skips the first `skip`.
+ */
+export interface Block {
+  layer: number;
+  x: number;
+  y: number;
+  width: number;
+  rows: number;
+  stride: number;
+  skip: number;
+}
+
+/** One draw and its state. `row`: index of the scalar that holds the viewport's y, or -1. `bands`: see `banded`. */
+interface Step {
+  program: WebGLProgram;
+  units: readonly WebGLTexture[];
+  framebuffer: WebGLFramebuffer;
+  width: number;
+  height: number;
+  row: number;
+  bands: number;
+}
+
+export class Player {
+  readonly textures = new Map<string, WebGLTexture>();
+  private readonly own: WebGLTexture[] = [];
+  private readonly shaders = new Map<string, WebGLProgram>();
+  private readonly framebuffers = new Map<string, WebGLFramebuffer>();
+  /** An entry's commands, by `key`. */
+  private readonly steps = new Map<string, Step[]>();
+  private readonly pingPong: PingPong;
+  private readonly numbers = new Map<WebGLTexture, number>();
+  private readonly reader: Reader;
+  private readonly pace: Pace;
+  private readonly names: string[];
+  private readonly scalars: DataView;
+  private readonly blocks: WebGLBuffer[] = [];
+  private block = 0;
+  /** The textures adopted last, and the sets of adopted textures for which commands are laid out. */
+  private taken = "";
+  private readonly adopted = new Set<string>();
+  /** Called with how many of the shaders that `prepare` needs are compiled. */
+  onCompiled: (compiled: number, shaders: number) => void = () => {};
+
+  constructor(
+    readonly device: Device,
+    readonly program: Program,
+    readonly options: Options,
+    shared: ReadonlyMap<string, WebGLTexture> = new Map(),
+    /** Maximum operations of one draw. A costlier pass is drawn in bands, since drivers reset after about 2 s. */
+    private readonly drawFlops = Infinity,
+    reader?: Reader,
+  ) {
+    check(program, device);
+    this.pingPong = new PingPong(program);
+    this.reader = reader ?? new Reader(device);
+    this.pace = new Pace(
+      () => this.passed(),
+      () => this.reader.close(),
+    );
+    this.names = Object.keys(program.scalars).sort(); // the recorder's order of fields in the uniform block
+    this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
+    const { gl } = device;
+    for (let i = 0; i < BLOCKS; i++) {
+      const block = gl.createBuffer();
+      gl.bindBuffer(gl.UNIFORM_BUFFER, block);
+      gl.bufferData(gl.UNIFORM_BUFFER, this.scalars.byteLength, gl.DYNAMIC_DRAW);
+      this.blocks.push(block);
+    }
+    for (const t of Object.values(program.textures)) {
+      const given = shared.get(t.name);
+      const texture = given ?? device.texture(t.width, t.height, t.layers, this.stored(t));
+      if (!given) this.own.push(texture);
+      this.textures.set(t.name, texture);
+      this.numbers.set(texture, this.numbers.size);
+    }
+  }
+
+  private stored(t: TextureSpec): Options["storage"] {
+    return t.format === "float" && this.options.storage === "float" ? "float" : "uint";
+  }
+
+  spec(name: string): TextureSpec {
+    return must(this.program.textures[name], `texture ${name}`);
+  }
+
+  texture(name: string): WebGLTexture {
+    return must(this.textures.get(name), `texture ${name}`);
+  }
+
+  shared(roles: readonly string[] = ["weight"]): Map<string, WebGLTexture> {
+    return new Map([...this.textures].filter(([name]) => roles.includes(this.spec(name).role)));
+  }
+
+  /** Bytes of the textures that this player created. */
+  get ownBytes(): number {
+    return bytesOf(Object.values(this.program.textures).filter(({ name }) => this.own.includes(this.texture(name))));
+  }
+
+  // -- data -----------------------------------------------------------------------------------------------------
+
+  /** Uploads `rows` rows of one layer from row y on. `data` holds their texels, as 32-bit floats or integers. */
+  write(name: string, layer: number, y: number, rows: number, data: Uint8Array): void {
+    const { width } = this.spec(name);
+    this.writeBlock(name, { layer, x: 0, y, width, rows, stride: width, skip: 0 }, data);
+  }
+
+  /** Uploads a block of texels from `data`, which holds whole rows of the block's stride. */
+  writeBlock(name: string, block: Block, data: Uint8Array): void {
+    const { gl } = this.device;
+    const t = this.spec(name);
+    const { layer, x, y, width, rows, stride, skip } = block;
+    if (
+      data.byteLength !== rows * stride * 16 ||
+      Math.max(skip + width - stride, x + width - t.width, y + rows - t.height, layer + 1 - t.layers) > 0
+    ) {
+      throw new PageError(`${data.byteLength} bytes are not ${rows} rows of ${name} from row ${y}`);
+    }
+    const float = this.stored(t) === "float";
+    const count = data.byteLength / 4;
+    const texels = float
+      ? new Float32Array(data.buffer, data.byteOffset, count)
+      : new Uint32Array(data.buffer, data.byteOffset, count);
+    gl.activeTexture(gl.TEXTURE0);
+    gl.bindTexture(gl.TEXTURE_2D_ARRAY, this.texture(name));
+    const [format, type] = float ? [gl.RGBA, gl.FLOAT] : [gl.RGBA_INTEGER, gl.UNSIGNED_INT];
+    gl.pixelStorei(gl.UNPACK_ROW_LENGTH, stride);
+    gl.pixelStorei(gl.UNPACK_SKIP_PIXELS, skip);
+    gl.texSubImage3D(gl.TEXTURE_2D_ARRAY, 0, x, y, layer, width, rows, 1, format, type, texels);
+    gl.pixelStorei(gl.UNPACK_ROW_LENGTH, 0);
+    gl.pixelStorei(gl.UNPACK_SKIP_PIXELS, 0);
+  }
+
+  /** Reads rows y..y+rows-1 of every layer, by default all rows. The commands are issued before the call returns. */
+  async read(name: string, y = 0, rows = this.spec(name).height): Promise<Texels> {
+    const t = this.spec(name);
+    const out = new Uint8Array(t.width * rows * t.layers * 16);
+    await this.reader.read(this.readFramebuffers(name), [0, y, t.width, rows], this.stored(t) === "uint", out);
+    return t.format === "float" ? new Float32Array(out.buffer) : new Uint32Array(out.buffer);
+  }
+
+  /**
+   * Returns a framebuffer for each layer, to read it. Call this before passes are issued: the check of a new
+   * framebuffer waits for them.
+   */
+  readFramebuffers(name: string): WebGLFramebuffer[] {
+    return Array.from({ length: this.spec(name).layers }, (_, layer) => this.framebuffer([[name, layer]]));
+  }
+
+  /** Resolves when the device has done everything issued: see `Reader.passed`. */
+  passed(): Promise<void> {
+    return this.reader.passed();
+  }
+
+  /**
+   * Replaces the textures of these names, since a training swaps its pairs with each step. Commands are retained for
+   * each set of textures. If a new texture appears once there are two sets, all commands are dropped.
+   */
+  adopt(shared: ReadonlyMap<string, WebGLTexture>): void {
+    let known = true;
+    for (const [name, texture] of shared) {
+      if (!this.numbers.has(texture)) {
+        this.numbers.set(texture, this.numbers.size);
+        known = false;
+      }
+      this.textures.set(name, texture);
+    }
+    if (!known && this.adopted.size > 1) {
+      this.steps.clear();
+      this.adopted.clear();
+    }
+    this.taken = Array.from(shared.values(), (texture) => this.numbers.get(texture)).join();
+    this.adopted.add(this.taken);
+  }
+
+  /** Returns the key of an entry's commands: the adopted textures and the state of its ping-pong pairs. */
+  private key(entry: string): string {
+    return `${this.taken} ${this.pingPong.key(entry)}`;
+  }
+
+  // -- playing --------------------------------------------------------------------------------------------------
+
+  /** Compiles the shaders of entries and lays out their commands. Await this before playing them. */
+  async prepare(...entries: string[]): Promise<void> {
+    const { generation } = this.device;
+    const texts = new Map<string, string>();
+    const todo = entries.filter((name) => !this.steps.has(this.key(name)));
+    for (const name of todo) {
+      for (const p of must(this.program.entries[name], `entry ${name}`).passes) {
+        if (!this.shaders.has(p.shader))
+          texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
+      }
+    }
+    const compiled = await compileAll(this.device, texts, this.options, (n, all) => this.onCompiled(n, all));
+    this.device.still(generation);
+    const yieldIfLate = this.yielder(generation);
+    for (const name of todo) {
+      for (const p of this.program.entries[name]!.passes) {
+        const program = this.shaders.has(p.shader) ? undefined : compiled.get(p.shader);
+        if (!program) continue;
+        this.bindUniforms(program, p);
+        this.shaders.set(p.shader, program);
+        await yieldIfLate();
+      }
+    }
+    if (todo.length) await this.passed(); // the check of a framebuffer would wait for everything issued
+    for (const name of todo) {
+      this.laidOut(name);
+      await yieldIfLate();
+    }
+    this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
+  }
+
+  /** Returns a function that lets the page draw between blocking driver calls. It throws if the context is lost. */
+  private yielder(generation: number): () => Promise<void> {
+    const yieldIfLate = yielder();
+    return async () => {
+      await yieldIfLate();
+      this.device.still(generation);
+    };
+  }
+
+  /** Binds a new shader's samplers to units in the order of a pass's inputs, and its scalars to block 0. */
+  private bindUniforms(program: WebGLProgram, { inputs }: Pass): void {
+    const { gl } = this.device;
+    gl.useProgram(program);
+    inputs.forEach(([sampler], unit) => gl.uniform1i(gl.getUniformLocation(program, sampler), unit));
+    const block = gl.getUniformBlockIndex(program, "Scalars");
+    if (block !== gl.INVALID_INDEX) gl.uniformBlockBinding(program, block, 0);
+  }
+
+  /** Returns an entry's commands for the current state of its ping-pong pairs, built once for each state. */
+  private laidOut(entry: string): Step[] {
+    const key = this.key(entry);
+    let found = this.steps.get(key);
+    if (!found) {
+      const { passes } = must(this.program.entries[entry], `entry ${entry}`);
+      this.steps.set(key, (found = passes.map((p) => this.step(p))));
+    }
+    return found;
+  }
+
+  private step(p: Pass): Step {
+    const [width, height] = p.viewport;
+    return {
+      program: must(this.shaders.get(p.shader), `shader ${p.shader}`),
+      units: p.inputs.map(([, name]) => this.texture(name)),
+      framebuffer: this.framebuffer(p.outputs),
+      width,
+      height,
+      row: p.row === null ? -1 : this.names.indexOf(p.row),
+      bands: p.row === null ? Math.max(1, Math.min(width, Math.ceil(p.flops / this.drawFlops))) : 1,
+    };
+  }
+
+  private framebuffer(outputs: readonly (readonly [string, number])[]): WebGLFramebuffer {
+    const key = outputs.map(([name, layer]) => `${this.numbers.get(this.texture(name))}:${layer}`).join();
+    let found = this.framebuffers.get(key);
+    if (!found) {
+      found = this.device.framebuffer(outputs.map(([name, layer]) => [this.texture(name), layer] as const));
+      this.framebuffers.set(key, found);
+    }
+    return found;
+  }
+
+  /**
+   * Sets a runtime scalar for the following plays. Throws if the program has no such scalar or the value does not fit.
+   */
+  set(name: string, value: number): void {
+    const int = this.program.scalars[name] === "int";
+    const at = 4 * this.names.indexOf(name);
+    const fits = int
+      ? Number.isInteger(value) && value >= -(2 ** 31) && value < 2 ** 32
+      : Number.isFinite(Math.fround(value));
+    if (at < 0) throw new PageError(`This program has no scalar ${name}.`);
+    if (!fits) throw new PageError(`${name} is ${value}, which does not fit its scalar's type.`);
+    if (int) this.scalars.setInt32(at, value, true);
+    else this.scalars.setFloat32(at, value, true);
+  }
+
+  /** Issues the commands of a prepared entry, or of its passes first..end-1. Does not wait or read back. */
+  play(entry: string, first = 0, end = Infinity): void {
+    this.issue(entry, this.laidOut(entry), this.scalars, first, end);
+  }
+
+  /**
+   * Plays a long prepared entry in slices, so that the page's frames can run in between: see `Pace`. Resolves when all
+   * passes are issued. Until then, nothing that uses the same textures may be played. Rejects with ContextLost.
+   */
+  async playInSlices(entry: string): Promise<void> {
+    const { passes } = must(this.program.entries[entry], `entry ${entry}`);
+    const steps = this.laidOut(entry);
+    const scalars = new DataView(this.scalars.buffer.slice(0));
+    await this.pace.play(
+      entry,
+      passes.map((p) => p.flops),
+      (first, end) => this.issue(entry, steps, scalars, first, end),
+    );
+  }
+
+  private issue(entry: string, steps: readonly Step[], scalars: DataView, first: number, end: number): void {
+    const { gl } = this.device;
+    const block = this.blocks[(this.block = (this.block + 1) % BLOCKS)]!;
+    gl.bindBuffer(gl.UNIFORM_BUFFER, block);
+    gl.bufferSubData(gl.UNIFORM_BUFFER, 0, scalars);
+    gl.bindBufferBase(gl.UNIFORM_BUFFER, 0, block);
+    let program: WebGLProgram | null = null;
+    let before: readonly WebGLTexture[] = [];
+    const last = Math.min(end, steps.length);
+    for (let i = first; i < last; i++) {
+      const s = steps[i]!;
+      if (s.program !== program) gl.useProgram((program = s.program));
+      for (let unit = 0; unit < s.units.length; unit++) {
+        if (before[unit] !== s.units[unit]) {
+          gl.activeTexture(gl.TEXTURE0 + unit);
+          gl.bindTexture(gl.TEXTURE_2D_ARRAY, s.units[unit]!);
+        }
+      }
+      before = s.units;
+      gl.bindFramebuffer(gl.DRAW_FRAMEBUFFER, s.framebuffer);
+      gl.viewport(0, s.row < 0 ? 0 : scalars.getInt32(4 * s.row, true), s.width, s.height);
+      if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
+      else this.banded(s);
+    }
+    if (last === steps.length) this.pingPong.swap(entry, this.textures);
+  }
+
+  /** Draws a step in vertical bands, one draw for each. */
+  private banded(s: Step): void {
+    const { gl } = this.device;
+    gl.enable(gl.SCISSOR_TEST);
+    for (let i = 0; i < s.bands; i++) {
+      const left = Math.floor((i * s.width) / s.bands);
+      gl.scissor(left, 0, Math.floor(((i + 1) * s.width) / s.bands) - left, s.height);
+      gl.drawArrays(gl.TRIANGLES, 0, 3);
+      gl.flush();
+    }
+    gl.disable(gl.SCISSOR_TEST);
+  }
+
+  /** Returns how many draws an entry takes: one per pass, or more for passes drawn in bands. */
+  draws(entry: string): number {
+    return this.laidOut(entry).reduce((sum, s) => sum + s.bands, 0);
+  }
+
+  /** Releases GPU resources. The player cannot be used afterwards. */
+  close(): void {
+    const { gl } = this.device;
+    this.framebuffers.forEach((f) => gl.deleteFramebuffer(f));
+    this.shaders.forEach((p) => gl.deleteProgram(p));
+    this.own.forEach((t) => gl.deleteTexture(t));
+    this.blocks.forEach((b) => gl.deleteBuffer(b));
+    for (const held of [this.steps, this.framebuffers, this.shaders, this.textures]) held.clear();
+  }
+}
+
+/** Tracks which texture of each ping-pong pair (`Entry.ping_pong`) is the current one. */
+class PingPong {
+  private readonly flipped: boolean[] = [];
+  private readonly of = new Map<string, number[]>(); // the pairs that an entry swaps
+  private readonly touched = new Map<string, number[]>();
+  private readonly entries: Program["entries"];
+
+  constructor(program: Program) {
+    this.entries = program.entries;
+    const numbers = new Map<string, number>();
+    for (const { name, ping_pong } of Object.values(program.entries)) {
+      const mine = (ping_pong ?? []).map(([old, next]) => {
+        const at = numbers.get(old) ?? this.flipped.push(false) - 1;
+        numbers.set(old, at).set(next, at);
+        return at;
+      });
+      this.of.set(name, mine);
+    }
+    for (const { name, passes } of Object.values(program.entries)) {
+      const names = passes.flatMap((p) => [...p.inputs.map(([, t]) => t), ...p.outputs.map(([t]) => t)]);
+      this.touched.set(name, [...new Set(names.flatMap((t) => numbers.get(t) ?? []))]);
+    }
+  }
+
+  /** Returns the entry's name and the state of the ping-pong pairs that it touches. */
+  key(entry: string): string {
+    const touched = this.touched.get(entry) ?? [];
+    return touched.length ? `${entry} ${touched.map((i) => Number(this.flipped[i])).join("")}` : entry;
+  }
+
+  swap(entry: string, textures: Map<string, WebGLTexture>): void {
+    for (const i of this.of.get(entry) ?? []) this.flipped[i] = !this.flipped[i];
+    for (const [old, next] of this.entries[entry]?.ping_pong ?? []) {
+      const was = textures.get(old)!;
+      textures.set(old, textures.get(next)!).set(next, was);
+    }
+  }
+}
+
+/** Throws PageError for a program that this device cannot run. */
+export function check(program: Program, device: Pick<Device, "limits">): void {
+  const { limits } = device;
+  for (const t of Object.values(program.textures)) {
+    if (Math.max(t.width, t.height) > limits.maxTextureSize || t.layers > limits.maxLayers) {
+      throw new PageError(
+        `The model needs a texture of ${t.width} x ${t.height} x ${t.layers} (${t.name}); this device allows at most ` +
+          `${limits.maxTextureSize} x ${limits.maxTextureSize} x ${limits.maxLayers}.`,
+      );
+    }
+  }
+  for (const entry of Object.values(program.entries)) {
+    for (const p of entry.passes) {
+      if (p.outputs.length > limits.drawBuffers || p.inputs.length > limits.textureUnits) {
+        throw new PageError(
+          `Pass ${p.label} writes ${p.outputs.length} targets and reads ${p.inputs.length} textures; this device ` +
+            `allows at most ${limits.drawBuffers} and ${limits.textureUnits}.`,
+        );
+      }
+      if (p.outputs.some(([name]) => p.inputs.some(([, other]) => other === name))) {
+        throw new PageError(`Pass ${p.label} reads a texture that it writes.`);
+      }
+    }
+  }
+}

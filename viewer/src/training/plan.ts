@@ -1,0 +1,25 @@
+// The plan of a training, fixed when it is created.
+
+import type { Offer } from "../runtime/engine/manifest";
+import type { Ids, Rates } from "./batches";
+import type { Bpe } from "./bpe";
+import type { Origin } from "./training";
+
+export interface Plan {
+  offer: Offer;
+  /** The kernel of its program. Programs that share its textures must be recorded for the same kernel. */
+  kernel: string;
+  /** The text of the ids; null: ids were given. */
+  text: string | null;
+  origin: Origin | null;
+  bpe: Bpe | null;
+  train: Ids;
+  validation: Ids;
+  /** The share of the bytes, at the end of the text, that is held back for validation and scoring. */
+  share: number;
+  rates: Rates;
+  seed: number;
+  /** Steps between validations, and between samples; 0: none. */
+  evalEvery: number;
+  sampleEvery: number;
+}

@@ -1,0 +1,39 @@
+// The speed of a training, without the time of everything that is not a step.
+
+const RECENT = 30; // steps over which the speed is measured
+const AT_ONCE_MS = 1; // maximum ms between results that count as one: some drivers report several steps at once
+
+export class Speed {
+  tokensPerS = 0;
+  /** (step, end time in ms) of the latest steps, preceded by the step after which the device was idle. */
+  private recent: [number, number][] = [];
+  private apart = 0; // ms spent on work other than steps
+
+  constructor(private readonly tokensPerStep: number) {}
+
+  /** Begins again after a pause. */
+  reset(): void {
+    this.recent = [];
+  }
+
+  /** Notes that the device is idle after `step`, if nothing was measured since the last pause. */
+  begin(step: number): void {
+    if (!this.recent.length) this.recent.push([step, performance.now() - this.apart]);
+  }
+
+  /** Adds a step's result, which arrived at `at` ms. */
+  add(step: number, at: number): void {
+    const { recent } = this;
+    const time = at - this.apart;
+    if (recent.length > 1 && time - recent.at(-1)![1] < AT_ONCE_MS) recent.pop();
+    recent.push([step, time]);
+    while (recent.length > 2 && step - recent[0]![0] > RECENT) recent.shift();
+    const [a, b] = [recent[0]!, recent.at(-1)!];
+    if (b[1] > a[1]) this.tokensPerS = (1000 * (b[0] - a[0]) * this.tokensPerStep) / (b[1] - a[1]);
+  }
+
+  /** Excludes the time since `began`. */
+  exclude(began: number): void {
+    this.apart += performance.now() - began;
+  }
+}
