@@ -17,7 +17,7 @@ from cases_vjp import DY, EPS, WIDE, Taped, VjpCase
 from hypothesis import strategies as st
 
 from glgpt import ops
-from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.families.llama import LlamaConfig
 from glgpt.program.layout import Layout, texels
 
 if TYPE_CHECKING:

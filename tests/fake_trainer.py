@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.system.files import written_whole
 
 LATE = 3

@@ -9,7 +9,7 @@ import numpy as np
 import reference as ref
 from numpy.typing import NDArray
 
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 
 Array = NDArray[np.float64]
 

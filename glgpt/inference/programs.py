@@ -43,7 +43,7 @@ def generation_program(
     token of the state `logits` in `token`.
     """
     rec = Recorder(limits)
-    network = config.network(rec, kernel, dtype, part=part)
+    network = Network(rec, config, kernel, dtype, part=part)
     record_generation(network)
     if part and config.context >= ROWS:
         with rec.entry(f"rows_{ROWS}"):
@@ -61,7 +61,7 @@ def generation_program(
 def edited_program(limits: Limits, kernel: Kernel, dtype: str, sites: Sites) -> Program:
     """Records `generation_program` with edits of activations, which stay unfused, in `decode` too."""
     rec = Recorder(limits)
-    network = sites.config.network(rec, kernel, dtype)
+    network = Network(rec, sites.config, kernel, dtype)
     network.edits = sites
     record_generation(network)
     return rec.program()
@@ -146,7 +146,7 @@ def capture_program(
     replaces the logits. `sites` are the places where activations are edited.
     """
     rec = Recorder(limits)
-    network = config.network(rec, kernel, dtype, names, part=part)
+    network = Network(rec, config, kernel, dtype, names, part=part)
     network.edits = sites
     for size in sizes:
         record_capture(network, f"logits_{size}", size)

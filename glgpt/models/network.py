@@ -1,17 +1,22 @@
-"""The base of all families' forward passes: textures of parameters and caches, products, the residual stream."""
+"""The forward pass of a decoder, recorded from its spec: prompts and training batches, one row, rows of several texts.
+
+`attention` and `mlp` record the two parts of a block; this module has the tensors and products that they share, the
+embedding, the norms, the head and the order of the blocks.
+"""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from glgpt import ops
+from glgpt.models import attention, mlp
+from glgpt.models.activations import EMBED, FINAL_NORM, FIRST_NORM, LOGITS, SECOND_NORM, in_block, part_of
 from glgpt.models.part import HIDDEN, Part
-from glgpt.models.spec import FINAL_NORM, FIRST_NORM, LOGITS, PATTERN, SCORES, ModelConfig, in_block
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, one_layer, texels
@@ -21,6 +26,9 @@ from glgpt.program.tensor import Tensor
 # From this many rows of a product on, a GPU decodes integer weights to f16 once beforehand instead of in each fragment.
 # Weights below 1e-6 then lose bits that their scales had.
 MANY_ROWS = 256
+
+# norm's activation -> the role of its tensors
+NORMS = {FIRST_NORM: "norm_1", SECOND_NORM: "norm_2", FINAL_NORM: "norm"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class SideBySide:
     height: int
 
 
-class Network(ABC):
+class Network:
     """A model recorded with one kernel and dtype; `names` are activations to list as outputs, which also stay unfused.
 
     With f32, every tensor is cut into the kernel's tiles. With a packed format, weights and the inputs of products are
@@ -69,8 +77,6 @@ class Network(ABC):
     With `SideBySide` as the batch, `decode` runs a token of each text. With a `part`, only its passes are recorded: see
     `Part`. A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
     """
-
-    config: ModelConfig
 
     def __init__(
         self,
@@ -125,7 +131,7 @@ class Network(ABC):
         return self.rec.fixed(name, layout, self.role)
 
     def linear(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Returns weight and bias of a linear layer; the bias is None if the family has none."""
+        """Returns weight and bias of a linear layer or a norm; the bias is None if it has none."""
         bias = f"{name}.bias"
         return self.parameter(f"{name}.weight"), self.parameter(bias) if bias in self.config.parameters else None
 
@@ -174,10 +180,6 @@ class Network(ABC):
         table = self.rec.fixed(f"table.{texts.size}", Layout(texts.size, self.config.context), "state")
         return ops.Rows(texts.size, places, table)
 
-    def scale(self, i: int) -> float:
-        """Returns the factor of the scores of layer i."""
-        return float(self.config.d_head**-0.5)
-
     def apart(self, name: str) -> bool:
         """True if an activation needs a separate tensor, since it is listed or may be edited."""
         return name in self.names or (self.edits is not None and name in self.edits.names)
@@ -188,62 +190,66 @@ class Network(ABC):
             tensor = self.edits.apply(self, tensor)
         return self.rec.output(tensor) if tensor.name in self.names else tensor
 
-    def pattern(self, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int) -> Tensor:
-        """Returns the pattern of layer i for t tokens of each sequence, `[t n_head, keys]`."""
-        n, n_head, scores, pattern = self.batch.size, self.config.n_head, in_block(i, SCORES), in_block(i, PATTERN)
-        ends = self._ends_at_position(scores)
-        s = ops.scores(self.rec, q, k, t, tile_rows, n_head, self.scale(i), scores, n, to_position=ends)
-        ends = self._ends_at_position(pattern)
-        return self.keep(ops.softmax(self.rec, self.keep(s), n * n_head, pattern, self.heads, to_position=ends))
-
-    def _ends_at_position(self, name: str) -> bool:
-        """True if values of an attention activation past the row's own position are never read."""
-        return self.cached and self.edits is None and name not in self.names
-
     def drop(self, x: Tensor, site: int) -> Tensor:
         """Returns x after dropout, if the batch has dropout."""
         rate = self.batch.dropout
         return ops.dropout(self.rec, x, rate, site, f"{x.name}.kept") if rate else x
 
-    # -- defined by each family -----------------------------------------------------------------------------------
+    # -- norms and embedding ------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def embed(self, t: int, out: Layout) -> Tensor:
-        """Returns the embedding of t tokens of each sequence."""
+    def _tensor_of(self, norm: str) -> str:
+        layer = self.config.activations[norm].layer
+        return self.config.tensor(NORMS[part_of(norm)], "" if layer is None else layer)
 
-    @abstractmethod
-    def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
-        """Records block i for t tokens of each sequence; `normed` is the layout of a norm's output."""
+    def gain(self, norm: str) -> Tensor:
+        """Returns the gain of the norm whose activation has this name."""
+        return self.parameter(f"{self._tensor_of(norm)}.weight")
 
-    @abstractmethod
     def norm(self, x: Tensor, name: str, out: Layout) -> Tensor:
         """Returns the norm of every row; `name` is that of its activation."""
+        (gain, bias), eps = self.linear(self._tensor_of(name)), self.config.layer_norm_epsilon
+        if bias is None:
+            return ops.rms_norm(self.rec, x, gain, eps, out, name)
+        return ops.norm(self.rec, x, gain, bias, eps, out, name)
 
-    @abstractmethod
+    def embed(self, t: int, out: Layout) -> Tensor:
+        """Returns the embedding of t tokens of each sequence."""
+        ids, index = self.ids(t)
+        return self._embedded(ids, out, self.batch.size, index)
+
+    def _embedded(
+        self, ids: Tensor, out: Layout, batch: int | ops.Rows, index: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        c = self.config
+        tables = [self.parameter(c.embedding)]
+        if c.positions == "absolute":
+            tables.append(self.parameter(f"{c.tensor('positions')}.weight"))
+        positions = tables[1] if len(tables) > 1 else None
+        return ops.embed(self.rec, ids, tables[0], positions, out, EMBED, batch, index)
+
     def prepare(self) -> None:
-        """Records passes to play once the weights are loaded, and again whenever they have changed."""
+        """Records passes to play once the weights are loaded, and again whenever they have changed.
 
-    @abstractmethod
-    def embed_token(self) -> Tensor:
-        """Returns the embedding of the one token in `token`, at position pos, `[1, C]`."""
+        They fold every layer norm into the linear layers after it, for `decode`. An RMS norm has no bias to fold, and
+        its gain is applied before the product.
+        """
+        if self.config.norm != "layer":
+            return
+        for i in self.part.blocks:
+            for norm, linears in ((FIRST_NORM, attention.inputs(self.config)), (SECOND_NORM, mlp.inputs(self.config))):
+                for name in (self.config.tensor(role, i) for role in linears):
+                    self._fold(in_block(i, norm), *self.linear(name), name)
+        if self.part.head:
+            self._fold(FINAL_NORM, self.head, None, self.head.name)
 
-    @abstractmethod
-    def row_sum(
-        self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
-    ) -> ops.NormedRow:
-        """Returns x + linear(y) of one row, ready for the norm with this activation name (None: no norm follows)."""
+    def _fold(self, norm: str, w: Tensor, shift: Tensor | None, name: str) -> None:
+        gain, bias = self.linear(self._tensor_of(norm))
+        if bias is not None:
+            ops.norm_fold(self.rec, gain, bias, w, shift, name)
 
-    @abstractmethod
-    def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
-        """Records block i for one row at position pos; its output is ready for the norm `following`."""
-
-    @abstractmethod
-    def last_logits(self, x: Tensor, row: str) -> None:
-        """Records the logits of the row of x given by the scalar `row`, and its best token."""
-
-    @abstractmethod
-    def choose(self, row: ops.NormedRow) -> None:
-        """Records the logits of a row of the residual stream, and writes the best token to `token`."""
+    def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
+        """Records block i for t tokens of each sequence; `normed` is the layout of a norm's output."""
+        return mlp.prefill(self, attention.prefill(self, x, i, t, normed), i, normed)
 
     # -- prefill ------------------------------------------------------------------------------------------------
 
@@ -349,7 +355,7 @@ class Network(ABC):
         by side, all of this applies to one row of each.
         """
         part, stream = self.part, self.one(self.config.n_embd)
-        x = self.embed_token() if part.embed else self.hidden_state(stream.rows, stream)
+        x = self._embedded(self.token, stream, self.rows or 1) if part.embed else self.hidden_state(stream.rows, stream)
         norms = [in_block(i, FIRST_NORM) for i in part.blocks] + [FINAL_NORM] * part.head
         if not norms:
             self.rec.output(x, HIDDEN)
@@ -364,6 +370,43 @@ class Network(ABC):
         else:
             self.rec.output(row.x, HIDDEN)
 
+    def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
+        """Records block i for one row at position pos, or for one row of each text; the norm `following` is next.
+
+        Norms are applied after the products they feed: one pass cannot both write a row and know its mean, and every
+        additional pass costs time.
+        """
+        return mlp.decode(self, attention.decode(self, row, i), i, following)
+
+    def row_sum(
+        self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
+    ) -> ops.NormedRow:
+        """Returns x + linear(y) of one row, ready for the norm with this activation name (None: no norm follows)."""
+        gain, eps = self.gain(norm) if norm else None, self.config.layer_norm_epsilon
+        if y is None or linear is None:
+            return ops.row_sum(self.rec, x, gain, eps, name, row=None)
+        w, b = self.linear(linear)
+        return ops.row_sum(self.rec, x, gain, eps, name, self.matvec(y, w, linear), b, None)
+
+    def product(self, row: ops.NormedRow, linear: str) -> tuple[ops.PartialSums, ops.Normed]:
+        """Returns partial sums of a row through a linear layer before its norm, and what finishes them."""
+        w, _ = self.linear(linear)
+        return self.matvec(row.scaled, w, linear), (row, self._folded(linear, w))
+
+    def _folded(self, linear: str, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        return ops.folded_norm(self.rec, linear, w.cols) if self.config.norm == "layer" else None
+
+    def last_logits(self, x: Tensor, row: str) -> None:
+        """Records the logits of the row of x given by the scalar `row`, and its best token."""
+        gain, eps = self.gain(FINAL_NORM), self.config.layer_norm_epsilon
+        self.choose(ops.row_sum(self.rec, x, gain, eps, "last", row=row))
+
+    def choose(self, row: ops.NormedRow) -> None:
+        """Records the logits of a row of the residual stream, and writes the best token to `token`."""
+        sums = self.matvec(row.scaled, self.head, "logits.partial_sums")
+        normed = row, self._folded(self.head.name, self.head)
+        self.chosen(ops.combine(self.rec, sums, LOGITS, normed=normed))
+
     def _tap(self, x: Tensor, blocks: int) -> None:
         if self.taps:
             self.rec.output(x, self.config.stream()[blocks])
@@ -376,13 +419,6 @@ class Network(ABC):
     def one(self, cols: int) -> Layout:
         """Returns the layout of a row of `decode`, or of one row of each text."""
         return Layout(self.rows.size if self.rows else 1, cols)
-
-    def scores_of(self, q: Tensor, k: Tensor, i: int, name: str) -> Tensor:
-        """Returns the scores of layer i of the one query, or of one query of each text."""
-        n_head = self.config.n_head
-        if self.rows:
-            return ops.scores_rows(self.rec, q, k, n_head, self.scale(i), name, self.rows)
-        return ops.scores(self.rec, q, k, 1, 1, n_head, self.scale(i), name)
 
     def adopt(self, size: int, other: Network) -> None:
         """Copies `size` rows pos.. of keys and values from another network's caches to rows row.. of these."""

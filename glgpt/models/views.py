@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from glgpt.models.activations import EMBED, RESID_POST, SCORES, in_block, part_of
 from glgpt.models.part import Part
-from glgpt.models.spec import EMBED, RESID_POST, SCORES, ModelConfig, in_block, part_of
+from glgpt.models.spec import ModelConfig
 
 BLOCK = in_block("{}", "")  # prefix of the names of a block's activations
 

@@ -13,7 +13,7 @@ import numpy as np
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
-from glgpt.models.spec import LOGITS
+from glgpt.models.activations import LOGITS
 from glgpt.program.formats import Floats
 from glgpt.program.layout import Layout
 from glgpt.program.tolerance import Tolerance

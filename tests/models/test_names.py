@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from glgpt.models.gpt2.config import GPT2Config
-from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.families.llama import LlamaConfig
 from glgpt.models.spec import ModelConfig
 from glgpt.models.views import family_json
 from glgpt.page.programs import generate_program, page_recordings

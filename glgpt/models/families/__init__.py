@@ -1,0 +1,9 @@
+"""The model families: each module holds one family's usual values, tensor names and mapping from its `config.json`.
+
+`FAMILIES` is the table of all of them, by the `model_type` of `config.json`.
+"""
+
+from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.families.llama import LlamaConfig
+
+FAMILIES = {config.model_type: config for config in (GPT2Config, LlamaConfig)}
