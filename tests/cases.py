@@ -98,7 +98,7 @@ def row_sum(b: Bench, s: SimpleNamespace) -> list[Want]:
     layout = b.stream(s.rows, s.cols) if s.rows > 1 else Layout(1, s.cols, (1, s.tiles))
     x, gain = b.normal("x", s.rows, s.cols, layout), b.normal("gain", 1, s.cols)
     if s.shift:
-        more = (product(b, s, s.cols), b.normal("shift", 1, s.cols))
+        more = (product(b, s, s.cols).plus(b.normal("shift", 1, s.cols)),)
     y, b.row, a = ops.row_sum(b, x, gain, 1e-5, "y", *more, row="row" if s.named else row), row, b.held
     total = a["x"][row : row + 1] + (summed(b, s) + a["shift"] if s.shift else 0)
     stats = np.stack(ref.moments(total), axis=1)

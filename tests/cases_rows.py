@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import reference as ref
 from cases import ACTS, COLS, FLAG, VOCAB, Array, Case, Want, shapes
-from cases_llama import ROTATIONS, frequencies, padded_heads, rms, rotated_heads, shared, tall
+from cases_llama import ROTATIONS, padded_heads, rms, rotated_heads, rotation, shared, tall
 from hypothesis import strategies as st
 
 from glgpt import ops
@@ -49,7 +49,7 @@ def sum_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
     tall(b)
     x, y, gain = b.normal("x", s.texts, s.cols), b.normal("y", s.texts, s.inner), b.normal("gain", 1, s.cols)
     product = ops.few_rows(b, y, b.weight("w", s.inner, s.cols, s.panels), "sums", s.contiguous)
-    row, a = ops.row_sum(b, x, gain, 1e-5, "row", product, b.normal("shift", 1, s.cols), None), b.held
+    row, a = ops.row_sum(b, x, gain, 1e-5, "row", product.plus(b.normal("shift", 1, s.cols)), None), b.held
     total = a["x"] + a["y"] @ a["w"][: s.inner] + a["shift"]
     return [Want(row.x, total), Want(row.scaled, total * a["gain"])]
 
@@ -138,8 +138,7 @@ def rotary_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
     state = b.normal("state", 20, wide, role="state")
     row, after = ops.row_sum(b, x, gain, 1e-5, "row", row=None), b.held["state"].copy()
     product = ops.few_rows(b, row.scaled, w, "sums", s.contiguous)
-    turns = frequencies(s).tolist() if s.rotate else ()
-    ops.rotary(b, product, state, s.d_head, turns, "y", rows, (row, None))
+    ops.rotary(b, ops.HeadColumns(product, normed=(row, None)), state, rotation(s), "y", rows)
     wanted = rms(b.held["x"], b.held["gain"], 1e-5) @ b.held["w"][: s.inner]
     after[b.row : b.row + s.texts] = rotated_heads(wanted, s, places)
     return [Want(state, after)]

@@ -66,7 +66,8 @@ def test_an_op_has_a_shader_and_rows_of_cases() -> None:
 
 
 def test_an_op_that_is_differentiable_has_a_case_of_its_vjp() -> None:
-    vjps = "".join((ROOT / "tests" / name).read_text(encoding="utf-8") for name in ("cases_vjp.py", "cases_llama.py"))
+    files = "cases_vjp.py", "cases_llama.py", "cases_families.py"
+    vjps = "".join((ROOT / "tests" / name).read_text(encoding="utf-8") for name in files)
     taped = [name for name in recorded() if ".differentiable(" in inspect.getsource(getattr(ops, name))]
     assert len(taped) > 10
     assert [name for name in taped if f"ops.{name}(" not in vjps] == []

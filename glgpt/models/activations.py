@@ -18,6 +18,7 @@ FIRST_NORM, SECOND_NORM = "ln_1", "ln_2"  # in each block
 Q, K, V, QKV, Z = "attn.q", "attn.k", "attn.v", "attn.qkv", "attn.z"
 SCORES, PATTERN, ATTN_OUT = "attn.scores", "attn.pattern", "attn.out"
 PRE, GATE, UP, ACT, MLP_OUT = "mlp.pre", "mlp.gate", "mlp.up", "mlp.act", "mlp.out"
+PROJECTED, HIDDEN_OUT = "attn.projected", "mlp.projected"  # before a norm of what a part adds to the stream
 RESID_MID, RESID_POST = "resid_mid", "resid_post"
 
 
@@ -53,6 +54,7 @@ class Activation:
     kind: str
     width: int
     heads: int = 1
+    window: int = 0  # keys that a row of scores has; 0: all up to its position
 
     @property
     def layer(self) -> int | None:
@@ -100,7 +102,8 @@ class Activation:
         if self.square:
             cube = matrix.reshape(-1, self.heads, matrix.shape[1])[:valid, :, :total].transpose(1, 0, 2).copy()
             if self.kind == "scores":
-                beyond = np.arange(total) > start + np.arange(valid)[:, None]
+                keys, at = np.arange(total), start + np.arange(valid)[:, None]
+                beyond = (keys > at) | (keys <= at - self.window if self.window else False)
                 cube[:, beyond] = -np.inf
             return cube
         if self.kind == "cache":
@@ -119,23 +122,26 @@ def activation_table(config: ModelConfig) -> dict[str, Activation]:
     heads, kv = (c.d_head, c.n_head), (c.d_head, c.n_kv_head)
     square, inner = (c.n_positions, c.n_head), ("rows", c.d_inner)
     hidden = (PRE, GATE, UP, ACT) if c.gated else (PRE, ACT)
-    block: dict[str, tuple[Any, ...]] = {
-        FIRST_NORM: row,
+    block: dict[str, tuple[Any, ...] | None] = {
+        FIRST_NORM: row if c.norm_before else None,
         Q: ("cache", *heads),
         K: ("cache", *kv),
         V: ("cache", *kv),
         SCORES: ("scores", *square),
         PATTERN: ("pattern", *square),
         Z: ("heads", *heads),
+        PROJECTED: row if c.norm_after else None,
         ATTN_OUT: row,
-        RESID_MID: row,
-        SECOND_NORM: row,
+        RESID_MID: None if c.parallel else row,
+        SECOND_NORM: row if c.norm_before else None,
         **dict.fromkeys(hidden, inner),
+        HIDDEN_OUT: row if c.norm_after else None,
         MLP_OUT: row,
         RESID_POST: row,
     }
     table: dict[str, tuple[Any, ...]] = {EMBED: row}
     for i in range(c.n_layer):
-        table |= {in_block(i, name): about for name, about in block.items()}
+        table |= {in_block(i, name): about for name, about in block.items() if about}
+        table[in_block(i, SCORES)] = ("scores", *square, c.window_of(i))
     table |= {FINAL_NORM: row, LOGITS: ("rows", c.vocab_size)}
     return {name: Activation(name, *about) for name, about in table.items()}

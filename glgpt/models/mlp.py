@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glgpt import ops
-from glgpt.models.activations import ACT, GATE, MLP_OUT, PRE, RESID_POST, SECOND_NORM, UP, in_block
+from glgpt.models.activations import ACT, GATE, MLP_OUT, PRE, RESID_MID, RESID_POST, SECOND_NORM, UP, in_block
 from glgpt.program.layout import Layout
 from glgpt.program.tensor import Tensor
 
@@ -21,12 +21,18 @@ def inputs(config: ModelConfig) -> tuple[str, ...]:
     return ("gate", "up") if config.gated else ("up",)
 
 
-def prefill(net: Network, x: Tensor, i: int, normed: Layout) -> Tensor:
-    """Records the MLP of block i for every row of x; returns the residual stream after it."""
-    m = net.keep(net.norm(x, in_block(i, SECOND_NORM), normed))
-    m = _gated(net, m, i) if net.config.gated else _plain(net, m, i)  # (t, d_inner)
-    out, total = in_block(i, MLP_OUT), in_block(i, RESID_POST)
-    return net.add_linear(x, m, net.config.tensor("down", i), out, total, 3 * i + 3)
+def prefill(net: Network, x: Tensor, i: int, normed: Layout, before: Tensor) -> Tensor:
+    """Records the MLP of block i for every row of x; returns the residual stream after it.
+
+    If attention and MLP are parallel, x is what attention adds to the residual stream `before` the block.
+    """
+    c = net.config
+    own, out, total = before if c.parallel else x, in_block(i, MLP_OUT), in_block(i, RESID_POST)
+    m = net.keep(net.norm(own, in_block(i, SECOND_NORM), normed)) if c.norm_before else own
+    m = _gated(net, m, i) if c.gated else _plain(net, m, i)  # (t, d_inner)
+    if c.parallel:
+        x = ops.add(net.rec, before, x, before.layout, in_block(i, RESID_MID))
+    return net.add_linear(x, m, c.tensor("down", i), out, total, 3 * i + 3)
 
 
 def _fused(net: Network, i: int) -> bool:
@@ -58,14 +64,18 @@ def _gated(net: Network, m: Tensor, i: int) -> Tensor:
     return net.keep(ops.multiply(net.rec, gate, up, gate.layout, in_block(i, ACT)))
 
 
-def decode(net: Network, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
-    """Records the MLP of block i for one row, or for one row of each text; the norm `following` is next."""
+def decode(net: Network, row: ops.NormedRow, i: int, following: str | None, before: ops.NormedRow) -> ops.NormedRow:
+    """Records the MLP of block i for one row, or for one row of each text; the norm `following` is next.
+
+    If attention and MLP are parallel, the MLP reads the row `before` the block.
+    """
     c, rec, factor = net.config, net.rec, None
-    sums = {role: net.product(row, c.tensor(role, i)) for role in inputs(c)}
+    own = net.row_sum(before.x, in_block(i, SECOND_NORM), f"{in_block(i, SECOND_NORM)}.row") if c.parallel else row
+    sums = {role: net.product(own, c.tensor(role, i)) for role in inputs(c)}
     if c.gated:
         gate, normed = sums["gate"]
         factor = ops.combine(rec, gate, in_block(i, GATE), act=c.activation_function, normed=normed)
     up, normed = sums["up"]
     kind = None if c.gated else c.activation_function
     m = ops.combine(rec, up, in_block(i, ACT), act=kind, normed=normed, times=factor)
-    return net.row_sum(row.x, following, in_block(i, RESID_POST), m, c.tensor("down", i))
+    return net.added(row.x, following, in_block(i, RESID_POST), m, c.tensor("down", i), in_block(i, MLP_OUT))

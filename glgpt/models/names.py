@@ -41,6 +41,15 @@ SHARED = {
     "token": Name("token", "the token chosen last: its id and its logit"),
     "lm_head.weight": Name("", LOGITS_FROM),
 }
+POST_NORM = {
+    "h.{}.attn.projected": Name("mix out", "the output of attention before its norm"),
+    "h.{}.mlp.projected": Name("MLP out", "the output of the MLP before its norm"),
+}
+PARALLEL = {"h.{}.ln_2.row": Name("norm", "the block's input times the gain of the MLP's norm")}
+QK_NORM = {
+    "h.{}.attn.q.scales": Name("scale Q", "the factors that normalise the queries"),
+    "h.{}.attn.k.scales": Name("scale K", "the factors that normalise the keys"),
+}
 ROTARY = {
     "h.{}.attn.q": Name("Q", "queries, rotated by position: what each token looks for"),
     "h.{}.attn.k": Name("K", "keys, rotated by position: what each token can be found by"),
@@ -73,6 +82,10 @@ LINEARS = {
 GATED_UP = ("to up", NORMED, "turns the normalised stream into the hidden values that the gate scales", "those values")
 NORMS = {
     "norm_1": "the norm before attention",
+    "q_norm": "the norm of queries",
+    "k_norm": "the norm of keys",
+    "post_1": "the norm of attention's output",
+    "post_2": "the norm of the MLP's output",
     "norm_2": "the norm before the MLP",
     "norm": "the norm after the last block",
 }
@@ -91,6 +104,8 @@ def all_names(config: ModelConfig) -> dict[str, Name]:
     else:
         found["embed"] = Name("embed", "each token's vector plus its position's: where the residual stream begins")
         found[f"{config.tensor('positions')}.weight"] = Name("", "a vector for each position")
+    found |= PARALLEL if config.parallel else {}
+    found |= (POST_NORM if config.norm_after else {}) | (QK_NORM if config.qk_norm else {})
     found["h.{}.attn.qkv"] = Name("QKV", "queries, keys and values, split into heads")
     found[config.embedding] = Name("", "a vector for each token")
     for role, about in NORMS.items():

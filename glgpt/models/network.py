@@ -14,7 +14,18 @@ from typing import Protocol
 
 from glgpt import ops
 from glgpt.models import attention, mlp
-from glgpt.models.activations import EMBED, FINAL_NORM, FIRST_NORM, LOGITS, SECOND_NORM, in_block, part_of
+from glgpt.models.activations import (
+    ATTN_OUT,
+    FINAL_NORM,
+    FIRST_NORM,
+    HIDDEN_OUT,
+    LOGITS,
+    MLP_OUT,
+    PROJECTED,
+    SECOND_NORM,
+    in_block,
+    part_of,
+)
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS
@@ -27,8 +38,10 @@ from glgpt.program.tensor import Tensor
 # Weights below 1e-6 then lose bits that their scales had.
 MANY_ROWS = 256
 
+# what a part adds to the stream -> the same before its norm
+PROJECTED_OF = {ATTN_OUT: PROJECTED, MLP_OUT: HIDDEN_OUT}
 # norm's activation -> the role of its tensors
-NORMS = {FIRST_NORM: "norm_1", SECOND_NORM: "norm_2", FINAL_NORM: "norm"}
+NORMS = {FIRST_NORM: "norm_1", SECOND_NORM: "norm_2", FINAL_NORM: "norm", ATTN_OUT: "post_1", MLP_OUT: "post_2"}
 
 
 @dataclass(frozen=True)
@@ -197,9 +210,11 @@ class Network:
 
     # -- norms and embedding ------------------------------------------------------------------------------------------
 
+    def _layer(self, activation: str) -> int:
+        return self.config.activations[activation].layer or 0
+
     def _tensor_of(self, norm: str) -> str:
-        layer = self.config.activations[norm].layer
-        return self.config.tensor(NORMS[part_of(norm)], "" if layer is None else layer)
+        return self.config.tensor(NORMS[part_of(norm)], self._layer(norm))
 
     def gain(self, norm: str) -> Tensor:
         """Returns the gain of the norm whose activation has this name."""
@@ -209,7 +224,7 @@ class Network:
         """Returns the norm of every row; `name` is that of its activation."""
         (gain, bias), eps = self.linear(self._tensor_of(name)), self.config.layer_norm_epsilon
         if bias is None:
-            return ops.rms_norm(self.rec, x, gain, eps, out, name)
+            return ops.rms_norm(self.rec, x, gain, eps, out, name, self.config.gain_offset)
         return ops.norm(self.rec, x, gain, bias, eps, out, name)
 
     def embed(self, t: int, out: Layout) -> Tensor:
@@ -225,7 +240,7 @@ class Network:
         if c.positions == "absolute":
             tables.append(self.parameter(f"{c.tensor('positions')}.weight"))
         positions = tables[1] if len(tables) > 1 else None
-        return ops.embed(self.rec, ids, tables[0], positions, out, EMBED, batch, index)
+        return ops.embed(self.rec, ids, tables[0], positions, out, batch, index, scale=c.embed_scale)
 
     def prepare(self) -> None:
         """Records passes to play once the weights are loaded, and again whenever they have changed.
@@ -249,7 +264,7 @@ class Network:
 
     def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
         """Records block i for t tokens of each sequence; `normed` is the layout of a norm's output."""
-        return mlp.prefill(self, attention.prefill(self, x, i, t, normed), i, normed)
+        return mlp.prefill(self, attention.prefill(self, x, i, t, normed), i, normed, x)
 
     # -- prefill ------------------------------------------------------------------------------------------------
 
@@ -300,14 +315,19 @@ class Network:
             x = last
         tc = self.kernel.tile_cols
         y = edits.apply(self, self.norm(x, FINAL_NORM, Layout(1, x.cols, (1, tc), self.dtype)), row)
-        logits = ops.matmul(self.rec, y, self.head, None, LOGITS, tile_cols=tc)
+        logits = self._capped(ops.matmul(self.rec, y, self.head, None, LOGITS, tile_cols=tc))
         self.chosen(edits.apply(self, logits, row))
 
     def logits(self, x: Tensor, name: str = "logits") -> Tensor:
         """Returns the logits of every row after the final norm, [t, vocab]."""
         tc = self.kernel.tile_cols
         y = self.keep(self.norm(x, FINAL_NORM, Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
-        return self.rec.output(self.keep(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc)))
+        return self.rec.output(self.keep(self._capped(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc))))
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        """Returns logits after their soft cap, if the model has one."""
+        cap = self.config.logit_softcap
+        return ops.act(self.rec, logits, cap, logits.layout, logits.name) if cap else logits
 
     def ids(self, t: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Returns the input with the ids of t tokens of each sequence and, for the backward pass, their index."""
@@ -340,7 +360,14 @@ class Network:
         )
 
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
-        """Returns x + linear(y); the product `out` is recorded separately if it is captured or has dropout."""
+        """Returns x + linear(y), or with a norm after it x + norm(linear(y)).
+
+        The product `out` is recorded separately if it is normed or captured, or has dropout.
+        """
+        if self.config.norm_after:
+            product = self.keep(self.matmul(y, linear, in_block(self._layer(out), PROJECTED_OF[part_of(out)])))
+            product = self.drop(self.keep(self.norm(product, out, x.layout)), site)
+            return self.keep(ops.add(self.rec, x, product, x.layout, total))
         if not self.apart(out) and not self.batch.dropout:
             return self.keep(self.matmul(y, linear, total, residual=x))
         product = self.drop(self.keep(self.matmul(y, linear, out)), site)
@@ -356,11 +383,11 @@ class Network:
         """
         part, stream = self.part, self.one(self.config.n_embd)
         x = self._embedded(self.token, stream, self.rows or 1) if part.embed else self.hidden_state(stream.rows, stream)
-        norms = [in_block(i, FIRST_NORM) for i in part.blocks] + [FINAL_NORM] * part.head
+        norms = [self.norm_before(FIRST_NORM, i) for i in part.blocks] + [FINAL_NORM] * part.head
         if not norms:
             self.rec.output(x, HIDDEN)
             return
-        row = self.row_sum(x, norms[0], f"{x.name}.row")
+        row = self.row_sum(x, norms[0], f"{x.name}.row") if norms[0] else self.plain_row(x)
         self._tap(x, 0)
         for i, following in zip(part.blocks, [*norms[1:], None], strict=False):
             row = self.decode_block(row, i, following)
@@ -376,36 +403,63 @@ class Network:
         Norms are applied after the products they feed: one pass cannot both write a row and know its mean, and every
         additional pass costs time.
         """
-        return mlp.decode(self, attention.decode(self, row, i), i, following)
+        return mlp.decode(self, attention.decode(self, row, i), i, following, row)
+
+    def norm_before(self, norm: str, i: int) -> str | None:
+        """Returns the activation of the norm before a part of block i; None if the model has none there."""
+        return in_block(i, norm) if self.config.norm_before else None
+
+    def plain_row(self, x: Tensor) -> ops.NormedRow:
+        """Returns a row that no norm follows."""
+        return ops.NormedRow(x, x, x, self.config.layer_norm_epsilon)
 
     def row_sum(
         self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
     ) -> ops.NormedRow:
         """Returns x + linear(y) of one row, ready for the norm with this activation name (None: no norm follows)."""
-        gain, eps = self.gain(norm) if norm else None, self.config.layer_norm_epsilon
-        if y is None or linear is None:
-            return ops.row_sum(self.rec, x, gain, eps, name, row=None)
-        w, b = self.linear(linear)
-        return ops.row_sum(self.rec, x, gain, eps, name, self.matvec(y, w, linear), b, None)
+        c, product = self.config, None
+        gain, eps, offset = self.gain(norm) if norm else None, c.layer_norm_epsilon, c.gain_offset
+        if y is not None and linear is not None:
+            w, b = self.linear(linear)
+            product = self.matvec(y, w, linear).plus(b)
+        return ops.row_sum(self.rec, x, gain, eps, name, product, None, offset)
 
-    def product(self, row: ops.NormedRow, linear: str) -> tuple[ops.PartialSums, ops.Normed]:
+    def added(self, x: Tensor, norm: str | None, total: str, y: ops.Row, linear: str, out: str) -> ops.NormedRow:
+        """Returns `row_sum`, or with a norm after the linear layer x + norm(linear(y)).
+
+        `out` is that norm's activation.
+        """
+        if not self.config.norm_after:
+            return self._unscaled(self.row_sum(x, norm, total, y, linear), norm)
+        c, (w, b) = self.config, self.linear(linear)
+        eps, offset = c.layer_norm_epsilon, c.gain_offset
+        sums = self.matvec(y, w, linear).plus(b)
+        branch = ops.row_sum(self.rec, None, self.gain(out), eps, out, sums, None, offset)
+        gain = self.gain(norm) if norm else None
+        return self._unscaled(ops.row_sum(self.rec, x, gain, eps, total, branch, None, offset), norm)
+
+    def _unscaled(self, row: ops.NormedRow, norm: str | None) -> ops.NormedRow:
+        return row if norm else self.plain_row(row.x)
+
+    def product(self, row: ops.NormedRow, linear: str) -> tuple[ops.PartialSums, ops.Normed | None]:
         """Returns partial sums of a row through a linear layer before its norm, and what finishes them."""
-        w, _ = self.linear(linear)
-        return self.matvec(row.scaled, w, linear), (row, self._folded(linear, w))
+        w, b = self.linear(linear)
+        sums, folded = self.matvec(row.scaled, w, linear), self._folded(linear, w)
+        return sums if folded else sums.plus(b), (row, folded) if self.config.norm_before else None
 
     def _folded(self, linear: str, w: Tensor) -> tuple[Tensor, Tensor] | None:
         return ops.folded_norm(self.rec, linear, w.cols) if self.config.norm == "layer" else None
 
     def last_logits(self, x: Tensor, row: str) -> None:
         """Records the logits of the row of x given by the scalar `row`, and its best token."""
-        gain, eps = self.gain(FINAL_NORM), self.config.layer_norm_epsilon
-        self.choose(ops.row_sum(self.rec, x, gain, eps, "last", row=row))
+        gain, eps, offset = self.gain(FINAL_NORM), self.config.layer_norm_epsilon, self.config.gain_offset
+        self.choose(ops.row_sum(self.rec, x, gain, eps, "last", row=row, offset=offset))
 
     def choose(self, row: ops.NormedRow) -> None:
         """Records the logits of a row of the residual stream, and writes the best token to `token`."""
         sums = self.matvec(row.scaled, self.head, "logits.partial_sums")
         normed = row, self._folded(self.head.name, self.head)
-        self.chosen(ops.combine(self.rec, sums, LOGITS, normed=normed))
+        self.chosen(ops.combine(self.rec, sums, LOGITS, act=self.config.logit_softcap, normed=normed))
 
     def _tap(self, x: Tensor, blocks: int) -> None:
         if self.taps:

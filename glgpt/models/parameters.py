@@ -27,11 +27,24 @@ class Heads:
     axis: int
     count: int
     width: int
+    alternating: int = 1  # the checkpoint's heads are of this many kinds in turn; the texture's are sorted by kind
 
     @property
     def padded(self) -> int:
         """Values per head in a texture."""
         return texels(self.width)
+
+    def sorted(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """Returns columns of alternating heads `[rows, columns]` sorted by kind."""
+        cube = matrix.reshape(len(matrix), -1, self.alternating, self.width)
+        found: NDArray[Any] = cube.swapaxes(1, 2).reshape(matrix.shape)
+        return found
+
+    def alternated(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """Reverses `sorted`."""
+        cube = matrix.reshape(len(matrix), self.alternating, -1, self.width)
+        found: NDArray[Any] = cube.swapaxes(1, 2).reshape(matrix.shape)
+        return found
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,8 @@ class Parameter:
     def arrange(self, array: NDArray[Any]) -> NDArray[Any]:
         """Returns the texture's matrix `[rows, cols]` from the checkpoint's array; they share memory if possible."""
         found = array.T if self.transposed else array.reshape(self.unpadded)
+        if self.heads is not None and self.heads.alternating > 1:
+            found = self.heads.sorted(found)
         if self.heads is None or self.heads.padded == self.heads.width:
             return found
         split = (self.heads.count, self.heads.width)
@@ -99,6 +114,8 @@ class Parameter:
             else:
                 found = found.reshape(-1, *split)[:, :, : self.heads.width]
             found = found.reshape(self.unpadded)
+        if self.heads is not None and self.heads.alternating > 1:
+            found = self.heads.alternated(found)
         return np.ascontiguousarray(found.T if self.transposed else found.reshape(self.shape))
 
     def used(self, rows: int, cols: int) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -123,12 +140,16 @@ def parameter_table(config: ModelConfig) -> dict[str, Parameter]:
     for i in range(c.n_layer):
         found += _norm(c, "norm_1", i)
         for role, count in _attention_inputs(c).items():
-            found += _linear(c, role, i, (n, count * c.d_head), Heads(1, count, c.d_head), bias=c.qkv_bias)
+            heads = Heads(1, count, c.d_head, 3 if c.interleaved_heads else 1)
+            found += _linear(c, role, i, (n, count * c.d_head), heads, bias=c.qkv_bias)
+        found += _qk_norms(c, i)
         found += _linear(c, "o", i, (c.n_head * c.d_head, n), Heads(0, c.n_head, c.d_head), bias=c.out_bias)
+        found += _norm(c, "post_1", i)
         found += _norm(c, "norm_2", i)
         for role in ("gate", "up") if c.gated else ("up",):
             found += _linear(c, role, i, (n, c.d_inner), bias=c.mlp_bias)
         found += _linear(c, "down", i, (c.d_inner, n), bias=c.mlp_bias)
+        found += _norm(c, "post_2", i)
     found += _norm(c, "norm", None)
     if not c.tie_word_embeddings:
         found.append(Parameter(c.head, (c.vocab_size, n), True, True, None, 0.0, DEVIATION, True))
@@ -142,9 +163,21 @@ def _attention_inputs(config: ModelConfig) -> dict[str, int]:
 
 
 def _norm(config: ModelConfig, role: str, layer: int | None) -> list[Parameter]:
+    if role not in config.tensors:
+        return []
     name, shape = config.tensor(role, "" if layer is None else layer), (config.n_embd,)
-    gain = Parameter(f"{name}.weight", shape, mean=1.0, layer=layer)
+    gain = Parameter(f"{name}.weight", shape, mean=1.0 - config.gain_offset, layer=layer)
     return [gain, Parameter(f"{name}.bias", shape, layer=layer)] if config.norm == "layer" else [gain]
+
+
+def _qk_norms(config: ModelConfig, layer: int) -> list[Parameter]:
+    """Returns the gains of the norms of queries and keys: of one head's width, or of all heads'."""
+    found, d, mean = [], config.d_head, 1.0 - config.gain_offset
+    for role, count in (("q_norm", config.n_head), ("k_norm", config.n_kv_head)) if config.qk_norm else ():
+        heads = Heads(1, count, d) if config.qk_norm == "width" else None
+        shape = (count * d,) if heads else (d,)
+        found.append(Parameter(f"{config.tensor(role, layer)}.weight", shape, heads=heads, mean=mean, layer=layer))
+    return found
 
 
 def _linear(

@@ -15,10 +15,12 @@ from glgpt.models.activations import (
     FINAL_NORM,
     FIRST_NORM,
     GATE,
+    HIDDEN_OUT,
     LOGITS,
     MLP_OUT,
     PATTERN,
     PRE,
+    PROJECTED,
     RESID_MID,
     RESID_POST,
     SCORES,
@@ -30,6 +32,7 @@ from glgpt.models.activations import (
     Z,
     in_block,
 )
+from glgpt.models.mlp import inputs
 
 if TYPE_CHECKING:
     from glgpt.models.spec import ModelConfig
@@ -63,9 +66,12 @@ def _scores(config: ModelConfig, layer: int, q: Any, k: Any) -> Any:
     """Returns the scores of queries and keys `[heads, T, d]`, -inf where a token does not attend."""
     import torch
 
+    cap, window = config.attn_softcap, config.window_of(layer)
     scores = q.double() @ k.double().repeat_interleave(len(q) // len(k), 0).transpose(1, 2) * config.scale(layer)
+    if cap:
+        scores = cap * torch.tanh(scores / cap)
     past = torch.arange(q.shape[1])[:, None] - torch.arange(q.shape[1])
-    return scores.masked_fill(past < 0, -torch.inf)
+    return scores.masked_fill((past < 0) | (past >= window if window else False), -torch.inf)
 
 
 class Hooks:
@@ -78,16 +84,25 @@ class Hooks:
 
     def block(self, i: int) -> None:
         """Records the activations of block i outside attention."""
-        self.output(in_block(i, FIRST_NORM), "norm_1", i)
+        c = self.config
+        first = inputs(c)[0]
+        if c.norm_before:
+            self.output(in_block(i, FIRST_NORM), "norm_1", i)
+            self.output(in_block(i, SECOND_NORM), "norm_2", i)
         self.input(in_block(i, Z), "o", i)
-        self.output(in_block(i, ATTN_OUT), "o", i)
-        self.input(in_block(i, RESID_MID), "norm_2", i)
-        self.output(in_block(i, SECOND_NORM), "norm_2", i)
-        self.output(in_block(i, PRE), "gate" if self.config.gated else "up", i)
+        for out, projected, role, norm in (
+            (ATTN_OUT, PROJECTED, "o", "post_1"),
+            (MLP_OUT, HIDDEN_OUT, "down", "post_2"),
+        ):
+            self.output(in_block(i, projected if c.norm_after else out), role, i)
+            if c.norm_after:
+                self.output(in_block(i, out), norm, i)
+        if not c.parallel:
+            self.input(in_block(i, RESID_MID), "norm_2" if c.norm_before else first, i)
+        self.output(in_block(i, PRE), first, i)
         if self.config.gated:
             self.output(in_block(i, UP), "up", i)
         self.input(in_block(i, ACT), "down", i)
-        self.output(in_block(i, MLP_OUT), "down", i)
         self.output(in_block(i, RESID_POST), "block", i)
 
     def output(self, name: str, role: str, layer: int = 0) -> None:
@@ -134,6 +149,9 @@ def _attention(network: Any) -> Iterator[list[tuple[Any, ...]]]:
 
         return call
 
+    owner: Any = modeling
     name = "eager_attention_forward"
-    with patch.object(modeling, name, recording(getattr(modeling, name))):
+    if not hasattr(modeling, name):  # a method of the class of its attention modules instead
+        owner, name = next(type(module) for module in network.modules() if hasattr(module, "_attn")), "_attn"
+    with patch.object(owner, name, recording(getattr(owner, name))):
         yield calls

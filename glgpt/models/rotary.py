@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from glgpt.models.spec import ModelConfig
 
 
-class Rotation(NamedTuple):
-    """How a layer rotates queries and keys: radians a position of each pair of columns, factor of the rotated columns.
+class Angles(NamedTuple):
+    """Describes how a layer rotates queries and keys: radians a position of each pair of columns, and their factor.
 
     Without frequencies, nothing rotates.
     """
@@ -32,9 +32,7 @@ SCALINGS: dict[str, tuple[str, ...]] = {
 }
 
 
-def frequencies(
-    theta: float, width: int, kind: str = "default", scaling: Sequence[float] = (), positions: int = 0
-) -> tuple[float, ...]:
+def frequencies(theta: float, width: int, kind: str = "default", scaling: Sequence[float] = ()) -> tuple[float, ...]:
     """Returns radians by which each pair of `width` columns rotates from one position to the next (Su et al. 2021)."""
     plain = [theta ** (-2 * i / width) for i in range(width // 2)]
     if kind == "linear":
@@ -82,7 +80,9 @@ def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise GlgptError(f"config: rope_scaling is {written(rope)}; it must be an object")
-    found = {name: rope[name] for name in ("rope_theta",) if name in rope}
+    names = {"rope_theta": "rope_theta", "partial_rotary_factor": "rotary_share"}
+    found = {own: config[key] for key, own in names.items() if key in config}
+    found |= {own: rope[key] for key, own in names.items() if key in rope}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise GlgptError(f"config: rope_type is {written(kind)}; glgpt runs {', '.join(map(repr, SCALINGS))}")
@@ -113,6 +113,7 @@ def published_rope(config: ModelConfig) -> dict[str, Any]:
     """Returns the `rope_parameters` of a config.json."""
     names = SCALINGS[config.rope_type]
     found: dict[str, Any] = {"rope_type": config.rope_type, "rope_theta": config.rope_theta}
+    found |= {"partial_rotary_factor": config.rotary_share} if config.rotary_share != 1 else {}
     found |= dict(zip(names, config.rope_scaling or (), strict=True))
     whole = ("original_max_position_embeddings",)
     found |= {name: int(found[name]) for name in whole if name in found}
@@ -127,13 +128,11 @@ def check_rotary(config: ModelConfig) -> None:
     if scaling and config.rope_type == "default":  # Llama 3's numbers alone, as states of earlier versions hold them
         object.__setattr__(config, "rope_type", "llama3")
     kind = config.rope_type
-    if kind == "yarn":
-        raise GlgptError("config: rope_type is 'yarn', whose factor of queries and keys is not supported")
     if kind not in SCALINGS or len(config.rope_scaling or ()) != len(SCALINGS[kind]):
         raise GlgptError(f"config: rope_type {written(kind)} does not have the numbers {written(scaling)}")
     if kind == "llama3":
         _, low, high, _ = config.rope_scaling or ()
         if low >= high:
             raise GlgptError(f"config: low_freq_factor {low:g} is not below high_freq_factor {high:g}")
-    if config.d_head % 2:
-        raise GlgptError(f"config: a head is {config.d_head} wide; rotary positions need an even width")
+    if config.d_rotary % 2:
+        raise GlgptError(f"config: {config.d_rotary} columns of a head rotate; rotary positions need an even width")

@@ -18,7 +18,7 @@ from glgpt.errors import GlgptError, written
 from glgpt.models.activations import EMBED, PATTERN, RESID_POST, Activation, activation_table, in_block
 from glgpt.models.names import LOGITS_FROM, Name, all_names
 from glgpt.models.parameters import Parameter, parameter_table
-from glgpt.models.rotary import Rotation, check_rotary, frequencies, scaling_factor
+from glgpt.models.rotary import Angles, check_rotary, frequencies, scaling_factor
 
 MOST_LAYERS = 1000  # GPT-2 XL has 48; a program lists the passes of every layer
 MOST_SIZE = 1 << 24  # maximum vocabulary, width and context
@@ -58,6 +58,21 @@ class ModelConfig:
     qkv_bias: bool = False
     out_bias: bool = False  # of attention's output
     mlp_bias: bool = False
+    query_scale: float | None = None  # factor of the scores; None: as `scale_attn_weights` says
+    gain_offset: float = 0.0  # a norm's factor is gain + gain_offset
+    norm_before: bool = True  # norms the input of attention and of the MLP
+    norm_after: bool = False  # norms the output of attention and of the MLP
+    parallel: bool = False  # attention and MLP both read the block's input
+    qk_norm: str = ""  # RMS norm of queries and keys: "head": of each head, "width": of all heads together
+    scaled_embedding: bool = False  # the embedding is multiplied by sqrt(n_embd)
+    rotary_share: float = 1.0  # share of a head's columns that rotate
+    local_rope_theta: float | None = None  # base of the layers with a window; None: `rope_theta`, scaled as the others
+    rotary_layers: tuple[bool, ...] | None = None  # which layers rotate
+    window: int | None = None  # positions that a token attends to, itself included
+    window_layers: tuple[bool, ...] | None = None  # which layers have the window
+    attn_softcap: float | None = None  # scores are softcap * tanh(scores / softcap)
+    logit_softcap: float | None = None
+    interleaved_heads: bool = False  # packed q, k, v of a checkpoint alternate by head
 
     model_type: ClassVar[str]  # in config.json
     architecture: ClassVar[str]  # class in transformers
@@ -86,7 +101,7 @@ class ModelConfig:
         Raises GlgptError, naming the field, for one out of range or a value that no field of the spec describes.
         """
         for name, only in cls.only.items():
-            if config.get(name, only) != only:
+            if config.get(name) not in (None, only):
                 raise GlgptError(
                     f"config: {name} is {written(config[name])}; glgpt runs {cls.model_type} with {written(only)}"
                 )
@@ -163,18 +178,36 @@ class ModelConfig:
     def scale(self, layer: int) -> float:
         """Returns the factor of the scores of a layer."""
         scale = float(self.d_head**-0.5) if self.scale_attn_weights else 1.0
+        scale = scale if self.query_scale is None else self.query_scale
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
+
+    @property
+    def embed_scale(self) -> float:
+        """Returns the factor of the embedding."""
+        return self.n_embd**0.5 if self.scaled_embedding else 1.0
+
+    @property
+    def d_rotary(self) -> int:
+        """Number of a head's columns that rotate."""
+        return int(self.d_head * self.rotary_share)
 
     @cached_property
     def frequencies(self) -> tuple[float, ...]:
         """Radians by which each pair of a head's columns rotates from one position to the next (Su et al. 2021)."""
-        return frequencies(self.rope_theta, self.d_head, self.rope_type, self.rope_scaling or (), self.n_positions)
+        return frequencies(self.rope_theta, self.d_rotary, self.rope_type, self.rope_scaling or ())
 
-    def rotation(self, layer: int) -> Rotation:
+    def rotation(self, layer: int) -> Angles:
         """Returns how queries and keys of a layer rotate by position; without frequencies, they do not."""
-        if self.positions != "rotary":
-            return Rotation((), 1.0)
-        return Rotation(self.frequencies, scaling_factor(self.rope_type, self.rope_scaling or ()))
+        if self.positions != "rotary" or (self.rotary_layers is not None and not self.rotary_layers[layer]):
+            return Angles((), 1.0)
+        if self.local_rope_theta is not None and self.window_of(layer):
+            return Angles(frequencies(self.local_rope_theta, self.d_rotary), 1.0)
+        return Angles(self.frequencies, scaling_factor(self.rope_type, self.rope_scaling or ()))
+
+    def window_of(self, layer: int) -> int:
+        """Returns how many positions a token of this layer attends to, itself included; 0 if all."""
+        windowed = self.window_layers is None or self.window_layers[layer]
+        return self.window if self.window is not None and windowed else 0
 
     # -- parameters and activations ---------------------------------------------------------------------------------
 
@@ -200,7 +233,7 @@ class ModelConfig:
     @property
     def block_prefix(self) -> str:
         """The prefix of every parameter of a block; {} stands for the block's number."""
-        return self.tensors["o"].split("{}")[0] + "{}."
+        return self.tensors["block"] + "."
 
     # -- derived ----------------------------------------------------------------------------------------------------
 
@@ -271,17 +304,47 @@ class ModelConfig:
         return [in_block(i, PATTERN) for i in range(self.n_layer)]
 
 
+# field, minimum, limit
+LIMITS = (
+    ("layer_norm_epsilon", 0, 1),
+    ("rope_theta", 1, math.inf),
+    ("local_rope_theta", 1, math.inf),
+    ("query_scale", 0, math.inf),
+    ("rotary_share", 0, 1.001),
+    ("attn_softcap", 1e-3, math.inf),
+    ("logit_softcap", 1e-3, math.inf),
+)
+
+
 def checked(config: ModelConfig) -> None:
     """Raises GlgptError, naming the field as `config.json` does, for a value that is out of range or does not fit."""
-    said = config.keys
     _check_sizes(config)
+    _check_values(config)
+    _check_layers(config)
+    if config.n_head % config.n_kv_head:
+        raise GlgptError(f"config: {config.n_head} heads cannot share {config.n_kv_head} key and value heads evenly")
+    if config.head_dim is None and config.n_embd % config.n_head:
+        width, heads = config.keys.get("n_embd", "n_embd"), config.keys.get("n_head", "n_head")
+        raise GlgptError(f"config: {width} {config.n_embd} is not a multiple of {heads} {config.n_head}")
+    if config.positions == "rotary":
+        check_rotary(config)
+    if config.parameter_count > MOST_PARAMETERS:
+        count = f"{config.parameter_count:,} parameters"
+        raise GlgptError(f"config: these sizes make {count}; at most {MOST_PARAMETERS:,} are supported")
+
+
+def _check_values(config: ModelConfig) -> None:
+    """Raises GlgptError for a switch that is not a boolean, a number out of range or an unknown activation."""
+    said = config.keys
     for name in (field.name for field in fields(config) if field.type == "bool"):
         if not isinstance(getattr(config, name), bool):
             raise GlgptError(
                 f"config: {said.get(name, name)} is {written(getattr(config, name))}; it must be true or false"
             )
-    for name, low, high in (("layer_norm_epsilon", 0, 1), ("rope_theta", 1, math.inf)):
+    for name, low, high in LIMITS:
         value = getattr(config, name)
+        if value is None:
+            continue
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value < high:
             limits = f"in [{low}, {high})" if high < math.inf else f"from {low}"
             raise GlgptError(f"config: {said.get(name, name)} is {written(value)}; it must be a number {limits}")
@@ -292,22 +355,22 @@ def checked(config: ModelConfig) -> None:
     if not isinstance(act, str) or config.activation_function not in ACTIVATIONS:
         name = said.get("activation_function", "activation_function")
         raise GlgptError(f"config: {name} {written(act)} is not one of {', '.join(ACTIVATIONS)}")
-    if config.n_head % config.n_kv_head:
-        raise GlgptError(f"config: {config.n_head} heads cannot share {config.n_kv_head} key and value heads evenly")
-    if config.head_dim is None and config.n_embd % config.n_head:
-        width, heads = said.get("n_embd", "n_embd"), said.get("n_head", "n_head")
-        raise GlgptError(f"config: {width} {config.n_embd} is not a multiple of {heads} {config.n_head}")
-    if config.positions == "rotary":
-        check_rotary(config)
-    if config.parameter_count > MOST_PARAMETERS:
-        count = f"{config.parameter_count:,} parameters"
-        raise GlgptError(f"config: these sizes make {count}; at most {MOST_PARAMETERS:,} are supported")
+
+
+def _check_layers(config: ModelConfig) -> None:
+    """Raises GlgptError unless fields that differ by layer have a value for each."""
+    for name in ("rotary_layers", "window_layers"):
+        layers = getattr(config, name)
+        if layers is not None:
+            object.__setattr__(config, name, tuple(map(bool, layers)))
+            if len(layers) != config.n_layer:
+                raise GlgptError(f"config: {name} has {len(layers)} values for {config.n_layer} layers")
 
 
 def _check_sizes(config: ModelConfig) -> None:
     """Raises GlgptError if a size is not a positive integer or too large, or there are too many layers."""
     names = ["vocab_size", "n_positions", "n_embd", "n_layer", "n_head"]
-    names += [name for name in ("kv_heads", "n_inner", "head_dim") if getattr(config, name) is not None]
+    names += [name for name in ("kv_heads", "n_inner", "head_dim", "window") if getattr(config, name) is not None]
     for name in names:
         value, said = getattr(config, name), config.keys.get(name, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -9,6 +9,8 @@ from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import (
     KEYS,
     PATTERNS,
+    UNLIMITED,
+    ScoreLimits,
     adopt,
     attend,
     attend_row,
@@ -48,7 +50,7 @@ from glgpt.ops.pointwise import (
     take_row,
     transpose,
 )
-from glgpt.ops.rotary import rotary
+from glgpt.ops.rotary import HeadColumns, HeadNorm, Rotation, head_scales, rotary
 from glgpt.ops.sample import ALTERNATIVES, MAX_STEP, MAX_TEMPERATURE, TOKEN, sample
 
 __all__ = [
@@ -64,13 +66,18 @@ __all__ = [
     "SOFTWARE_SPLITS",
     "TOKEN",
     "TRAINING_SPLITS",
+    "UNLIMITED",
     "AttendedRow",
+    "HeadColumns",
+    "HeadNorm",
     "LossScale",
     "Normed",
     "NormedRow",
     "PartialSums",
+    "Rotation",
     "Row",
     "Rows",
+    "ScoreLimits",
     "Splits",
     "act",
     "adamw",
@@ -90,6 +97,7 @@ __all__ = [
     "few_rows",
     "folded_norm",
     "gradient_norm",
+    "head_scales",
     "index_layouts",
     "matmul",
     "matvec",

@@ -8,6 +8,7 @@ once. The runtime scalar `pos` is the position of the first row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from glgpt.ops.matmul import norm_inputs
 from glgpt.ops.partial_sums import EACH_NEW_ROW, AttendedRow, Normed, PartialSums, Row, Rows
@@ -20,6 +21,26 @@ from glgpt.program.tensor import Tensor
 
 PATTERNS = ("uniform", "previous", "first")  # of `set_pattern`: all tokens so far equally, the previous, the first one
 MASKED = -1.0e30  # finite, so that an infinity always means an overflow
+
+
+@dataclass(frozen=True)
+class ScoreLimits:
+    """Limits of scores: a query attends to the last `window` keys, and scores are soft-capped to cap * tanh(x / cap).
+
+    0 means unlimited.
+    """
+
+    window: int = 0
+    cap: float = 0.0
+
+    @property
+    def defines(self) -> dict[str, int | float]:
+        """The defines of `limited.glsl`."""
+        window: dict[str, int | float] = {"WINDOW": self.window} if self.window else {}
+        return window | ({"CAP": self.cap} if self.cap else {})
+
+
+UNLIMITED = ScoreLimits()
 KEYS, RANGES = 128, 8  # attention of one row: at least this many keys in a range, and at most this many ranges
 
 
@@ -84,6 +105,7 @@ def scores(
     batch: int = 1,
     masked: float = MASKED,
     to_position: bool = False,
+    limits: ScoreLimits = UNLIMITED,
 ) -> Tensor:
     """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for `rows` rows t; `masked` where s > pos + t.
 
@@ -97,15 +119,24 @@ def scores(
     width = max(q.cols, k.cols)  # values of all heads
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": scale, "MASKED": masked}
     defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols} | _to_position(to_position)
+    defines |= limits.defines
     rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, cost=Cost(2 * rows * k.rows * width))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
-        dq = attend(rec, d[0], k, rows, n_head, f"d.{q.name}", "f32", batch, scale, width // k.cols)
-        dk = _attend_vjp(rec, d[0], q, n_head, f"d.{k.name}", batch, scale, width // k.cols)
+        ds = _soft_cap_vjp(rec, d[0], y, limits.cap) if limits.cap else d[0]
+        dq = attend(rec, ds, k, rows, n_head, f"d.{q.name}", "f32", batch, scale, width // k.cols)
+        dk = _attend_vjp(rec, ds, q, n_head, f"d.{k.name}", batch, scale, width // k.cols)
         return [plus(rec, dq, sums[0]), plus(rec, dk, sums[1])]
 
     rec.differentiable(y, (q, k), vjp)
     return y
+
+
+def _soft_cap_vjp(rec: Recorder, dy: Tensor, y: Tensor, cap: float) -> Tensor:
+    """Records the gradient of scores before their soft cap, from the gradient of the capped scores y."""
+    dx = rec.scratch(f"{dy.name}.uncapped", dy.layout)
+    rec.emit("soft_cap_vjp", {"x": dy, "y": y}, {"d": dx}, {"CAP": cap})
+    return dx
 
 
 def _attend_vjp(
@@ -234,7 +265,16 @@ def attend_row(
     return weighed
 
 
-def scores_rows(rec: Recorder, q: Tensor, k: Tensor, n_head: int, scale: float, name: str, rows: Rows) -> Tensor:
+def scores_rows(
+    rec: Recorder,
+    q: Tensor,
+    k: Tensor,
+    n_head: int,
+    scale: float,
+    name: str,
+    rows: Rows,
+    limits: ScoreLimits = UNLIMITED,
+) -> Tensor:
     """Records scores[i * n_head + head, s] = scale * q[row + i] . key s of text i; `MASKED` beyond the text's position.
 
     Returns `[size * n_head, context]`. The queries are in the state q from row `row` on.
@@ -243,7 +283,7 @@ def scores_rows(rec: Recorder, q: Tensor, k: Tensor, n_head: int, scale: float, 
     defines = {"N_HEAD": n_head, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": MASKED}
     inputs = {"q": q, "k": k, "places": rows.places, "table": rows.table}
     cost = Cost(2 * rows.size * rows.table.cols * q.cols)
-    rec.emit("scores_rows", inputs, {"y": y}, defines | {"K_GROUP": q.cols // k.cols}, cost=cost)
+    rec.emit("scores_rows", inputs, {"y": y}, defines | {"K_GROUP": q.cols // k.cols, **limits.defines}, cost=cost)
     return y
 
 

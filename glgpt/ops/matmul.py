@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row, each_row
-from glgpt.ops.pointwise import activation_defines, add, column_sums, copy, packed, packed_layout, plus, transpose
+from glgpt.ops.pointwise import (
+    Activate,
+    activation_defines,
+    add,
+    column_sums,
+    copy,
+    packed,
+    packed_layout,
+    plus,
+    transpose,
+)
 from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout, fold, in_panels, texels
 from glgpt.program.recorder import Cost, Recorder
@@ -313,7 +323,7 @@ def combine(
     x: PartialSums,
     name: str,
     *,
-    act: str | None = None,
+    act: Activate = None,
     normed: Normed | None = None,
     times: Tensor | None = None,
 ) -> Tensor:

@@ -9,6 +9,7 @@ from glgpt.inference.batch import ADOPTED, batch_program
 from glgpt.inference.chunks import FEW_SIZES, chunk_sizes
 from glgpt.inference.programs import record_capture, record_generation
 from glgpt.models.activations import LOGITS, PATTERN, SCORES, Q, in_block
+from glgpt.models.attention import limits_of
 from glgpt.models.network import Network
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
@@ -130,7 +131,8 @@ def generate_program(
             tile_rows = network.kernel.tile_rows if size > 1 else 1
             form = (size, tile_rows, config.n_head, config.scale(i))
             with rec.entry(f"attention_{i}_{size}"):
-                scores = rec.output(ops.scores(rec, q, k, *form, in_block(i, SCORES)))
+                limits = limits_of(config, i)
+                scores = rec.output(ops.scores(rec, q, k, *form, in_block(i, SCORES), limits=limits))
                 pattern = ops.softmax(rec, scores, config.n_head, in_block(i, PATTERN))
                 rec.output(edits.apply(network, pattern) if edits else pattern)
             with rec.entry(f"ahead_{i}_{size}"):

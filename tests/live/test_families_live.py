@@ -23,6 +23,7 @@ ATOL, RTOL = 2e-4, 1e-5
 DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
 
 SIZES = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4}
+WHOLE = {**SIZES, "num_key_value_heads": 4}
 COMMON: dict[str, Any] = {
     "vocab_size": 61,
     "max_position_embeddings": 48,
@@ -32,12 +33,18 @@ COMMON: dict[str, Any] = {
     "initializer_range": 0.2,
 }
 GROUPED = {**SIZES, "num_key_value_heads": 2}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 12}
+DEFAULT = {"rope_type": "default", "rope_theta": 100.0}
+LINEAR = {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0}
+LOCAL = ["sliding_attention", "full_attention", "sliding_attention"]
+NEOX = {**SIZES, "hidden_size": 32}
+NEO = {"hidden_size": 24, "num_layers": 3, "num_heads": 4}
 # Three configurations of each family, with fields of transformers' configuration.
 FAMILIES: dict[str, list[dict[str, Any]]] = {
     "llama": [
-        {**GROUPED},
-        {**SIZES, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
-        {**GROUPED, "head_dim": 10, "tie_word_embeddings": True},
+        {**GROUPED, "attention_bias": True, "mlp_bias": True},
+        {**WHOLE, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
+        {**GROUPED, "head_dim": 10, "rope_parameters": YARN, "tie_word_embeddings": True},
     ],
 }
 CASES = [
@@ -88,7 +95,8 @@ def test_gradients_are_torchs_and_a_saved_model_loads(tmp_path: Path, name: str,
         assert trainer.step(x, y, 1e-3) == pytest.approx(loss.item(), abs=2e-4)
         gradients, prefix = trainer.gradients(), trainer.config.prefix
         for parameter_name, parameter in theirs.named_parameters():
-            ours = gradients[parameter_name.removeprefix(prefix)]
+            own = trainer.config.head if parameter_name == "lm_head.weight" else parameter_name.removeprefix(prefix)
+            ours = gradients[own]
             near = 1e-5 + 1e-3 * float(parameter.grad.abs().max())
             within(ours, parameter.grad.numpy(), near, 1e-4, parameter_name)
         trainer.save(tmp_path / "saved")
@@ -113,11 +121,7 @@ def test_a_model_split_at_any_block_has_the_same_logits(tmp_path: Path, name: st
 
 @pytest.mark.parametrize(
     ("name", "field", "value"),
-    [
-        ("llama", "hidden_act", "gelu_fast"),
-        ("llama", "mlp_bias", True),
-        ("llama", "rope_scaling", {"rope_type": "longrope"}),
-    ],
+    [("llama", "hidden_act", "gelu_fast"), ("llama", "rope_scaling", {"rope_type": "longrope"})],
 )
 def test_a_field_that_the_spec_lacks_is_refused_by_name(name: str, field: str, value: Any) -> None:
     config: type[ModelConfig] = models.family(name)

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import reference as ref
 from cases import CASES, Want
+from cases_families import FAMILIES, FAMILIES_VJPS
+from cases_families import SHAPE as FAMILIES_SHAPE
 from cases_llama import LLAMA, LLAMA_VJPS
 from cases_llama import SHAPE as LLAMA_SHAPE
 from cases_rows import ROWS
@@ -190,9 +192,10 @@ SHAPE = {"rows": 11, "cols": 21, "inner": 18, "vocab": 33, "pos": 4, "n_head": 2
     **{"batch": 2, "rate": 0.3, "seed": 5, "tensors": 17, "clip": 1.0, "so_far": True, "plain_dy": False},
     **{"per": 2, "at": 7},
     **LLAMA_SHAPE,
+    **FAMILIES_SHAPE,
     **ROWS_SHAPE,
 }
-EVERY = CASES | TRAINING | LLAMA | ROWS
+EVERY = CASES | TRAINING | LLAMA | ROWS | FAMILIES
 # Slow to compile; the others are tested in all combinations.
 SLOW = {"8x4", "1x4", "split", "f16 4x8", "f16 folded", "f16 split", "q8 split", "q4 folded"}
 CROSSED = [
@@ -225,6 +228,7 @@ def test_every_shader_has_a_case() -> None:
     drawn, shape = set(), SimpleNamespace(**SHAPE)
     records = [case.record for case in EVERY.values()] + [partial(backward, case=case) for case in VJPS]
     records += [partial(backward, case=case, cases=LLAMA_VJPS) for case in LLAMA_VJPS]
+    records += [partial(backward, case=case, cases=FAMILIES_VJPS) for case in FAMILIES_VJPS]
     for record in records:
         bench = Bench(STYLES["4x4"])
         with bench.entry("test"):

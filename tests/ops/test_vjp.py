@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cases_families import FAMILIES_VJPS
 from cases_llama import LLAMA_VJPS
 from cases_vjp import VJPS, Backward, backward
 from hypothesis import Phase, example, given, settings
@@ -18,6 +19,7 @@ from glgpt.gl.device import Device
 
 Array = NDArray[np.float64]
 EVERY = VJPS | {f"llama {name}": case for name, case in LLAMA_VJPS.items()}
+EVERY |= {f"families {name}": case for name, case in FAMILIES_VJPS.items()}
 # Slow to compile; the others are tested with both headers, fetches and storages, and with folded tensors
 SLOW = {"8x4", "4x8", "split", "f16 4x8", "f16 split"}
 TRAINED = [s for s in STYLES if s != "1x4" and s not in QUANTISED]

@@ -5,5 +5,10 @@
 
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.spec import ModelConfig
 
-FAMILIES = {config.model_type: config for config in (GPT2Config, LlamaConfig)}
+ALL: tuple[type[ModelConfig], ...] = (
+    GPT2Config,
+    LlamaConfig,
+)
+FAMILIES = {config.model_type: config for config in ALL}
