@@ -46,6 +46,11 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**WHOLE, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
         {**GROUPED, "head_dim": 10, "rope_parameters": YARN, "tie_word_embeddings": True},
     ],
+    "qwen2": [
+        GROUPED,
+        {**WHOLE, "tie_word_embeddings": True, "rope_parameters": YARN},
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ],
 }
 CASES = [
     pytest.param(name, shape, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i, shape in enumerate(shapes)
