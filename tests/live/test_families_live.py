@@ -51,6 +51,11 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**WHOLE, "tie_word_embeddings": True, "rope_parameters": YARN},
         {**GROUPED, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
     ],
+    "qwen3": [
+        {**GROUPED, "head_dim": 10},
+        {**WHOLE, "head_dim": 6, "attention_bias": True, "tie_word_embeddings": True},
+        {**GROUPED, "head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
+    ],
 }
 CASES = [
     pytest.param(name, shape, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i, shape in enumerate(shapes)

@@ -6,11 +6,13 @@
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.models.families.llama import LlamaConfig
 from glgpt.models.families.qwen2 import Qwen2Config
+from glgpt.models.families.qwen3 import Qwen3Config
 from glgpt.models.spec import ModelConfig
 
 ALL: tuple[type[ModelConfig], ...] = (
     GPT2Config,
     LlamaConfig,
     Qwen2Config,
+    Qwen3Config,
 )
 FAMILIES = {config.model_type: config for config in ALL}
