@@ -56,6 +56,12 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**WHOLE, "head_dim": 6, "attention_bias": True, "tie_word_embeddings": True},
         {**GROUPED, "head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
     ],
+    "smollm3": [
+        {**GROUPED, "no_rope_layers": [1, 0, 1]},
+        {**WHOLE, "no_rope_layer_interval": 2, "tie_word_embeddings": False, "rope_parameters": YARN},
+        {**GROUPED, "attention_bias": True, "mlp_bias": True, "use_sliding_window": True, "sliding_window": 6}
+        | {"no_rope_layer_interval": 2},
+    ],
 }
 CASES = [
     pytest.param(name, shape, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i, shape in enumerate(shapes)

@@ -7,6 +7,7 @@ from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.models.families.llama import LlamaConfig
 from glgpt.models.families.qwen2 import Qwen2Config
 from glgpt.models.families.qwen3 import Qwen3Config
+from glgpt.models.families.smollm3 import SmolLM3Config
 from glgpt.models.spec import ModelConfig
 
 ALL: tuple[type[ModelConfig], ...] = (
@@ -14,5 +15,6 @@ ALL: tuple[type[ModelConfig], ...] = (
     LlamaConfig,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
 )
 FAMILIES = {config.model_type: config for config in ALL}
