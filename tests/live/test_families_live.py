@@ -62,6 +62,11 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**GROUPED, "attention_bias": True, "mlp_bias": True, "use_sliding_window": True, "sliding_window": 6}
         | {"no_rope_layer_interval": 2},
     ],
+    "gemma2": [
+        {**GROUPED, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0},
+        {**WHOLE, "head_dim": 6, "final_logit_softcapping": 3.0, "attention_bias": True},
+        {**GROUPED, "head_dim": 10, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ],
 }
 CASES = [
     pytest.param(name, shape, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i, shape in enumerate(shapes)

@@ -3,6 +3,7 @@
 `FAMILIES` is the table of all of them, by the `model_type` of `config.json`.
 """
 
+from glgpt.models.families.gemma2 import Gemma2Config
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.models.families.llama import LlamaConfig
 from glgpt.models.families.qwen2 import Qwen2Config
@@ -16,5 +17,6 @@ ALL: tuple[type[ModelConfig], ...] = (
     Qwen2Config,
     Qwen3Config,
     SmolLM3Config,
+    Gemma2Config,
 )
 FAMILIES = {config.model_type: config for config in ALL}
