@@ -62,6 +62,12 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**GROUPED, "attention_bias": True, "mlp_bias": True, "use_sliding_window": True, "sliding_window": 6}
         | {"no_rope_layer_interval": 2},
     ],
+    "gemma3_text": [
+        {**GROUPED, "head_dim": 8, "sliding_window": 6, "layer_types": LOCAL, "query_pre_attn_scalar": 20},
+        {**WHOLE, "head_dim": 6, "sliding_window": 5, "layer_types": LOCAL, "attention_bias": True}
+        | {"rope_parameters": {"full_attention": LINEAR, "sliding_attention": DEFAULT}},
+        {**GROUPED, "head_dim": 10, "tie_word_embeddings": False, "sliding_window": 40},
+    ],
     "gemma2": [
         {**GROUPED, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0},
         {**WHOLE, "head_dim": 6, "final_logit_softcapping": 3.0, "attention_bias": True},

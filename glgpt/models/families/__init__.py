@@ -4,6 +4,7 @@
 """
 
 from glgpt.models.families.gemma2 import Gemma2Config
+from glgpt.models.families.gemma3 import Gemma3Config
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.models.families.llama import LlamaConfig
 from glgpt.models.families.qwen2 import Qwen2Config
@@ -18,5 +19,6 @@ ALL: tuple[type[ModelConfig], ...] = (
     Qwen3Config,
     SmolLM3Config,
     Gemma2Config,
+    Gemma3Config,
 )
 FAMILIES = {config.model_type: config for config in ALL}
