@@ -6,6 +6,7 @@
 from glgpt.models.families.gemma2 import Gemma2Config
 from glgpt.models.families.gemma3 import Gemma3Config
 from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.families.gpt_neox import GPTNeoXConfig
 from glgpt.models.families.llama import LlamaConfig
 from glgpt.models.families.qwen2 import Qwen2Config
 from glgpt.models.families.qwen3 import Qwen3Config
@@ -20,5 +21,6 @@ ALL: tuple[type[ModelConfig], ...] = (
     SmolLM3Config,
     Gemma2Config,
     Gemma3Config,
+    GPTNeoXConfig,
 )
 FAMILIES = {config.model_type: config for config in ALL}
