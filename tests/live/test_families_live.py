@@ -73,6 +73,11 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**NEOX, "use_parallel_residual": False, "hidden_act": "gelu_new", "attention_bias": False},
         {**NEOX, "num_attention_heads": 2, "rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.5}},
     ],
+    "olmo2": [
+        GROUPED,
+        {**WHOLE, "num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 18, "attention_bias": True},
+        {**GROUPED, "tie_word_embeddings": True},
+    ],
     "gemma2": [
         {**GROUPED, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0},
         {**WHOLE, "head_dim": 6, "final_logit_softcapping": 3.0, "attention_bias": True},

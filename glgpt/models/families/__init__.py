@@ -8,6 +8,7 @@ from glgpt.models.families.gemma3 import Gemma3Config
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.models.families.gpt_neox import GPTNeoXConfig
 from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.families.olmo2 import Olmo2Config
 from glgpt.models.families.qwen2 import Qwen2Config
 from glgpt.models.families.qwen3 import Qwen3Config
 from glgpt.models.families.smollm3 import SmolLM3Config
@@ -22,5 +23,6 @@ ALL: tuple[type[ModelConfig], ...] = (
     Gemma2Config,
     Gemma3Config,
     GPTNeoXConfig,
+    Olmo2Config,
 )
 FAMILIES = {config.model_type: config for config in ALL}
