@@ -78,6 +78,11 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**WHOLE, "num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 18, "attention_bias": True},
         {**GROUPED, "tie_word_embeddings": True},
     ],
+    "gpt_neo": [
+        {**NEO, "window_size": 7, "attention_types": [[["global", "local", "global"], 1]]},
+        {**NEO, "attention_types": [[["global"], 3]], "intermediate_size": 30},
+        {**NEO, "num_heads": 3, "window_size": 3, "attention_types": [[["local"], 3]], "activation_function": "relu"},
+    ],
     "gemma2": [
         {**GROUPED, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0},
         {**WHOLE, "head_dim": 6, "final_logit_softcapping": 3.0, "attention_bias": True},

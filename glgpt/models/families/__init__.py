@@ -6,6 +6,7 @@
 from glgpt.models.families.gemma2 import Gemma2Config
 from glgpt.models.families.gemma3 import Gemma3Config
 from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.families.gpt_neo import GPTNeoConfig
 from glgpt.models.families.gpt_neox import GPTNeoXConfig
 from glgpt.models.families.llama import LlamaConfig
 from glgpt.models.families.olmo2 import Olmo2Config
@@ -24,5 +25,6 @@ ALL: tuple[type[ModelConfig], ...] = (
     Gemma3Config,
     GPTNeoXConfig,
     Olmo2Config,
+    GPTNeoConfig,
 )
 FAMILIES = {config.model_type: config for config in ALL}
