@@ -9,7 +9,19 @@ import numpy as np
 import reference as ref
 import reference_training as more
 from cases import ATTENTION, COLS, FLAG, MATRIX, Array, Case, Want, shapes
-from cases_llama import ROTATIONS, ROW, frequencies, heads_of, padded_heads, rms, rotated, tall
+from cases_llama import (
+    ROTATIONS,
+    ROW,
+    frequencies,
+    heads_of,
+    padded_heads,
+    rms,
+    rotated,
+    rotated_heads,
+    rotation,
+    silu,
+    tall,
+)
 from cases_training import HEADS, reached, score_tiles
 from cases_vjp import DY, EPS, WIDE, Taped, VjpCase
 from hypothesis import strategies as st
@@ -128,6 +140,43 @@ def normed_branch(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(branch.x, product), Want(row.x, total), Want(row.scaled, total * (a["gain"] + 1))]
 
 
+def gated_row(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """Records one row of a gated MLP from the partial sums of both products, after an RMS norm."""
+    x, gain = b.normal("x", 1, s.inner), b.normal("gain", 1, s.inner)
+    row = ops.row_sum(b, x, gain, 1e-5, "row")
+    gate, up = (
+        ops.matvec(b, row.scaled, b.weight(name, s.inner, s.cols), name, contiguous=s.contiguous).plus(
+            b.normal(f"{name}.bias", 1, s.cols)
+        )
+        for name in "vw"
+    )
+    y = ops.combine(b, gate, "y", act="silu", normed=(row, None), times=up)
+    a = b.held
+    normed = rms(a["x"], a["gain"], 1e-5)
+    v, w = (normed @ a[name][: s.inner] + a[f"{name}.bias"] for name in "vw")
+    return [Want(y, silu(v) * w)]
+
+
+def keys_and_values_row(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """Records keys and values of one row in one pass, from two products, and from two parts of one product."""
+    tall(b)
+    wide, x = s.n_head * texels(s.d_head), b.normal("a", 1, s.inner)
+    both = padded_heads(b.rng.standard_normal((texels(s.inner), 2 * s.n_head * s.d_head)), 2 * s.n_head)
+    both[s.inner :] = 0
+    parts = {"u": both[:, :wide], "v": both[:, wide:], "w": both}
+    u, v, w = (ops.matvec(b, x, b.given(name, part), f"{name}.sums") for name, part in parts.items())
+    states = {name: b.normal(name, s.pos + 3, wide, role="state") for name in ("k1", "v1", "k2", "v2")}
+    b.pos, after = s.pos, {name: b.held[name].copy() for name in states}
+    second, other = ops.HeadColumns(v), ops.HeadColumns(w, wide // 4)
+    ops.rotary(b, ops.HeadColumns(u), states["k1"], rotation(s), "k1", copied=(second, states["v1"]))
+    ops.rotary(b, ops.HeadColumns(w), states["k2"], rotation(s), "k2", copied=(other, states["v2"]))
+    keys, values = (b.held["a"] @ b.held[name][: s.inner] for name in "uv")
+    for number in "12":
+        after[f"k{number}"][s.pos] = rotated_heads(keys, s, np.array([s.pos]))[0]
+        after[f"v{number}"][s.pos] = values[0]
+    return [Want(states[name], after[name]) for name in states]
+
+
 def variants(b: Bench, s: SimpleNamespace) -> list[Want]:
     """Records a scaled embedding, an RMS norm with an offset, a squared ReLU and a soft cap."""
     ids = b.given("ids", b.rng.integers(0, s.vocab, (s.rows, 1)), role="input")
@@ -204,6 +253,10 @@ FAMILIES = {
     "normed_heads_row": Case(shapes(**NORMED, **ROW, pos=st.sampled_from([4, 0, 19])), normed_heads_row, (4e-5, 16)),
     "limited_scores": Case(shapes(**ATTENTION, window=st.sampled_from([3, 1, 30])), limited_scores, (1e-5, 16)),
     "normed_branch": Case(shapes(**ROW, cols=COLS), normed_branch, (1e-4, 16)),
+    "gated_row": Case(shapes(**ROW, cols=COLS), gated_row, (1e-4, 16)),
+    "keys_and_values_row": Case(
+        shapes(**ROTATIONS, **ROW, pos=st.sampled_from([4, 0, 19])), keys_and_values_row, (4e-5, 16)
+    ),
     "variants": Case(shapes(**MATRIX, vocab=st.integers(1, 64)), variants, (1e-5, 8)),
 }
 SHAPE = {"together": False, "offset": True, "before": 1, "window": 3}

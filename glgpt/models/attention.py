@@ -127,12 +127,18 @@ def decode(net: Network, row: ops.NormedRow, i: int) -> ops.NormedRow:
     if "qkv" in c.tensors and _plain(c):
         ops.split_qkv(rec, sums, q, k, v, in_block(i, QKV), normed, net.rows)
     else:
-        for part, cache, first in zip(PARTS, caches, _firsts(c, caches), strict=True):
-            name = in_block(i, PARTS[part])
+        heads = {}
+        for part, first in zip(PARTS, _firsts(c, caches), strict=True):
             if "qkv" not in c.tensors:
                 sums, normed = net.product(row, c.tensor(part, i))
-            heads = _normed(net, ops.HeadColumns(sums, first, normed=normed), i, part, name)
-            ops.rotary(rec, heads, cache, _rotation(c, i, part), name, net.rows or 1)
+            columns = ops.HeadColumns(sums, first, normed=normed)
+            heads[part] = _normed(net, columns, i, part, in_block(i, PARTS[part]))
+        batch, together = net.rows or 1, ops.can_copy(heads["k"], heads["v"])
+        ops.rotary(rec, heads["q"], q, _rotation(c, i, "q"), in_block(i, Q), batch)
+        copied = (heads["v"], v) if together else None
+        ops.rotary(rec, heads["k"], k, _rotation(c, i, "k"), in_block(i, K), batch, copied)
+        if not together:
+            ops.rotary(rec, heads["v"], v, _rotation(c, i, "v"), in_block(i, V), batch)
     z = ops.attend_row(rec, _scores_of(net, q, k, i), v, c.n_head, in_block(i, Z), net.keys, c.group, net.rows)
     out, total, linear = in_block(i, ATTN_OUT), in_block(i, RESID_MID), c.tensor("o", i)
     following = None if c.parallel else net.norm_before(SECOND_NORM, i)

@@ -69,13 +69,10 @@ def decode(net: Network, row: ops.NormedRow, i: int, following: str | None, befo
 
     If attention and MLP are parallel, the MLP reads the row `before` the block.
     """
-    c, rec, factor = net.config, net.rec, None
+    c, name = net.config, in_block(i, ACT)
     own = net.row_sum(before.x, in_block(i, SECOND_NORM), f"{in_block(i, SECOND_NORM)}.row") if c.parallel else row
     sums = {role: net.product(own, c.tensor(role, i)) for role in inputs(c)}
-    if c.gated:
-        gate, normed = sums["gate"]
-        factor = ops.combine(rec, gate, in_block(i, GATE), act=c.activation_function, normed=normed)
-    up, normed = sums["up"]
-    kind = None if c.gated else c.activation_function
-    m = ops.combine(rec, up, in_block(i, ACT), act=kind, normed=normed, times=factor)
+    first, normed = sums[inputs(c)[0]]
+    factor = sums["up"][0] if c.gated else None
+    m = ops.combine(net.rec, first, name, act=c.activation_function, normed=normed, times=factor)
     return net.added(row.x, following, in_block(i, RESID_POST), m, c.tensor("down", i), in_block(i, MLP_OUT))

@@ -326,6 +326,8 @@ def checked(config: ModelConfig) -> None:
     if config.head_dim is None and config.n_embd % config.n_head:
         width, heads = config.keys.get("n_embd", "n_embd"), config.keys.get("n_head", "n_head")
         raise GlgptError(f"config: {width} {config.n_embd} is not a multiple of {heads} {config.n_head}")
+    if config.norm == "layer" and (config.gated or config.norm_after):
+        raise GlgptError("config: layer norms are not supported with a gated MLP or after attention and MLP")
     if config.positions == "rotary":
         check_rotary(config)
     if config.parameter_count > MOST_PARAMETERS:

@@ -50,7 +50,7 @@ from glgpt.ops.pointwise import (
     take_row,
     transpose,
 )
-from glgpt.ops.rotary import HeadColumns, HeadNorm, Rotation, head_scales, rotary
+from glgpt.ops.rotary import HeadColumns, HeadNorm, Rotation, can_copy, head_scales, rotary
 from glgpt.ops.sample import ALTERNATIVES, MAX_STEP, MAX_TEMPERATURE, TOKEN, sample
 
 __all__ = [
@@ -86,6 +86,7 @@ __all__ = [
     "argmax",
     "attend",
     "attend_row",
+    "can_copy",
     "combine",
     "copy",
     "cross_entropy",

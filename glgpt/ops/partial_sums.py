@@ -22,6 +22,11 @@ class PartialSums:
         """Returns the samplers that `partial_sums.glsl` and the op that finishes the sums read."""
         return {"partial_sums": self.tensor} | ({"shift": self.bias} if self.bias else {})
 
+    @property
+    def second(self) -> dict[str, Tensor]:
+        """Returns the samplers with which `finished_sum.glsl` reads it as the second product of a row."""
+        return {"second_sums": self.tensor} | ({"second_shift": self.bias} if self.bias else {})
+
     def plus(self, bias: Tensor | None) -> PartialSums:
         """Returns the product of a linear layer with this bias `[1, N]`, which the op that finishes the sums adds."""
         return replace(self, bias=bias)

@@ -104,13 +104,21 @@ def head_scales(
 
 
 def rotary(
-    rec: Recorder, heads: HeadColumns, out: Tensor, rotation: Rotation, label: str, batch: int | Rows = 1
+    rec: Recorder,
+    heads: HeadColumns,
+    out: Tensor,
+    rotation: Rotation,
+    label: str,
+    batch: int | Rows = 1,
+    copied: tuple[HeadColumns, Tensor] | None = None,
 ) -> None:
     """Writes heads of a product, normalised and rotated by their positions, to rows `pos`.. of `out` `[.., heads * d]`.
 
     Partial sums of one row are finished here as in `combine`. With `Rows` instead of a batch size, the rows are written
     from row `row` on, each rotated by its own position. If `out` is scratch, it has the rows of x, t * batch +
     sequence, from position 0.
+
+    `copied` are other heads of the row and another state, to which the same pass copies them: values next to keys.
     """
     batch, rows = (1, batch) if isinstance(batch, Rows) else (batch, None)
     inputs, defines = heads.source
@@ -122,7 +130,9 @@ def rotary(
         inputs, defines = inputs | {"places": rows.places}, defines | EACH_NEW_ROW
     if out.role == "state":
         window = Window((out.layout.width, heads.x.rows), "row" if rows else "pos")
-        rec.emit("rotary", inputs, {"y": out}, defines, label=label, window=window)
+        more = _copied(heads, copied[0]) if copied else ({}, {})
+        outputs = {"y": out} | ({"other": copied[1]} if copied else {})
+        rec.emit("rotary", inputs | more[0], outputs, defines | more[1], label=label, window=window)
         return
     rec.emit("rotary", inputs, {"y": out}, defines | {"FROM_ZERO": 1}, label=label)
     x = inputs["x"]
@@ -139,6 +149,21 @@ def rotary(
         return _head_norm_vjp(rec, heads, heads.norm, dy, rotation.d_head, sums)
 
     rec.differentiable(out, (x, heads.norm.gain) if heads.norm else (x,), vjp)
+
+
+def can_copy(heads: HeadColumns, other: HeadColumns) -> bool:
+    """True if one pass can write both: parts of one product, or products of one shape without folded norms."""
+    if not isinstance(heads.x, PartialSums) or not isinstance(other.x, PartialSums) or other.norm:
+        return False
+    folded = heads.normed is not None and heads.normed[1] is not None
+    return heads.x == other.x or (heads.x.defines == other.x.defines and not folded)
+
+
+def _copied(heads: HeadColumns, other: HeadColumns) -> tuple[dict[str, Tensor], Defines]:
+    """Returns the inputs and defines with which `rotary.frag` copies other heads."""
+    if not can_copy(heads, other) or not isinstance(other.x, PartialSums):
+        raise ValueError("both products must have one shape and no folded norm")
+    return ({}, {"OTHER_FIRST": other.first}) if heads.x == other.x else (other.x.second, {})
 
 
 def _head_norm_vjp(

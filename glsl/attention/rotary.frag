@@ -3,6 +3,8 @@
 // normalised first: multiplied by its scale and by (GAIN + GAIN_OFFSET).
 // With PARTIAL_SUMS, x is the partial sums of one row, which are finished here. With PLACES, y has the rows of several texts:
 // each row BATCH_ROW is written to texel row (row + BATCH_ROW) and rotated by its own position.
+// With OTHER, the values of as many heads are copied to it in the same pass: from texel OTHER_FIRST of the same product on, or
+// from SECOND_SUMS.
 // With INTO, y is wider than x: x is written from texel INTO on, and the other columns are 0.
 #ifdef PARTIAL_SUMS_W
 #include "finished_sum.glsl"
@@ -106,4 +108,13 @@ void main() {
 #endif
   Y_TILES(ROTATE)
   STORE_Y(v)
+#ifdef OTHER_N
+  vec4 other[1];
+#ifdef SECOND_SUMS_W
+  other[0] = second_sum(p.x, scale);
+#else
+  other[0] = finished_sum(OTHER_FIRST + p.x, scale);
+#endif
+  STORE_OTHER(other)
+#endif
 }

@@ -1,5 +1,5 @@
 // Adds up the partial sums of a product for one row or each of several: y = act(sum). With MOMENTS, the sum is converted to
-// the product of the normed row first.
+// the product of the normed row first. With SECOND_SUMS, y is multiplied by another product of the same row and shape.
 #include "activation.glsl"
 #include "finished_sum.glsl"
 
@@ -7,7 +7,9 @@ void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
   vec2 row = mean_and_scale();
-#ifdef TIMES_W
+#ifdef SECOND_SUMS_W
+#define FACTOR(c4) * second_sum(c4, row)
+#elif defined(TIMES_W)
 #define FACTOR(c4) * times_at(BATCH_ROW, c4)
 #else
 #define FACTOR(c4)

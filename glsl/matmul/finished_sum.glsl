@@ -1,5 +1,6 @@
 // The finished product of one row for a texel of columns, from its partial sums. With MOMENTS, the sums are of the row before
 // its norm, which is applied here. SHIFT is the bias of a linear layer that has not been folded into the norm.
+// `second_sum` is the same for SECOND_SUMS, another product of the same row and shape.
 #include "partial_sums.glsl"
 #ifdef MOMENTS
 #include "folded_norm.glsl"
@@ -18,3 +19,18 @@ vec4 finished_sum(int c4, vec2 row) {
 #endif
   return v;
 }
+
+#ifdef SECOND_SUMS_W
+vec4 second_sum(int c4, vec2 row) {
+  ivec3 at = place_of_sums(c4);
+  vec4 v = vec4(0.0);
+  for (int s = 0; s < SPLIT_K; s++) v += SECOND_SUMS(at.z, s * BY + at.y, at.x);
+#ifdef MOMENTS
+  v = normed(v, c4, row);
+#endif
+#ifdef SECOND_SHIFT_W
+  v += second_shift_at(0, c4);
+#endif
+  return v;
+}
+#endif
