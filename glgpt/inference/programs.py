@@ -44,7 +44,7 @@ def generation_program(
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, part=part)
-    record_generation(network)
+    record_generation(network, fused=True)
     if part and config.context >= ROWS:
         with rec.entry(f"rows_{ROWS}"):
             x = network.prefill(ROWS)
@@ -67,13 +67,16 @@ def edited_program(limits: Limits, kernel: Kernel, dtype: str, sites: Sites) -> 
     return rec.program()
 
 
-def record_generation(network: Network, tail: Network | None = None, sizes: Sequence[int] = SIZES) -> tuple[int, ...]:
+def record_generation(
+    network: Network, tail: Network | None = None, sizes: Sequence[int] = SIZES, fused: bool = False
+) -> tuple[int, ...]:
     """Records the entries of `generation_program`, for those of `sizes` that fit.
 
     Returns the chunk sizes, largest first; 1 (`decode`) is the last.
 
     `tail`, a network of the head alone, adds the entry `head`, which finishes a token whose hidden state is in
-    `hidden.1`.
+    `hidden.1`. If `fused`, products of a row that do not depend on each other, such as those of keys and values, share
+    a pass of `decode`; a page shows each of them.
     """
     rec, last = network.rec, tail or network
     recorded = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits, sizes)
@@ -84,7 +87,7 @@ def record_generation(network: Network, tail: Network | None = None, sizes: Sequ
         network.prepare()
         if tail:
             tail.prepare()
-    with rec.entry("decode"):
+    with rec.entry("decode", fused):
         if network.edits:
             network.decode_unfused()
         else:
