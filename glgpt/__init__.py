@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
     from glgpt.inference.loading import load
     from glgpt.inference.model import GPT2, LanguageModel
-    from glgpt.models.gpt2.config import GPT2Config
+    from glgpt.models.families.gpt2 import GPT2Config
     from glgpt.models.spec import ModelConfig
     from glgpt.text.tokenizer import StreamDecoder
     from glgpt.training.events import StepResult, TrainingCallbacks
@@ -63,7 +63,7 @@ _PACKAGES = {
     "FileError": "errors",
     "GPT2": "inference.model",
     "LanguageModel": "inference.model",
-    "GPT2Config": "models.gpt2.config",
+    "GPT2Config": "models.families.gpt2",
     "Generation": "inference.generation",
     "GlgptError": "errors",
     "ModelConfig": "models.spec",

@@ -41,7 +41,7 @@ from glgpt.bench.engine import RandomCheckpoint  # noqa: E402
 from glgpt.checkpoint.opening import Checkpoint  # noqa: E402
 from glgpt.inference.stages.model import look  # noqa: E402
 from glgpt.inference.stages.stage import Stage  # noqa: E402
-from glgpt.models.gpt2.config import GPT2Config  # noqa: E402
+from glgpt.models.families.gpt2 import GPT2Config  # noqa: E402
 from glgpt.models.part import Part  # noqa: E402
 from glgpt.program.formats import Floats  # noqa: E402
 from glgpt.split.engine import Engine  # noqa: E402

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.mutants import mutants
 
-from glgpt import models
+from glgpt.models.families import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 
@@ -67,8 +67,8 @@ def test_a_package_has_at_most_twelve_modules_and_a_docstring() -> None:
         assert ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))), package.name
 
 
-# Words that only the package of a model family may use, and the files with names that all families share.
-SHARED = {"models/spec.py", "models/names.py"}
+# Words that only the module of a model family may use, and the files with names that all families share.
+SHARED = {"models/activations.py", "models/names.py", "models/spec.py"}
 FAMILY = re.compile(
     r"c_attn|c_proj|c_fc|\bwte\b|\bwpe\b|\blm_head|\btransformer\.|[qkv]_proj|embed_tokens|\bh\.\d|\bh\.\{|"
     r"attn\.(q|k|v|z|out|scores|pattern)|mlp\.(pre|act|out|gate|up)|resid_(mid|post)|\bln_(1|2|f)\b"
@@ -78,20 +78,26 @@ TRANSLATED = {"gguf/architectures.py"}  # a table of names in files of another f
 
 
 def test_no_code_outside_a_family_knows_it() -> None:
-    """Fails for a name, shape or suffix of GPT-2 or Llama outside its package: a new family would have to change it."""
+    """Fails for a name, shape or suffix of GPT-2 or Llama outside its module: a new family would have to change it."""
     found = [hit for path in sorted((ROOT / "glgpt").rglob("*.py")) for hit in family_names(path)]
     assert not found, "\n".join(found)
+
+
+def test_every_module_of_a_family_is_in_the_table() -> None:
+    """Fails for a family that is not registered, or one that needs more than its module or more than data."""
+    modules = {path.stem for path in (ROOT / "glgpt/models/families").glob("*.py")} - {"__init__"}
+    assert modules == {config.__module__.rsplit(".", 1)[1] for config in FAMILIES.values()}
+    for name in modules:
+        text = (ROOT / f"glgpt/models/families/{name}.py").read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 120 and not re.search(r"glgpt import ops|glgpt\.(ops|gl|program)\b", text), (
+            name
+        )
 
 
 def family_names(path: Path) -> list[str]:
     """Returns the names and strings of a file, except docstrings, that `FAMILY` matches."""
     name = path.relative_to(ROOT / "glgpt").as_posix()
-    if (
-        name.startswith(tuple(f"models/{family}/" for family in models.families()))
-        or name in SHARED
-        or name in TRANSLATED
-        or name in FOR_PEOPLE
-    ):
+    if name.startswith("models/families/") or name in SHARED | TRANSLATED | FOR_PEOPLE:
         return []
     tree, found = ast.parse(path.read_text(encoding="utf-8")), []
     kinds = ast.Module, ast.ClassDef, ast.FunctionDef

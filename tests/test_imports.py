@@ -13,10 +13,6 @@ ALLOWED = {
     frozenset({"glgpt.text.tokenizer", "glgpt.text.hf_tokenizer"}): (
         "the loader returns one of two classes and is next to their base class; `text` has no place for another module"
     ),
-    frozenset({"glgpt.models.gpt2.config", "glgpt.models.gpt2.network"}): (
-        "a configuration returns its network on demand, so that reading one imports no op"
-    ),
-    frozenset({"glgpt.models.llama.config", "glgpt.models.llama.network"}): "as in gpt2",
 }
 
 

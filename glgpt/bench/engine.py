@@ -164,7 +164,7 @@ def product_player(
 
 
 def _load(name: str | None, dtype: str, settings: DeviceSettings, context: int | None) -> LanguageModel:
-    checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.family(models.DEFAULT)())
+    checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.default())
     return LanguageModel(checkpoint, None, dtype, settings=settings, context=context)
 
 

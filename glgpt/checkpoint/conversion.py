@@ -19,7 +19,7 @@ from glgpt.gguf.model_config import FREQUENCIES
 from glgpt.gguf.model_files import has_file, read_model_bytes
 from glgpt.gguf.model_metadata import file_names, file_values, frequency_divisors, model_metadata
 from glgpt.gguf.writer import Tensor, write_gguf
-from glgpt.models.spec import Parameter
+from glgpt.models.parameters import Parameter
 from glgpt.system.files import named_errors, staged_folder, write_json
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.gguf_vocabulary import vocabulary

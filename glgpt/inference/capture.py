@@ -13,9 +13,10 @@ from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk, Rows, plan, upload_hidden, upload_ids
 from glgpt.inference.edits import Edits, Sites
 from glgpt.inference.programs import capture_program, own_bytes, recorded_sizes
+from glgpt.models.activations import LOGITS
 from glgpt.models.context import grown_context
 from glgpt.models.part import HIDDEN, Part
-from glgpt.models.spec import LOGITS, ModelConfig
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Texels
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import View

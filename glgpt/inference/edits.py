@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from glgpt import ops
 from glgpt.gl.player import Player
+from glgpt.models.activations import Activation, part_of
 from glgpt.models.network import Network
-from glgpt.models.spec import Activation, ModelConfig, part_of
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.tensor import Tensor

@@ -18,7 +18,8 @@ from glgpt import ops
 from glgpt.errors import ArgumentError, GlgptError, quoted, written
 from glgpt.inference.arguments.checks import floats, integer, items, number
 from glgpt.inference.edits import Edit, Edits
-from glgpt.models.spec import PATTERN, Activation, ModelConfig, in_block
+from glgpt.models.activations import PATTERN, Activation, in_block
+from glgpt.models.spec import ModelConfig
 
 MAX_FACTOR = 3e38  # fits into a float32
 PER_HEAD = ("heads", "cache", "scores", "pattern")  # kinds of activations

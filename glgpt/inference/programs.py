@@ -43,8 +43,8 @@ def generation_program(
     token of the state `logits` in `token`.
     """
     rec = Recorder(limits)
-    network = config.network(rec, kernel, dtype, part=part)
-    record_generation(network)
+    network = Network(rec, config, kernel, dtype, part=part)
+    record_generation(network, fused=True)
     if part and config.context >= ROWS:
         with rec.entry(f"rows_{ROWS}"):
             x = network.prefill(ROWS)
@@ -61,19 +61,22 @@ def generation_program(
 def edited_program(limits: Limits, kernel: Kernel, dtype: str, sites: Sites) -> Program:
     """Records `generation_program` with edits of activations, which stay unfused, in `decode` too."""
     rec = Recorder(limits)
-    network = sites.config.network(rec, kernel, dtype)
+    network = Network(rec, sites.config, kernel, dtype)
     network.edits = sites
     record_generation(network)
     return rec.program()
 
 
-def record_generation(network: Network, tail: Network | None = None, sizes: Sequence[int] = SIZES) -> tuple[int, ...]:
+def record_generation(
+    network: Network, tail: Network | None = None, sizes: Sequence[int] = SIZES, fused: bool = False
+) -> tuple[int, ...]:
     """Records the entries of `generation_program`, for those of `sizes` that fit.
 
     Returns the chunk sizes, largest first; 1 (`decode`) is the last.
 
     `tail`, a network of the head alone, adds the entry `head`, which finishes a token whose hidden state is in
-    `hidden.1`.
+    `hidden.1`. If `fused`, products of a row that do not depend on each other, such as those of keys and values, share
+    a pass of `decode`; a page shows each of them.
     """
     rec, last = network.rec, tail or network
     recorded = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits, sizes)
@@ -84,7 +87,7 @@ def record_generation(network: Network, tail: Network | None = None, sizes: Sequ
         network.prepare()
         if tail:
             tail.prepare()
-    with rec.entry("decode"):
+    with rec.entry("decode", fused):
         if network.edits:
             network.decode_unfused()
         else:
@@ -146,7 +149,7 @@ def capture_program(
     replaces the logits. `sites` are the places where activations are edited.
     """
     rec = Recorder(limits)
-    network = config.network(rec, kernel, dtype, names, part=part)
+    network = Network(rec, config, kernel, dtype, names, part=part)
     network.edits = sites
     for size in sizes:
         record_capture(network, f"logits_{size}", size)

@@ -11,7 +11,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.programs import own_bytes
 from glgpt.models.context import largest_context
-from glgpt.models.network import Batch
+from glgpt.models.network import Batch, Network
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
@@ -35,7 +35,7 @@ def windows_program(
     probability of its token in `targets`, or zero for a negative target.
     """
     rec = Recorder(limits)
-    network = config.network(rec, kernel, dtype, batch=Batch(texts))
+    network = Network(rec, config, kernel, dtype, batch=Batch(texts))
     with rec.entry("read"):
         logits = network.logits(network.prefill(tokens))
         if losses:

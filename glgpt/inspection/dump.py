@@ -14,7 +14,7 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.inference.arguments.names import selected
 from glgpt.inference.model import LanguageModel
-from glgpt.models.spec import EMBED, PATTERN, RESID_POST, in_block
+from glgpt.models.activations import EMBED, PATTERN, RESID_POST, in_block
 from glgpt.program.formats import Format
 from glgpt.system.files import holds_manifest, staged_folder, written_whole
 from glgpt.system.outputs import output_folder

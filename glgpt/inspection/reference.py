@@ -14,7 +14,9 @@ from glgpt.checkpoint.conversion import convert
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError, quoted
 from glgpt.gguf.reader import is_gguf
-from glgpt.models.spec import EMBED, FINAL_NORM, PATTERN, RESID_POST, ModelConfig, dims_of, in_block
+from glgpt.models.activations import EMBED, FINAL_NORM, PATTERN, RESID_POST, dims_of, in_block
+from glgpt.models.reference import activations
+from glgpt.models.spec import ModelConfig
 from glgpt.system.files import open_regular
 
 
@@ -139,6 +141,6 @@ def _run_folder(folder: str, config: ModelConfig, prompts: Sequence[list[int]]) 
     try:
         network = getattr(transformers, config.architecture).from_pretrained(folder, **config.reference_options)
         network = network.double().eval()
-        return [Case(str(i), ids, config.reference(network, ids)) for i, ids in enumerate(prompts)]
+        return [Case(str(i), ids, activations(config, network, ids)) for i, ids in enumerate(prompts)]
     except (RuntimeError, ValueError, OSError) as error:
         raise GlgptError(f"transformers cannot run {folder}: {str(error).splitlines()[0]}") from error

@@ -1,38 +1,38 @@
-"""Defines the model families: configuration, parameters, activations and forward pass of each.
+"""Defines the models: one decoder, described by data, and the families that describe themselves to it.
 
-`spec` is the interface of a family, `network` what their forward passes share; each subpackage is one family, named
-after the `model_type` of its `config.json`. Forward passes are recorded with `ops`; no file is read here.
+`spec` describes a decoder, `network` records it with `ops`, and `families` has the description of each family. No file
+is read here.
 """
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glgpt.errors import GlgptError, written
+from glgpt.models.families import FAMILIES
+from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.spec import ModelConfig
 
-if TYPE_CHECKING:
-    from glgpt.models.spec import ModelConfig
+DEFAULT = GPT2Config.model_type  # family of models trained from fresh weights
 
-DEFAULT = "gpt2"  # family of models trained from fresh weights
+
+def default() -> ModelConfig:
+    """Returns the configuration that measurements use if none is given."""
+    return GPT2Config()
 
 
 def families() -> list[str]:
     """Returns the names of all families."""
-    return sorted(found.name for found in pkgutil.iter_modules(__path__) if found.ispkg)
+    return sorted(FAMILIES)
 
 
 def family(name: Any) -> type[ModelConfig]:
     """Returns a family's configuration class. Raises GlgptError for an unknown name."""
-    known = families()
-    if name not in known:
-        raise GlgptError(
-            f"config: model_type is {written(name)}; glgpt runs {' and '.join(map(repr, known))} checkpoints"
-        )
-    config: type[ModelConfig] = import_module(f"{__name__}.{name}").CONFIG
-    return config
+    if not isinstance(name, str) or name not in FAMILIES:
+        known = ", ".join(map(repr, families()))
+        raise GlgptError(f"config: model_type is {written(name)}; glgpt runs {known} checkpoints")
+    return FAMILIES[name]
 
 
 def from_dict(config: Mapping[str, Any]) -> ModelConfig:

@@ -1,17 +1,33 @@
-"""The base of all families' forward passes: textures of parameters and caches, products, the residual stream."""
+"""The forward pass of a decoder, recorded from its spec: prompts and training batches, one row, rows of several texts.
+
+`attention` and `mlp` record the two parts of a block; this module has the tensors and products that they share, the
+embedding, the norms, the head and the order of the blocks.
+"""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from glgpt import ops
+from glgpt.models import attention, mlp
+from glgpt.models.activations import (
+    ATTN_OUT,
+    FINAL_NORM,
+    FIRST_NORM,
+    HIDDEN_OUT,
+    LOGITS,
+    MLP_OUT,
+    PROJECTED,
+    SECOND_NORM,
+    in_block,
+    part_of,
+)
 from glgpt.models.part import HIDDEN, Part
-from glgpt.models.spec import FINAL_NORM, FIRST_NORM, LOGITS, PATTERN, SCORES, ModelConfig, in_block
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, one_layer, texels
@@ -21,6 +37,11 @@ from glgpt.program.tensor import Tensor
 # From this many rows of a product on, a GPU decodes integer weights to f16 once beforehand instead of in each fragment.
 # Weights below 1e-6 then lose bits that their scales had.
 MANY_ROWS = 256
+
+# what a part adds to the stream -> the same before its norm
+PROJECTED_OF = {ATTN_OUT: PROJECTED, MLP_OUT: HIDDEN_OUT}
+# norm's activation -> the role of its tensors
+NORMS = {FIRST_NORM: "norm_1", SECOND_NORM: "norm_2", FINAL_NORM: "norm", ATTN_OUT: "post_1", MLP_OUT: "post_2"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +77,7 @@ class SideBySide:
     height: int
 
 
-class Network(ABC):
+class Network:
     """A model recorded with one kernel and dtype; `names` are activations to list as outputs, which also stay unfused.
 
     With f32, every tensor is cut into the kernel's tiles. With a packed format, weights and the inputs of products are
@@ -69,8 +90,6 @@ class Network(ABC):
     With `SideBySide` as the batch, `decode` runs a token of each text. With a `part`, only its passes are recorded: see
     `Part`. A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
     """
-
-    config: ModelConfig
 
     def __init__(
         self,
@@ -126,7 +145,7 @@ class Network(ABC):
         return self.rec.fixed(name, layout, self.role)
 
     def linear(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Returns weight and bias of a linear layer; the bias is None if the family has none."""
+        """Returns weight and bias of a linear layer or a norm; the bias is None if it has none."""
         bias = f"{name}.bias"
         return self.parameter(f"{name}.weight"), self.parameter(bias) if bias in self.config.parameters else None
 
@@ -175,10 +194,6 @@ class Network(ABC):
         table = self.rec.fixed(f"table.{texts.size}", Layout(texts.size, self.config.context), "state")
         return ops.Rows(texts.size, places, table)
 
-    def scale(self, i: int) -> float:
-        """Returns the factor of the scores of layer i."""
-        return float(self.config.d_head**-0.5)
-
     def apart(self, name: str) -> bool:
         """True if an activation needs a separate tensor, since it is listed or may be edited."""
         return name in self.names or (self.edits is not None and name in self.edits.names)
@@ -189,63 +204,68 @@ class Network(ABC):
             tensor = self.edits.apply(self, tensor)
         return self.rec.output(tensor) if tensor.name in self.names else tensor
 
-    def pattern(self, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int) -> Tensor:
-        """Returns the pattern of layer i for t tokens of each sequence, `[t n_head, keys]`."""
-        n, n_head, scores, pattern = self.batch.size, self.config.n_head, in_block(i, SCORES), in_block(i, PATTERN)
-        ends = self._ends_at_position(scores)
-        rows = ops.AttentionRows(t, n_head, self.scale(i), n)
-        s = ops.scores(self.rec, q, k, rows, tile_rows, scores, to_position=ends)
-        ends = self._ends_at_position(pattern)
-        return self.keep(ops.softmax(self.rec, self.keep(s), n * n_head, pattern, self.heads, to_position=ends))
-
-    def _ends_at_position(self, name: str) -> bool:
-        """True if values of an attention activation past the row's own position are never read."""
-        return self.cached and self.edits is None and name not in self.names
-
     def drop(self, x: Tensor, site: int) -> Tensor:
         """Returns x after dropout, if the batch has dropout."""
         rate = self.batch.dropout
         return ops.dropout(self.rec, x, rate, site, f"{x.name}.kept") if rate else x
 
-    # -- defined by each family -----------------------------------------------------------------------------------
+    # -- norms and embedding ------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def embed(self, t: int, out: Layout) -> Tensor:
-        """Returns the embedding of t tokens of each sequence."""
+    def _layer(self, activation: str) -> int:
+        return self.config.activations[activation].layer or 0
 
-    @abstractmethod
-    def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
-        """Records block i for t tokens of each sequence; `normed` is the layout of a norm's output."""
+    def _tensor_of(self, norm: str) -> str:
+        return self.config.tensor(NORMS[part_of(norm)], self._layer(norm))
 
-    @abstractmethod
+    def gain(self, norm: str) -> Tensor:
+        """Returns the gain of the norm whose activation has this name."""
+        return self.parameter(f"{self._tensor_of(norm)}.weight")
+
     def norm(self, x: Tensor, name: str, out: Layout) -> Tensor:
         """Returns the norm of every row; `name` is that of its activation."""
+        (gain, bias), eps = self.linear(self._tensor_of(name)), self.config.layer_norm_epsilon
+        if bias is None:
+            return ops.rms_norm(self.rec, x, gain, eps, out, name, self.config.gain_offset)
+        return ops.norm(self.rec, x, gain, bias, eps, out, name)
 
-    @abstractmethod
+    def embed(self, t: int, out: Layout) -> Tensor:
+        """Returns the embedding of t tokens of each sequence."""
+        ids, index = self.ids(t)
+        return self._embedded(ids, out, self.batch.size, index)
+
+    def _embedded(
+        self, ids: Tensor, out: Layout, batch: int | ops.Rows, index: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        c = self.config
+        tables = [self.parameter(c.embedding)]
+        if c.positions == "absolute":
+            tables.append(self.parameter(f"{c.tensor('positions')}.weight"))
+        positions = tables[1] if len(tables) > 1 else None
+        return ops.embed(self.rec, ids, tables[0], positions, out, batch, index, scale=c.embed_scale)
+
     def prepare(self) -> None:
-        """Records passes to play once the weights are loaded, and again whenever they have changed."""
+        """Records passes to play once the weights are loaded, and again whenever they have changed.
 
-    @abstractmethod
-    def embed_token(self) -> Tensor:
-        """Returns the embedding of the one token in `token`, at position pos, `[1, C]`."""
+        They fold every layer norm into the linear layers after it, for `decode`. An RMS norm has no bias to fold, and
+        its gain is applied before the product.
+        """
+        if self.config.norm != "layer":
+            return
+        for i in self.part.blocks:
+            for norm, linears in ((FIRST_NORM, attention.inputs(self.config)), (SECOND_NORM, mlp.inputs(self.config))):
+                for name in (self.config.tensor(role, i) for role in linears):
+                    self._fold(in_block(i, norm), *self.linear(name), name)
+        if self.part.head:
+            self._fold(FINAL_NORM, self.head, None, self.head.name)
 
-    @abstractmethod
-    def row_sum(
-        self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
-    ) -> ops.NormedRow:
-        """Returns x + linear(y) of one row, ready for the norm with this activation name (None: no norm follows)."""
+    def _fold(self, norm: str, w: Tensor, shift: Tensor | None, name: str) -> None:
+        gain, bias = self.linear(self._tensor_of(norm))
+        if bias is not None:
+            ops.norm_fold(self.rec, gain, bias, w, shift, name)
 
-    @abstractmethod
-    def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
-        """Records block i for one row at position pos; its output is ready for the norm `following`."""
-
-    @abstractmethod
-    def last_logits(self, x: Tensor, row: str) -> None:
-        """Records the logits of the row of x given by the scalar `row`, and its best token."""
-
-    @abstractmethod
-    def choose(self, row: ops.NormedRow) -> None:
-        """Records the logits of a row of the residual stream, and writes the best token to `token`."""
+    def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
+        """Records block i for t tokens of each sequence; `normed` is the layout of a norm's output."""
+        return mlp.prefill(self, attention.prefill(self, x, i, t, normed), i, normed, x)
 
     # -- prefill ------------------------------------------------------------------------------------------------
 
@@ -296,14 +316,19 @@ class Network(ABC):
             x = last
         tc = self.kernel.tile_cols
         y = edits.apply(self, self.norm(x, FINAL_NORM, Layout(1, x.cols, (1, tc), self.dtype)), row)
-        logits = ops.matmul(self.rec, y, self.head, None, LOGITS, tile_cols=tc)
+        logits = self._capped(ops.matmul(self.rec, y, self.head, None, LOGITS, tile_cols=tc))
         self.chosen(edits.apply(self, logits, row))
 
     def logits(self, x: Tensor, name: str = "logits") -> Tensor:
         """Returns the logits of every row after the final norm, [t, vocab]."""
         tc = self.kernel.tile_cols
         y = self.keep(self.norm(x, FINAL_NORM, Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
-        return self.rec.output(self.keep(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc)))
+        return self.rec.output(self.keep(self._capped(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc))))
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        """Returns logits after their soft cap, if the model has one."""
+        cap = self.config.logit_softcap
+        return ops.act(self.rec, logits, cap, logits.layout, logits.name) if cap else logits
 
     def ids(self, t: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Returns the input with the ids of t tokens of each sequence and, for the backward pass, their index."""
@@ -336,7 +361,14 @@ class Network(ABC):
         )
 
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
-        """Returns x + linear(y); the product `out` is recorded separately if it is captured or has dropout."""
+        """Returns x + linear(y), or with a norm after it x + norm(linear(y)).
+
+        The product `out` is recorded separately if it is normed or captured, or has dropout.
+        """
+        if self.config.norm_after:
+            product = self.keep(self.matmul(y, linear, in_block(self._layer(out), PROJECTED_OF[part_of(out)])))
+            product = self.drop(self.keep(self.norm(product, out, x.layout)), site)
+            return self.keep(ops.add(self.rec, x, product, x.layout, total))
         if not self.apart(out) and not self.batch.dropout:
             return self.keep(self.matmul(y, linear, total, residual=x))
         product = self.drop(self.keep(self.matmul(y, linear, out)), site)
@@ -351,12 +383,12 @@ class Network(ABC):
         by side, all of this applies to one row of each.
         """
         part, stream = self.part, self.one(self.config.n_embd)
-        x = self.embed_token() if part.embed else self.hidden_state(stream.rows, stream)
-        norms = [in_block(i, FIRST_NORM) for i in part.blocks] + [FINAL_NORM] * part.head
+        x = self._embedded(self.token, stream, self.rows or 1) if part.embed else self.hidden_state(stream.rows, stream)
+        norms = [self.norm_before(FIRST_NORM, i) for i in part.blocks] + [FINAL_NORM] * part.head
         if not norms:
             self.rec.output(x, HIDDEN)
             return
-        row = self.row_sum(x, norms[0], f"{x.name}.row")
+        row = self.row_sum(x, norms[0], f"{x.name}.row") if norms[0] else self.plain_row(x)
         self._tap(x, 0)
         for i, following in zip(part.blocks, [*norms[1:], None], strict=False):
             row = self.decode_block(row, i, following)
@@ -365,6 +397,70 @@ class Network(ABC):
             self.choose(row)
         else:
             self.rec.output(row.x, HIDDEN)
+
+    def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
+        """Records block i for one row at position pos, or for one row of each text; the norm `following` is next.
+
+        Norms are applied after the products they feed: one pass cannot both write a row and know its mean, and every
+        additional pass costs time.
+        """
+        return mlp.decode(self, attention.decode(self, row, i), i, following, row)
+
+    def norm_before(self, norm: str, i: int) -> str | None:
+        """Returns the activation of the norm before a part of block i; None if the model has none there."""
+        return in_block(i, norm) if self.config.norm_before else None
+
+    def plain_row(self, x: Tensor) -> ops.NormedRow:
+        """Returns a row that no norm follows."""
+        return ops.NormedRow(x, x, x, self.config.layer_norm_epsilon)
+
+    def row_sum(
+        self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
+    ) -> ops.NormedRow:
+        """Returns x + linear(y) of one row, ready for the norm with this activation name (None: no norm follows)."""
+        c, product = self.config, None
+        gain, eps, offset = self.gain(norm) if norm else None, c.layer_norm_epsilon, c.gain_offset
+        if y is not None and linear is not None:
+            w, b = self.linear(linear)
+            product = self.matvec(y, w, linear).plus(b)
+        return ops.row_sum(self.rec, x, gain, eps, name, product, None, offset)
+
+    def added(self, x: Tensor, norm: str | None, total: str, y: ops.Row, linear: str, out: str) -> ops.NormedRow:
+        """Returns `row_sum`, or with a norm after the linear layer x + norm(linear(y)).
+
+        `out` is that norm's activation.
+        """
+        if not self.config.norm_after:
+            return self._unscaled(self.row_sum(x, norm, total, y, linear), norm)
+        c, (w, b) = self.config, self.linear(linear)
+        eps, offset = c.layer_norm_epsilon, c.gain_offset
+        sums = self.matvec(y, w, linear).plus(b)
+        branch = ops.row_sum(self.rec, None, self.gain(out), eps, out, sums, None, offset)
+        gain = self.gain(norm) if norm else None
+        return self._unscaled(ops.row_sum(self.rec, x, gain, eps, total, branch, None, offset), norm)
+
+    def _unscaled(self, row: ops.NormedRow, norm: str | None) -> ops.NormedRow:
+        return row if norm else self.plain_row(row.x)
+
+    def product(self, row: ops.NormedRow, linear: str) -> tuple[ops.PartialSums, ops.Normed | None]:
+        """Returns partial sums of a row through a linear layer before its norm, and what finishes them."""
+        w, b = self.linear(linear)
+        sums, folded = self.matvec(row.scaled, w, linear), self._folded(linear, w)
+        return sums if folded else sums.plus(b), (row, folded) if self.config.norm_before else None
+
+    def _folded(self, linear: str, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        return ops.folded_norm(self.rec, linear, w.cols) if self.config.norm == "layer" else None
+
+    def last_logits(self, x: Tensor, row: str) -> None:
+        """Records the logits of the row of x given by the scalar `row`, and its best token."""
+        gain, eps, offset = self.gain(FINAL_NORM), self.config.layer_norm_epsilon, self.config.gain_offset
+        self.choose(ops.row_sum(self.rec, x, gain, eps, "last", row=row, offset=offset))
+
+    def choose(self, row: ops.NormedRow) -> None:
+        """Records the logits of a row of the residual stream, and writes the best token to `token`."""
+        sums = self.matvec(row.scaled, self.head, "logits.partial_sums")
+        normed = row, self._folded(self.head.name, self.head)
+        self.chosen(ops.combine(self.rec, sums, LOGITS, act=self.config.logit_softcap, normed=normed))
 
     def _tap(self, x: Tensor, blocks: int) -> None:
         if self.taps:
@@ -378,13 +474,6 @@ class Network(ABC):
     def one(self, cols: int) -> Layout:
         """Returns the layout of a row of `decode`, or of one row of each text."""
         return Layout(self.rows.size if self.rows else 1, cols)
-
-    def scores_of(self, q: Tensor, k: Tensor, i: int, name: str) -> Tensor:
-        """Returns the scores of layer i of the one query, or of one query of each text."""
-        n_head = self.config.n_head
-        if self.rows:
-            return ops.scores_rows(self.rec, q, k, n_head, self.scale(i), name, self.rows)
-        return ops.scores(self.rec, q, k, ops.AttentionRows(1, n_head, self.scale(i)), 1, name)
 
     def adopt(self, size: int, other: Network) -> None:
         """Copies `size` rows pos.. of keys and values from another network's caches to rows row.. of these."""

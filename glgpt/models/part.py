@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from glgpt.errors import ArgumentError, written
-from glgpt.models.spec import EMBED, FINAL_NORM, LOGITS, Activation, ModelConfig, Parameter
+from glgpt.models.activations import EMBED, FINAL_NORM, LOGITS, Activation
+from glgpt.models.parameters import Parameter
+from glgpt.models.spec import ModelConfig
 
 HIDDEN = "hidden"  # output of a part without the head; inputs are `hidden.N` for N rows
 _PART = re.compile(r"(embed)?,?(?:(\d{1,4})(?:-(\d{1,4}))?)?,?(head)?")

@@ -1,57 +1,157 @@
-"""Collects the activations of a transformers model by hooks on its modules, which each family names."""
+"""Collects the activations of a transformers model by hooks on the modules that a family's tensors name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
-from glgpt.models.spec import LOGITS, PATTERN, SCORES, K, Q, in_block
+from glgpt.models.activations import (
+    ACT,
+    ATTN_OUT,
+    EMBED,
+    FINAL_NORM,
+    FIRST_NORM,
+    GATE,
+    HIDDEN_OUT,
+    LOGITS,
+    MLP_OUT,
+    PATTERN,
+    PRE,
+    PROJECTED,
+    RESID_MID,
+    RESID_POST,
+    SCORES,
+    SECOND_NORM,
+    UP,
+    K,
+    Q,
+    V,
+    Z,
+    in_block,
+)
+from glgpt.models.mlp import inputs
+
+if TYPE_CHECKING:
+    from glgpt.models.spec import ModelConfig
+
+
+def activations(config: ModelConfig, network: Any, ids: list[int]) -> dict[str, Any]:
+    """Returns every activation of a transformers model (eager attention) for `ids`, in natural shapes, float64.
+
+    Queries and keys are those that attention receives, after normalisation and rotation.
+    """
+    import torch
+
+    hooks = Hooks(config, network)
+    hooks.input(EMBED, "block", 0)
+    hooks.output(FINAL_NORM, "norm")
+    for i in range(config.n_layer):
+        hooks.block(i)
+    with _attention(network) as calls, torch.no_grad():
+        output = network(torch.tensor([ids]), use_cache=False)
+    hooks.remove()
+    found = hooks.found | {LOGITS: output.logits[0]}
+    for i, (q, k, v, pattern) in enumerate(calls):
+        found |= {in_block(i, Q): q, in_block(i, K): k, in_block(i, V): v, in_block(i, PATTERN): pattern}
+        found[in_block(i, SCORES)] = _scores(config, i, q, k)
+        if config.gated:
+            found[in_block(i, GATE)] = hooks.act(found[in_block(i, PRE)])
+    return {name: value.double().numpy() for name, value in found.items()}
+
+
+def _scores(config: ModelConfig, layer: int, q: Any, k: Any) -> Any:
+    """Returns the scores of queries and keys `[heads, T, d]`, -inf where a token does not attend."""
+    import torch
+
+    cap, window = config.attn_softcap, config.window_of(layer)
+    scores = q.double() @ k.double().repeat_interleave(len(q) // len(k), 0).transpose(1, 2) * config.scale(layer)
+    if cap:
+        scores = cap * torch.tanh(scores / cap)
+    past = torch.arange(q.shape[1])[:, None] - torch.arange(q.shape[1])
+    return scores.masked_fill((past < 0) | (past >= window if window else False), -torch.inf)
 
 
 class Hooks:
-    """Forward hooks that record inputs and outputs of modules, by activation name."""
+    """Forward hooks that record inputs and outputs of modules, by activation name, for the first sequence."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: ModelConfig, network: Any) -> None:
+        self.config, self.network = config, network
         self.found: dict[str, Any] = {}
         self._handles: list[Any] = []
 
-    def output(self, name: str, module: Any, change: Callable[[Any], Any] = lambda x: x) -> None:
-        """Records what a module returns for the first sequence, after `change`."""
+    def block(self, i: int) -> None:
+        """Records the activations of block i outside attention."""
+        c = self.config
+        first = inputs(c)[0]
+        if c.norm_before:
+            self.output(in_block(i, FIRST_NORM), "norm_1", i)
+            self.output(in_block(i, SECOND_NORM), "norm_2", i)
+        self.input(in_block(i, Z), "o", i)
+        for out, projected, role, norm in (
+            (ATTN_OUT, PROJECTED, "o", "post_1"),
+            (MLP_OUT, HIDDEN_OUT, "down", "post_2"),
+        ):
+            self.output(in_block(i, projected if c.norm_after else out), role, i)
+            if c.norm_after:
+                self.output(in_block(i, out), norm, i)
+        if not c.parallel:
+            self.input(in_block(i, RESID_MID), "norm_2" if c.norm_before else first, i)
+        self.output(in_block(i, PRE), first, i)
+        if self.config.gated:
+            self.output(in_block(i, UP), "up", i)
+        self.input(in_block(i, ACT), "down", i)
+        self.output(in_block(i, RESID_POST), "block", i)
+
+    def output(self, name: str, role: str, layer: int = 0) -> None:
+        """Records what the module of a role returns."""
 
         def hook(_: Any, __: Any, output: Any) -> None:
-            self.found[name] = change((output[0] if isinstance(output, tuple) else output)[0])
+            self.found[name] = (output[0] if isinstance(output, tuple) else output)[0]
 
-        self._handles.append(module.register_forward_hook(hook))
+        self._handles.append(self._module(role, layer).register_forward_hook(hook))
 
-    def input(self, name: str, module: Any) -> None:
-        """Records the input of a module."""
+    def input(self, name: str, role: str, layer: int = 0) -> None:
+        """Records the input of the module of a role."""
 
         def hook(_: Any, inputs: Any, __: Any) -> None:
             self.found[name] = inputs[0][0]
 
-        self._handles.append(module.register_forward_hook(hook))
+        self._handles.append(self._module(role, layer).register_forward_hook(hook))
 
-    def run(
-        self,
-        network: Any,
-        ids: list[int],
-        scales: Sequence[float],
-        change: Callable[[dict[str, Any]], dict[str, Any]] = lambda found: found,
-    ) -> dict[str, Any]:
-        """Runs `ids` once; returns all recorded values after `change`, logits, patterns and scores.
+    def _module(self, role: str, layer: int) -> Any:
+        return self.network.get_submodule(self.config.prefix + self.config.tensor(role, layer))
 
-        `scales` are the factors of each layer's scores.
-        """
-        import torch
+    def act(self, x: Any) -> Any:
+        """Returns the activation function of transformers' MLP of x."""
+        from transformers.activations import ACT2FN
 
-        with torch.no_grad():
-            output = network(torch.tensor([ids]), output_attentions=True, use_cache=False)
+        return ACT2FN[self.config.activation_function](x)
+
+    def remove(self) -> None:
+        """Removes all hooks."""
         for handle in self._handles:
             handle.remove()
-        found = change(self.found) | {LOGITS: output.logits[0]}
-        future = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
-        for i, pattern in enumerate(output.attentions):
-            q, k = found[in_block(i, Q)], found[in_block(i, K)]
-            scores = q @ k.repeat_interleave(len(q) // len(k), 0).transpose(1, 2) * scales[i]
-            found |= {in_block(i, PATTERN): pattern[0], in_block(i, SCORES): scores.masked_fill(future, -torch.inf)}
-        return {name: value.double().numpy() for name, value in found.items()}
+
+
+@contextmanager
+def _attention(network: Any) -> Iterator[list[tuple[Any, ...]]]:
+    """Yields a list to which every call of eager attention appends its queries, keys, values and pattern."""
+    modeling, calls = sys.modules[type(network).__module__], list[tuple[Any, ...]]()
+
+    def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(module: Any, query: Any, key: Any, value: Any, *more: Any, **options: Any) -> Any:
+            found = original(module, query, key, value, *more, **options)
+            calls.append((query[0], key[0], value[0], found[1][0]))
+            return found
+
+        return call
+
+    owner: Any = modeling
+    name = "eager_attention_forward"
+    if not hasattr(modeling, name):  # a method of the class of its attention modules instead
+        owner, name = next(type(module) for module in network.modules() if hasattr(module, "_attn")), "_attn"
+    with patch.object(owner, name, recording(getattr(owner, name))):
+        yield calls

@@ -1,7 +1,7 @@
-"""The interface of a model family: parameters, activations, its checkpoint's names, its network.
+"""The description of a decoder: what its blocks compute, its parameters, its activations, its checkpoint's names.
 
-Loading, saving, initialisation, weight decay, capture, dumps, comparison, export and benchmarks loop over this spec and
-do not depend on a family.
+The forward pass (`network`), loading, saving, initialisation, weight decay, capture, dumps, comparison, export and
+benchmarks read this spec and do not depend on a family.
 """
 
 from __future__ import annotations
@@ -9,261 +9,135 @@ from __future__ import annotations
 import copy
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, overload
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, ClassVar
 
 from glgpt.errors import GlgptError, written
-from glgpt.models.names import LOGITS_FROM, SHARED, Name
-from glgpt.program.formats import Floats
-from glgpt.program.layout import texels
-from glgpt.program.quantised import Blocks
-
-if TYPE_CHECKING:
-    from glgpt.models.network import Batch, Network, SideBySide
-    from glgpt.models.part import Part
-    from glgpt.program.kernel import Kernel
-    from glgpt.program.recorder import Recorder
+from glgpt.models.activations import EMBED, PATTERN, RESID_POST, Activation, activation_table, in_block
+from glgpt.models.names import LOGITS_FROM, Name, all_names
+from glgpt.models.parameters import Parameter, parameter_table
+from glgpt.models.rotary import Angles, check_rotary, frequencies, scaling_factor
 
 MAX_LAYERS = 1000  # GPT-2 XL has 48; a program lists the passes of every layer
 MAX_SIZE = 1 << 24  # maximum vocabulary, width and context
 MAX_PARAMETERS = 1 << 34  # ten times as many as GPT-2 XL; 64 GiB in f32
 
-EMBED, FINAL_NORM, LOGITS = "embed", "ln_f", "logits"
-FIRST_NORM = "ln_1"  # in each block
-Q, K, V = "attn.q", "attn.k", "attn.v"
-SCORES, PATTERN, RESID_POST = "attn.scores", "attn.pattern", "resid_post"
-
-
-def in_block(layer: int | str, name: str) -> str:
-    """Returns the dotted name of an activation of one block, such as `h.0.attn.pattern`, in every family."""
-    return f"h.{layer}.{name}"
-
-
-def part_of(name: str) -> str:
-    """Reverses `in_block`: returns `attn.pattern` for `h.0.attn.pattern`, and other names unchanged."""
-    return re.sub(r"^h\.\d+\.", "", name)
-
-
-DIMS = {"scores": "head, T, T", "pattern": "head, T, T", "cache": "head, T, d_head"}  # other kinds: T, width
-PER_HEAD = {Q: "cache", K: "cache", V: "cache", SCORES: "scores", PATTERN: "pattern"}
-
-
-def dims_of(name: str) -> str:
-    """Returns a description of an activation's natural shape, for arrays that come without a model."""
-    return DIMS.get(PER_HEAD.get(part_of(name), ""), "T, width")
+ACTIVATIONS = ("gelu_new", "gelu", "relu", "relu2", "silu")
+ALIASES = {"gelu_pytorch_tanh": "gelu_new", "swish": "silu"}  # other names that transformers has for them
 
 
 @dataclass(frozen=True)
-class Heads:
-    """An axis of a parameter's matrix that consists of heads: `count` heads of `width` values each.
+class ModelConfig:
+    """A decoder-only transformer: sizes, and which of the known variants its blocks compute.
 
-    In textures every head is padded with zeros to whole texels; the padding stays zero through every product.
+    A family (`glgpt.models.families`) is a subclass with its usual values, the names of its checkpoints' tensors and
+    the mapping from its `config.json`. Fields that differ by layer hold a value for each; None stands for all layers.
     """
 
-    axis: int
-    count: int
-    width: int
-
-    @property
-    def padded(self) -> int:
-        """Values per head in a texture."""
-        return texels(self.width)
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One tensor of a checkpoint, and the matrix stored in its texture.
-
-    `name` is Hugging Face's without the family's prefix, `shape` the checkpoint's. If `transposed`, the texture holds
-    the transpose; a vector is stored as one row. `product`: it is the right factor of a product, and its rows are
-    padded to a multiple of four. `table`: one row is read for each position. Fresh values are normal with `mean` and
-    `deviation`. `decayed`: AdamW applies weight decay to it. `layer` is the block that it belongs to. `sensitive`: it
-    loses most with few bits, and q4 stores it in eight, like the parameters outside the blocks.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    transposed: bool = False
-    product: bool = False
-    heads: Heads | None = None
-    mean: float = 0.0
-    deviation: float = 0.0
-    decayed: bool = False
-    layer: int | None = None
-    table: bool = False
-    sensitive: bool = False
-
-    @property
-    def count(self) -> int:
-        """Number of values."""
-        return math.prod(self.shape)
-
-    @property
-    def unpadded(self) -> tuple[int, int]:
-        """Rows and columns of the matrix before heads are padded."""
-        if len(self.shape) == 1:
-            return 1, self.shape[0]
-        rows, cols = self.shape
-        return (cols, rows) if self.transposed else (rows, cols)
-
-    @property
-    def matrix(self) -> tuple[int, int]:
-        """Rows and columns of the matrix in the texture."""
-        rows, cols = self.unpadded
-        if self.heads is None:
-            return rows, cols
-        wide = self.heads.count * self.heads.padded
-        return (wide, cols) if self.heads.axis == 0 else (rows, wide)
-
-    @overload
-    def arrange(self, array: NDArray[Any]) -> NDArray[Any]: ...
-
-    @overload
-    def arrange(self, array: Blocks) -> NDArray[Any] | Blocks: ...
-
-    def arrange(self, array: NDArray[Any] | Blocks) -> NDArray[Any] | Blocks:
-        """Returns the texture's matrix `[rows, cols]` from the checkpoint's array; they share memory if possible.
-
-        `Blocks` are this matrix already, before heads are padded, and remain blocks if no padding is needed.
-        """
-        if isinstance(array, Blocks):
-            if self.heads is None or self.heads.padded == self.heads.width:
-                return array
-            whole = array[:, :]
-            array = whole.T if self.transposed else whole.reshape(self.shape)
-        found = array.T if self.transposed else array.reshape(self.unpadded)
-        if self.heads is None or self.heads.padded == self.heads.width:
-            return found
-        split = (self.heads.count, self.heads.width)
-        pad = (0, self.heads.padded - self.heads.width)
-        if self.heads.axis == 0:
-            return np.pad(found.reshape(*split, -1), ((0, 0), pad, (0, 0))).reshape(self.matrix)
-        return np.pad(found.reshape(-1, *split), ((0, 0), (0, 0), pad)).reshape(self.matrix)
-
-    def restore(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """Returns the checkpoint's array from the texture's matrix, which may have padding rows: undoes `arrange`."""
-        rows, cols = self.matrix
-        found = matrix[:rows, :cols]
-        if self.heads is not None and self.heads.padded != self.heads.width:
-            split = (self.heads.count, self.heads.padded)
-            if self.heads.axis == 0:
-                found = found.reshape(*split, -1)[:, : self.heads.width]
-            else:
-                found = found.reshape(-1, *split)[:, :, : self.heads.width]
-            found = found.reshape(self.unpadded)
-        return np.ascontiguousarray(found.T if self.transposed else found.reshape(self.shape))
-
-    def used(self, rows: int, cols: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Returns (period, values per period that are not padding) for the rows and for the columns of a texture."""
-        by_row, by_col = (rows, self.unpadded[0]), (cols, cols)
-        if self.heads is None:
-            return by_row, by_col
-        period = (self.heads.padded, self.heads.width)
-        return (period, by_col) if self.heads.axis == 0 else (by_row, period)
-
-
-@dataclass(frozen=True)
-class Activation:
-    """One named activation and its place in its matrix.
-
-    `kind` is `rows` (a row for each token), `heads` (the same with each head padded to whole texels), `cache` (a row
-    for each position with padded heads), or `scores` and `pattern` (rows are token * heads + head and columns are
-    keys). `width` is the number of values of a row, or of a head if `kind` is `heads` or `cache`.
-    """
-
-    name: str
-    kind: str
-    width: int
-    heads: int = 1
-
-    @property
-    def layer(self) -> int | None:
-        """The block it is in; None outside the blocks."""
-        block = re.match(r"h\.(\d+)\.", self.name)
-        return int(block[1]) if block else None
-
-    @property
-    def added(self) -> bool:
-        """True if a block adds it to the residual stream; such names end in `.out` in every family."""
-        return self.layer is not None and self.name.endswith(".out")
-
-    @property
-    def row_width(self) -> int:
-        """Number of values of a row without padding, including all heads that are side by side."""
-        return self.width * (self.heads if self.kind in ("heads", "cache") else 1)
-
-    @property
-    def square(self) -> bool:
-        """True if its columns are tokens too."""
-        return self.kind in ("scores", "pattern")
-
-    @property
-    def per_head(self) -> bool:
-        """True if its natural shape begins with the heads."""
-        return self.square or self.kind == "cache"
-
-    @property
-    def dims(self) -> str:
-        """A description of its natural shape: `head, T, T`, `head, T, d_head` or `T, width`."""
-        return DIMS.get(self.kind, "T, width")
-
-    def shape(self, tokens: int) -> tuple[int, ...]:
-        """Returns its natural shape for a text of this many tokens."""
-        if self.square:
-            return self.heads, tokens, tokens
-        return (self.heads, tokens, self.width) if self.kind == "cache" else (tokens, self.row_width)
-
-    def natural(self, matrix: Floats, start: int, valid: int, total: int) -> Floats:
-        """Returns rows of tokens start .. start + valid - 1 of `total`, in the natural shape without padding.
-
-        Scores and patterns become `[heads, valid, total]`, caches `[heads, valid, d_head]`, others `[valid, width]`.
-        """
-        cube: Floats
-        if self.square:
-            cube = matrix.reshape(-1, self.heads, matrix.shape[1])[:valid, :, :total].transpose(1, 0, 2).copy()
-            if self.kind == "scores":
-                beyond = np.arange(total) > start + np.arange(valid)[:, None]
-                cube[:, beyond] = -np.inf
-            return cube
-        if self.kind == "cache":
-            rows = matrix[start : start + valid]
-            cube = rows.reshape(len(rows), self.heads, -1)[:, :, : self.width].transpose(1, 0, 2)
-            return cube
-        rows = matrix[:valid]
-        if self.kind == "heads":
-            rows = rows.reshape(len(rows), self.heads, -1)[:, :, : self.width].reshape(len(rows), -1)
-        return rows
-
-
-class ModelConfig(ABC):
-    """A model of one family: the fields of its `config.json` that change the computation, and what follows from them.
-
-    Subclasses are frozen dataclasses named `CONFIG` in `glgpt.models.<model_type>`.
-    """
-
-    model_type: ClassVar[str]  # in config.json
-    architecture: ClassVar[str]  # class in transformers
-    prefix: ClassVar[str]  # of every tensor in a checkpoint except the head
-    block_prefix: ClassVar[str]  # of every parameter of a block; {} stands for the block's number
-    positions: ClassVar[str]  # "absolute": added to the embedding; "rotary": rotate queries and keys
-    own_names: ClassVar[Mapping[str, Name]]  # in addition to `glgpt.models.names.SHARED`
-    buffers: ClassVar[re.Pattern[str]]  # tensors of a checkpoint that are not parameters
-    head: ClassVar[str] = "lm_head.weight"
-    embedding: ClassVar[str]  # of tokens; also the head if they are tied
-
-    # Fields or properties of every family.
     vocab_size: int
     n_positions: int
     n_embd: int
     n_layer: int
     n_head: int
-    tie_word_embeddings: bool
+    kv_heads: int | None = None  # heads of keys and values; None: as many as of queries
+    n_inner: int | None = None  # width of the MLP's hidden layer; None: 4 n_embd
+    head_dim: int | None = None  # width of a head; None: n_embd / n_head
+    layer_norm_epsilon: float = 1e-6
+    rope_theta: float = 10000.0  # base of the rotary frequencies
+    rope_scaling: tuple[float, ...] | None = None  # numbers of `rope_type` (`rotary.SCALINGS`)
+    tie_word_embeddings: bool = False  # the head is the embedding
+    activation_function: str = "silu"  # of the MLP: one of ACTIVATIONS
+    scale_attn_weights: bool = True  # False: scores have the factor 1
+    scale_attn_by_inverse_layer_idx: bool = False  # divides the scores of layer i by i + 1
+    positions: str = "rotary"  # "absolute": a learned table added to the embedding; "rotary": rotates queries and keys
+    rope_type: str = "default"
+    norm: str = "rms"  # "rms", or "layer" with a bias
+    gated: bool = True  # the hidden layer is act(gate) * up; False: act(up)
+    qkv_bias: bool = False
+    out_bias: bool = False  # of attention's output
+    mlp_bias: bool = False
+    query_scale: float | None = None  # factor of the scores; None: as `scale_attn_weights` says
+    gain_offset: float = 0.0  # a norm's factor is gain + gain_offset
+    norm_before: bool = True  # norms the input of attention and of the MLP
+    norm_after: bool = False  # norms the output of attention and of the MLP
+    parallel: bool = False  # attention and MLP both read the block's input
+    qk_norm: str = ""  # RMS norm of queries and keys: "head": of each head, "width": of all heads together
+    scaled_embedding: bool = False  # the embedding is multiplied by sqrt(n_embd)
+    rotary_share: float = 1.0  # share of a head's columns that rotate
+    local_rope_theta: float | None = None  # base of the layers with a window; None: `rope_theta`, scaled as the others
+    rotary_layers: tuple[bool, ...] | None = None  # which layers rotate
+    window: int | None = None  # positions that a token attends to, itself included
+    window_layers: tuple[bool, ...] | None = None  # which layers have the window
+    attn_softcap: float | None = None  # scores are softcap * tanh(scores / softcap)
+    logit_softcap: float | None = None
+    interleaved_heads: bool = False  # packed q, k, v of a checkpoint alternate by head
+
+    model_type: ClassVar[str]  # in config.json
+    architecture: ClassVar[str]  # class in transformers
+    prefix: ClassVar[str]  # of every tensor in a checkpoint except the head
+    tensors: ClassVar[Mapping[str, str]]  # role -> its name without ".weight"; {} stands for the block's number
+    keys: ClassVar[Mapping[str, str]]  # field -> its name in config.json
+    only: ClassVar[Mapping[str, Any]] = {}  # field of config.json -> the only supported value
+    own_names: ClassVar[Mapping[str, Name]] = {}  # in addition to `names.all_names`
+    buffers: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")  # tensors of a checkpoint that are not parameters
+    head: ClassVar[str] = "lm_head.weight"
+    input_first: ClassVar[bool] = False  # the checkpoint's linear weights are [in, out] instead of [out, in]
+    scaled_outputs: ClassVar[bool] = False  # fresh weights that write to the stream are divided by sqrt(2 n_layer)
+    dropouts: ClassVar[tuple[str, ...]] = ("attention_dropout",)  # fields of config.json
+    # For transformers' from_pretrained
+    reference_options: ClassVar[dict[str, Any]] = {"attn_implementation": "eager"}
+
+    def __post_init__(self) -> None:
+        checked(self)
+
+    # -- config.json ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> ModelConfig:
+        """Reads a parsed `config.json`; ignores keys that do not change the computation.
+
+        Raises GlgptError, naming the field, for one out of range or a value that no field of the spec describes.
+        """
+        for name, only in cls.only.items():
+            if config.get(name) not in (None, only):
+                raise GlgptError(
+                    f"config: {name} is {written(config[name])}; glgpt runs {cls.model_type} with {written(only)}"
+                )
+        return cls(**({own: config[key] for own, key in cls.keys.items() if key in config} | cls.more(config)))
+
+    @classmethod
+    def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the fields that a `config.json` holds in another form than `keys`."""
+        return {}
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> ModelConfig:
+        """Reads the metadata of a GGUF file. Raises GlgptError: no family has a mapping yet."""
+        raise GlgptError(f"config: {cls.model_type} has no mapping from GGUF metadata")
+
+    @classmethod
+    def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> ModelConfig:
+        """Returns a model of this size with the family's usual settings; a gated MLP has 8/3 of the width."""
+        inner = math.ceil(8 * n_embd / 3 / 4) * 4 if cls.gated else None
+        return cls(vocab_size, n_positions, n_embd, n_layer, n_head, n_inner=inner, tie_word_embeddings=True)
+
+    def to_dict(self, dropout: float = 0.0) -> dict[str, Any]:
+        """Returns the `config.json` that transformers reads."""
+        about = {"model_type": self.model_type, "architectures": [self.architecture]}
+        about |= {key: getattr(self, own) for own, key in self.keys.items()}
+        return about | dict.fromkeys(self.dropouts, dropout) | self.published()
+
+    def published(self) -> dict[str, Any]:
+        """Returns the fields of `config.json` that `more` reads."""
+        return {}
+
+    def fields(self) -> dict[str, Any]:
+        """Returns everything that determines results, and the family's name; `from_fields` reads it."""
+        return {"model_type": self.model_type, **asdict(self)}
+
+    # -- sizes ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def context(self) -> int:
@@ -280,63 +154,88 @@ class ModelConfig(ABC):
         return config
 
     @property
-    @abstractmethod
     def d_head(self) -> int:
         """Width of one attention head."""
+        return self.n_embd // self.n_head if self.head_dim is None else self.head_dim
 
     @property
     def n_kv_head(self) -> int:
         """Number of key and value heads."""
-        return self.n_head
+        return self.n_head if self.kv_heads is None else self.kv_heads
+
+    @property
+    def group(self) -> int:
+        """Number of query heads that share a key and value head."""
+        return self.n_head // self.n_kv_head
+
+    @property
+    def d_inner(self) -> int:
+        """Width of the MLP's hidden layer."""
+        return 4 * self.n_embd if self.n_inner is None else self.n_inner
+
+    # -- what a layer computes --------------------------------------------------------------------------------------
+
+    def scale(self, layer: int) -> float:
+        """Returns the factor of the scores of a layer."""
+        scale = float(self.d_head**-0.5) if self.scale_attn_weights else 1.0
+        scale = scale if self.query_scale is None else self.query_scale
+        return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
+
+    @property
+    def embed_scale(self) -> float:
+        """Returns the factor of the embedding."""
+        return self.n_embd**0.5 if self.scaled_embedding else 1.0
+
+    @property
+    def d_rotary(self) -> int:
+        """Number of a head's columns that rotate."""
+        return int(self.d_head * self.rotary_share)
 
     @cached_property
-    @abstractmethod
+    def frequencies(self) -> tuple[float, ...]:
+        """Radians by which each pair of a head's columns rotates from one position to the next (Su et al. 2021)."""
+        return frequencies(self.rope_theta, self.d_rotary, self.rope_type, self.rope_scaling or ())
+
+    def rotation(self, layer: int) -> Angles:
+        """Returns how queries and keys of a layer rotate by position; without frequencies, they do not."""
+        if self.positions != "rotary" or (self.rotary_layers is not None and not self.rotary_layers[layer]):
+            return Angles((), 1.0)
+        if self.local_rope_theta is not None and self.window_of(layer):
+            return Angles(frequencies(self.local_rope_theta, self.d_rotary), 1.0)
+        return Angles(self.frequencies, scaling_factor(self.rope_type, self.rope_scaling or ()))
+
+    def window_of(self, layer: int) -> int:
+        """Returns how many positions a token of this layer attends to, itself included; 0 if all."""
+        windowed = self.window_layers is None or self.window_layers[layer]
+        return self.window if self.window is not None and windowed else 0
+
+    # -- parameters and activations ---------------------------------------------------------------------------------
+
+    @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter that a checkpoint must hold, by name, in order of use."""
+        return parameter_table(self)
 
     @cached_property
-    @abstractmethod
     def activations(self) -> dict[str, Activation]:
-        """Every activation, in order of computation."""
+        """Every activation, in order of computation; queries and keys are those after rotation."""
+        return activation_table(self)
 
-    @staticmethod
-    @abstractmethod
-    def network_class() -> type[Network]:
-        """Returns the family's `Network`, imported on demand: reading a configuration needs no op."""
+    def tensor(self, role: str, layer: int | str = "{}") -> str:
+        """Returns the name of a tensor by its role, without `.weight` or `.bias`."""
+        return self.tensors[role].format(layer)
 
-    def network(
-        self,
-        rec: Recorder,
-        kernel: Kernel,
-        dtype: str = "f32",
-        names: Container[str] = (),
-        batch: Batch | SideBySide | None = None,
-        role: str = "weight",
-        part: Part | None = None,
-    ) -> Network:
-        """Returns the family's network over a recorder; see `glgpt.models.network.Network`."""
-        return self.network_class()(rec, self, kernel, dtype, names, batch, role, part)
+    @property
+    def embedding(self) -> str:
+        """The embedding of tokens; also the head if they are tied."""
+        return f"{self.tensors['embed']}.weight"
 
-    @classmethod
-    @abstractmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> ModelConfig:
-        """Reads a parsed `config.json`. Raises GlgptError for an unsupported field."""
+    @property
+    def block_prefix(self) -> str:
+        """The prefix of every parameter of a block; {} stands for the block's number."""
+        return self.tensors["block"] + "."
 
-    @classmethod
-    @abstractmethod
-    def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> ModelConfig:
-        """Returns a model of this size with the family's usual settings."""
-
-    @abstractmethod
-    def to_dict(self, dropout: float = 0.0) -> dict[str, Any]:
-        """Returns the `config.json` that transformers reads."""
-
-    @staticmethod
-    @abstractmethod
-    def reference(network: Any, ids: list[int]) -> dict[str, NDArray[np.float64]]:
-        """Returns every activation that a transformers model of this family computes, in natural shapes."""
-
-    reference_options: ClassVar[dict[str, Any]] = {"attn_implementation": "eager"}  # for transformers' from_pretrained
+    # -- derived ----------------------------------------------------------------------------------------------------
 
     @property
     def tied(self) -> dict[str, str]:
@@ -375,7 +274,7 @@ class ModelConfig(ABC):
     @property
     def names(self) -> dict[str, Name]:
         """Caption and explanation of each activation, parameter, state and pass; {} stands for a block's number."""
-        found = SHARED | dict(self.own_names)
+        found = all_names(self) | dict(self.own_names)
         if self.tie_word_embeddings:
             title, about = found[self.embedding]
             found[self.embedding] = Name(title, f"{about}; also {LOGITS_FROM}")
@@ -391,11 +290,6 @@ class ModelConfig(ABC):
         """Returns a parameter's name in a checkpoint file."""
         return name if name == self.head else self.prefix + name
 
-    def fields(self) -> dict[str, Any]:
-        """Returns everything that determines results, and the family's name; `from_fields` reads it."""
-        own: Any = self  # a dataclass, as every family's is
-        return {"model_type": self.model_type, **asdict(own)}
-
     def shape(self) -> dict[str, int]:
         """Returns the sizes that every family has, by name."""
         names = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_kv_head", "d_head")
@@ -410,29 +304,81 @@ class ModelConfig(ABC):
         return [in_block(i, PATTERN) for i in range(self.n_layer)]
 
 
-def check_sizes(config: ModelConfig, names: tuple[str, ...]) -> None:
-    """Raises GlgptError if a size is not a positive integer or too large, or there are too many layers."""
-    for name in names:
-        value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise GlgptError(f"config: {name} is {written(value)}; it must be a positive integer")
-        if value > MAX_SIZE:
-            raise GlgptError(f"config: {name} is {written(value)}; at most {MAX_SIZE} is supported")
-    if config.n_layer > MAX_LAYERS:
-        raise GlgptError(f"config: n_layer is {config.n_layer}; at most {MAX_LAYERS} are supported")
+# field, minimum, limit
+LIMITS = (
+    ("layer_norm_epsilon", 0, 1),
+    ("rope_theta", 1, math.inf),
+    ("local_rope_theta", 1, math.inf),
+    ("query_scale", 0, math.inf),
+    ("rotary_share", 0, 1.001),
+    ("attn_softcap", 1e-3, math.inf),
+    ("logit_softcap", 1e-3, math.inf),
+)
 
 
-def check_count(config: ModelConfig) -> None:
-    """Raises GlgptError for a model with more parameters than supported."""
+def checked(config: ModelConfig) -> None:
+    """Raises GlgptError, naming the field as `config.json` does, for a value that is out of range or does not fit."""
+    _check_sizes(config)
+    _check_values(config)
+    _check_layers(config)
+    if config.n_head % config.n_kv_head:
+        raise GlgptError(f"config: {config.n_head} heads cannot share {config.n_kv_head} key and value heads evenly")
+    if config.head_dim is None and config.n_embd % config.n_head:
+        width, heads = config.keys.get("n_embd", "n_embd"), config.keys.get("n_head", "n_head")
+        raise GlgptError(f"config: {width} {config.n_embd} is not a multiple of {heads} {config.n_head}")
+    if config.norm == "layer" and (config.gated or config.norm_after):
+        raise GlgptError("config: layer norms are not supported with a gated MLP or after attention and MLP")
+    if config.positions == "rotary":
+        check_rotary(config)
     if config.parameter_count > MAX_PARAMETERS:
         count = f"{config.parameter_count:,} parameters"
         raise GlgptError(f"config: these sizes make {count}; at most {MAX_PARAMETERS:,} are supported")
 
 
-def activation_table(block: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> dict[str, Activation]:
-    """Returns the activations of a decoder whose blocks have these: name -> (kind, width, heads)."""
-    table: dict[str, tuple[Any, ...]] = {EMBED: ("rows", config.n_embd)}
-    for i in range(config.n_layer):
-        table |= {in_block(i, name): about for name, about in block.items()}
-    table |= {FINAL_NORM: ("rows", config.n_embd), LOGITS: ("rows", config.vocab_size)}
-    return {name: Activation(name, *about) for name, about in table.items()}
+def _check_values(config: ModelConfig) -> None:
+    """Raises GlgptError for a switch that is not a boolean, a number out of range or an unknown activation."""
+    said = config.keys
+    for name in (field.name for field in fields(config) if field.type == "bool"):
+        if not isinstance(getattr(config, name), bool):
+            raise GlgptError(
+                f"config: {said.get(name, name)} is {written(getattr(config, name))}; it must be true or false"
+            )
+    for name, low, high in LIMITS:
+        value = getattr(config, name)
+        if value is None:
+            continue
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value < high:
+            limits = f"in [{low}, {high})" if high < math.inf else f"from {low}"
+            raise GlgptError(f"config: {said.get(name, name)} is {written(value)}; it must be a number {limits}")
+        object.__setattr__(config, name, float(value))  # JSON's 0 is an int, which GLSL would not take
+    act = config.activation_function
+    if isinstance(act, str):
+        object.__setattr__(config, "activation_function", ALIASES.get(act, act))
+    if not isinstance(act, str) or config.activation_function not in ACTIVATIONS:
+        name = said.get("activation_function", "activation_function")
+        raise GlgptError(f"config: {name} {written(act)} is not one of {', '.join(ACTIVATIONS)}")
+
+
+def _check_layers(config: ModelConfig) -> None:
+    """Raises GlgptError unless fields that differ by layer have a value for each."""
+    for name in ("rotary_layers", "window_layers"):
+        layers = getattr(config, name)
+        if layers is not None:
+            object.__setattr__(config, name, tuple(map(bool, layers)))
+            if len(layers) != config.n_layer:
+                raise GlgptError(f"config: {name} has {len(layers)} values for {config.n_layer} layers")
+
+
+def _check_sizes(config: ModelConfig) -> None:
+    """Raises GlgptError if a size is not a positive integer or too large, or there are too many layers."""
+    names = ["vocab_size", "n_positions", "n_embd", "n_layer", "n_head"]
+    names += [name for name in ("kv_heads", "n_inner", "head_dim", "window") if getattr(config, name) is not None]
+    for name in names:
+        value, said = getattr(config, name), config.keys.get(name, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise GlgptError(f"config: {said} is {written(value)}; it must be a positive integer")
+        if value > MAX_SIZE:
+            raise GlgptError(f"config: {said} is {written(value)}; at most {MAX_SIZE} is supported")
+    if config.n_layer > MAX_LAYERS:
+        said = config.keys.get("n_layer", "n_layer")
+        raise GlgptError(f"config: {said} is {config.n_layer}; at most {MAX_LAYERS} are supported")

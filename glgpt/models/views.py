@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from glgpt.models.activations import ACT, EMBED, RESID_POST, SCORES, in_block, part_of
 from glgpt.models.part import Part
-from glgpt.models.spec import EMBED, RESID_POST, SCORES, ModelConfig, in_block, part_of
+from glgpt.models.spec import ModelConfig
 
 BLOCK = in_block("{}", "")  # prefix of the names of a block's activations
 
@@ -29,8 +30,8 @@ def stages(config: ModelConfig, block: int) -> list[Stage]:
         Stage("QKV", kinds["cache"]),
         Stage("scores", [in_block(block, SCORES)]),
         Stage("mix", kinds["heads"], attention),
-        Stage("residual", [names[names.index(added[0]) + 1]]),
-        Stage("MLP", [names[names.index(added[-1]) - 1]], mlp),
+        *([] if config.parallel else [Stage("residual", [names[names.index(added[0]) + 1]])]),
+        Stage("MLP", [in_block(block, ACT)], mlp),
         Stage("residual", names[-1:]),
     ]
 

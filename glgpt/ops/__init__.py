@@ -9,7 +9,9 @@ from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import (
     KEYS,
     PATTERNS,
+    UNLIMITED,
     AttentionRows,
+    ScoreLimits,
     adopt,
     attend,
     attend_row,
@@ -49,7 +51,7 @@ from glgpt.ops.pointwise import (
     take_row,
     transpose,
 )
-from glgpt.ops.rotary import rotary
+from glgpt.ops.rotary import HeadColumns, HeadNorm, Rotation, can_copy, head_scales, rotary
 from glgpt.ops.sample import ALTERNATIVES, MAX_STEP, MAX_TEMPERATURE, TOKEN, sample
 
 __all__ = [
@@ -65,15 +67,20 @@ __all__ = [
     "SOFTWARE_SPLITS",
     "TOKEN",
     "TRAINING_SPLITS",
+    "UNLIMITED",
     "AdamW",
     "AttendedRow",
     "AttentionRows",
+    "HeadColumns",
+    "HeadNorm",
     "LossScale",
     "Normed",
     "NormedRow",
     "PartialSums",
+    "Rotation",
     "Row",
     "Rows",
+    "ScoreLimits",
     "Splits",
     "act",
     "adamw",
@@ -82,6 +89,7 @@ __all__ = [
     "argmax",
     "attend",
     "attend_row",
+    "can_copy",
     "combine",
     "copy",
     "cross_entropy",
@@ -93,6 +101,7 @@ __all__ = [
     "few_rows",
     "folded_norm",
     "gradient_norm",
+    "head_scales",
     "index_layouts",
     "matmul",
     "matvec",

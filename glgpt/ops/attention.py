@@ -8,7 +8,7 @@ once. The runtime scalar `pos` is the position of the first row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glgpt.ops.matmul import norm_inputs
 from glgpt.ops.partial_sums import EACH_NEW_ROW, AttendedRow, Normed, PartialSums, Row, Rows
@@ -21,6 +21,26 @@ from glgpt.program.tensor import Tensor
 
 PATTERNS = ("uniform", "previous", "first")  # of `set_pattern`: all tokens so far equally, the previous, the first one
 MASKED = -1.0e30  # finite, so that an infinity always means an overflow
+
+
+@dataclass(frozen=True)
+class ScoreLimits:
+    """Limits of scores: a query attends to the last `window` keys, and scores are soft-capped to cap * tanh(x / cap).
+
+    0 means unlimited.
+    """
+
+    window: int = 0
+    cap: float = 0.0
+
+    @property
+    def defines(self) -> dict[str, int | float]:
+        """The defines of `limited.glsl`."""
+        window: dict[str, int | float] = {"WINDOW": self.window} if self.window else {}
+        return window | ({"CAP": self.cap} if self.cap else {})
+
+
+UNLIMITED = ScoreLimits()
 KEYS, RANGES = 128, 8  # attention of one row: at least this many keys in a range, and at most this many ranges
 
 
@@ -84,6 +104,7 @@ class AttentionRows:
     n_head: int
     scale: float = 1.0  # factor of the products
     batch: int = 1
+    limits: ScoreLimits = UNLIMITED
 
 
 def scores(
@@ -108,15 +129,24 @@ def scores(
     width = max(q.cols, k.cols)  # values of all heads
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": rows.scale, "MASKED": masked}
     defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols} | _to_position(to_position)
+    defines |= rows.limits.defines
     rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, cost=Cost(2 * count * k.rows * width))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
-        dq = attend(rec, d[0], k, rows, f"d.{q.name}", "f32", width // k.cols)
-        dk = _attend_vjp(rec, d[0], q, rows, f"d.{k.name}", width // k.cols)
+        ds = _soft_cap_vjp(rec, d[0], y, rows.limits.cap) if rows.limits.cap else d[0]
+        dq = attend(rec, ds, k, rows, f"d.{q.name}", "f32", width // k.cols)
+        dk = _attend_vjp(rec, ds, q, rows, f"d.{k.name}", width // k.cols)
         return [plus(rec, dq, sums[0]), plus(rec, dk, sums[1])]
 
     rec.differentiable(y, (q, k), vjp)
     return y
+
+
+def _soft_cap_vjp(rec: Recorder, dy: Tensor, y: Tensor, cap: float) -> Tensor:
+    """Records the gradient of scores before their soft cap, from the gradient of the capped scores y."""
+    dx = rec.scratch(f"{dy.name}.uncapped", dy.layout)
+    rec.emit("soft_cap_vjp", {"x": dy, "y": y}, {"d": dx}, {"CAP": cap})
+    return dx
 
 
 def _attend_vjp(rec: Recorder, x: Tensor, dz: Tensor, rows: AttentionRows, name: str, group: int) -> Tensor:
@@ -198,7 +228,7 @@ def attend(
         dz = d[0]
         if dz.layout.layers > 1:
             dz = copy(rec, dz, one_layer(y.rows, y.cols, dz.layout.dtype), dz.name)
-        dp = scores(rec, dz, v, rows, tr, f"d.{pattern.name}", 0.0)
+        dp = scores(rec, dz, v, replace(rows, limits=UNLIMITED), tr, f"d.{pattern.name}", 0.0)
         dv = _attend_vjp(rec, pattern, dz, rows, f"d.{v.name}", group)
         return [plus(rec, dp, sums[0]), plus(rec, dv, sums[1])]
 
@@ -242,7 +272,16 @@ def attend_row(
     return weighed
 
 
-def scores_rows(rec: Recorder, q: Tensor, k: Tensor, n_head: int, scale: float, name: str, rows: Rows) -> Tensor:
+def scores_rows(
+    rec: Recorder,
+    q: Tensor,
+    k: Tensor,
+    n_head: int,
+    scale: float,
+    name: str,
+    rows: Rows,
+    limits: ScoreLimits = UNLIMITED,
+) -> Tensor:
     """Records scores[i * n_head + head, s] = scale * q[row + i] . key s of text i; `MASKED` beyond the text's position.
 
     Returns `[size * n_head, context]`. The queries are in the state q from row `row` on.
@@ -251,7 +290,7 @@ def scores_rows(rec: Recorder, q: Tensor, k: Tensor, n_head: int, scale: float, 
     defines = {"N_HEAD": n_head, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": MASKED}
     inputs = {"q": q, "k": k, "places": rows.places, "table": rows.table}
     cost = Cost(2 * rows.size * rows.table.cols * q.cols)
-    rec.emit("scores_rows", inputs, {"y": y}, defines | {"K_GROUP": q.cols // k.cols}, cost=cost)
+    rec.emit("scores_rows", inputs, {"y": y}, defines | {"K_GROUP": q.cols // k.cols, **limits.defines}, cost=cost)
     return y
 
 

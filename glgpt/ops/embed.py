@@ -20,28 +20,30 @@ def embed(
     tokens: Tensor,
     positions: Tensor | None,
     out: Layout,
-    name: str = "embed",
     batch: int | Rows = 1,
     index: tuple[Tensor, Tensor] | None = None,
+    *,
+    scale: float = 1.0,
 ) -> Tensor:
-    """Records y[t] = tokens[:, ids[t]] + positions[pos + t // batch]; without `positions`, only the first term.
+    """Records y[t] = scale * tokens[:, ids[t]] + positions[pos + t // batch]; without `positions`, only the first term.
 
     ids are `[T, 1]`, tokens `[n_embd, vocab]`, positions `[n_positions, n_embd]`; `out` is the layout of y,
     `[T, n_embd]`. With `Rows` instead of a batch size, each row has its own position. The gradient needs `index`, the
     `sorted_index` of the ids.
     """
-    y = rec.scratch(name, out)
+    y = rec.scratch("embed", out)
     inputs = {"ids": ids, "tokens": tokens} | ({"positions": positions} if positions else {})
     batch, rows = (1, batch) if isinstance(batch, Rows) else (batch, None)
     inputs |= {"places": rows.places} if rows and positions else {}
-    rec.emit("embed", inputs, {"y": y}, {"BATCH": batch})
+    times: dict[str, int | float | str] = {"SCALE": scale} if scale != 1 else {}
+    rec.emit("embed", inputs, {"y": y}, {"BATCH": batch, **times})
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         if index is None:
-            raise ValueError(f"{name}: the gradient of an embedding needs the index of its ids (sorted_index)")
+            raise ValueError(f"{y.name}: the gradient of an embedding needs the index of its ids (sorted_index)")
         d_tokens = rec.scratch(f"d.{tokens.name}", fold(tokens.rows, tokens.cols, rec.limits.max_texture_size))
         inputs = {"dy": d[0], "order": index[0], "starts": index[1]} | ({"plus": sums[0]} if sums[0] else {})
-        rec.emit("embed_vjp", inputs, {"y": d_tokens}, columns=1)
+        rec.emit("embed_vjp", inputs, {"y": d_tokens}, times, columns=1)
         if positions is None:
             return [d_tokens, None]
         d_positions = rec.scratch(f"d.{positions.name}", positions.layout)

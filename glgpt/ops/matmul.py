@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row, each_row
-from glgpt.ops.pointwise import activation_defines, add, column_sums, copy, packed, packed_layout, plus, transpose
+from glgpt.ops.pointwise import (
+    Activate,
+    activation_defines,
+    add,
+    column_sums,
+    copy,
+    packed,
+    packed_layout,
+    plus,
+    transpose,
+)
 from glgpt.program.formats import ALL, FORMATS
 from glgpt.program.layout import Layout, fold, in_panels, texels
 from glgpt.program.recorder import Cost, Recorder
@@ -314,19 +324,24 @@ def combine(
     x: PartialSums,
     name: str,
     *,
-    act: str | None = None,
+    act: Activate = None,
     normed: Normed | None = None,
-    times: Tensor | None = None,
+    times: Tensor | PartialSums | None = None,
 ) -> Tensor:
     """Records y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`, or the same for each of a few rows.
 
     With `normed` = (the row, its folded norm), x is the product of `row.scaled`, from which the product of the normed
-    row is computed.
+    row is computed. `times` may be another product of the same row.
     """
     least = 4 if normed and x.cols >= 64 else 1  # few fragments, since each adds up the row's moments again
     y = rec.scratch(name, replace(fold(1, x.cols, rec.limits.max_texture_size, least), rows=x.rows))
     inputs, defines = norm_inputs(normed)
-    inputs |= {"times": times} if times else {}
+    if isinstance(times, PartialSums):
+        if times.defines != x.defines or "gain_w" in inputs:
+            raise ValueError(f"{name}: both products must have the same shape and an RMS norm or none")
+        inputs |= times.second
+    else:
+        inputs |= {"times": times} if times else {}
     rec.emit("combine", x.inputs | inputs, {"y": y}, activation_defines(act) | x.defines | defines | each_row(x.rows))
     return y
 

@@ -20,17 +20,26 @@ def norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, out: 
     return _norm(rec, x, gain, bias, eps, out, name)
 
 
-def rms_norm(rec: Recorder, x: Tensor, gain: Tensor, eps: float, out: Layout, name: str) -> Tensor:
-    """Records y = x / sqrt(mean square + eps) * gain of every row (Zhang and Sennrich 2019)."""
-    return _norm(rec, x, gain, None, eps, out, name)
+def rms_norm(rec: Recorder, x: Tensor, gain: Tensor, eps: float, out: Layout, name: str, offset: float = 0.0) -> Tensor:
+    """Records y = x / sqrt(mean square + eps) * (gain + offset) of every row (Zhang and Sennrich 2019)."""
+    return _norm(rec, x, gain, None, eps, out, name, offset)
 
 
-def _norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, out: Layout, name: str) -> Tensor:
+def _norm(
+    rec: Recorder,
+    x: Tensor,
+    gain: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    out: Layout,
+    name: str,
+    offset: float = 0.0,
+) -> Tensor:
     c4 = -(-x.cols // 4)
     slice_texels = -(-c4 // min(8, -(-FRAGMENTS // x.rows)))
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // slice_texels)))
     rec.emit("norm_stats", {"x": x}, {"y": stats}, {"SLICE": slice_texels, "C4": c4})
-    kind: Defines = {"EPSILON": eps}
+    kind: Defines = {"EPSILON": eps, **gain_offset(offset)}
     if bias is None:
         kind["RMS_NORM"] = 1
     y = rec.scratch(name, out)
@@ -58,7 +67,9 @@ def _norm_vjp(
     rec.emit("norm_vjp_stats", inputs | {"gain": gain, "stats": stats}, {"y": back}, defines)
     inputs |= {"back": back}
     dx = rec.scratch(f"d.{x.name}", x.layout)
-    rec.emit("norm_vjp", inputs | {"gain": gain} | ({"plus": sums[0]} if sums[0] else {}), {"y": dx})
+    rec.emit(
+        "norm_vjp", inputs | {"gain": gain} | ({"plus": sums[0]} if sums[0] else {}), {"y": dx}, _offset_of(defines)
+    )
     rows = slice_rows(x.rows)
     layout = Layout(-(-x.rows // rows), x.cols)
     learnt = [t for t in (gain, bias) if t]
@@ -68,31 +79,47 @@ def _norm_vjp(
     return [dx, *found] if bias else [dx, *found, None]
 
 
+def gain_offset(offset: float) -> Defines:
+    """Returns the define for a norm whose factor is gain + offset."""
+    return {"GAIN_OFFSET": offset} if offset else {}
+
+
+def _offset_of(defines: Defines) -> Defines:
+    return {key: value for key, value in defines.items() if key == "GAIN_OFFSET"}
+
+
 def row_sum(
     rec: Recorder,
-    x: Tensor,
+    x: Tensor | None,
     gain: Tensor | None,
     eps: float,
     name: str,
-    product: PartialSums | None = None,
-    shift: Tensor | None = None,
+    product: PartialSums | NormedRow | None = None,
     row: str | int | None = 0,
+    offset: float = 0.0,
 ) -> NormedRow:
-    """Records one row of x, prepared for a norm with this gain that is applied after the next product.
+    """Records one row of x, prepared for a norm with gain + offset that is applied after the next product.
 
     `row` is the row's number or the scalar that holds it; None records every row. Without a gain, no norm follows, and
-    only the row itself is recorded. The partial sums of a `product` and its bias `shift` `[1, C]` are added to the row
-    if they are given.
+    only the row itself is recorded. A `product` is added to the row: partial sums with their bias, or a row whose norm
+    is applied here. Without x, the product alone is recorded.
     """
-    tiles = (1, min(3, (rec.limits.max_draw_buffers - 1) // 2, -(-x.cols // 4)))  # of y and scaled; moments need one
-    n, number = (1, row) if row is not None else (x.rows, "int(gl_FragCoord.y)" if x.rows > 1 else 0)
-    y, scaled = rec.scratch(name, Layout(n, x.cols, tiles)), rec.scratch(f"{name}.scaled", Layout(n, x.cols, tiles))
+    whole = x or product
+    if not isinstance(whole, (Tensor, PartialSums)):
+        raise ValueError(f"{name}: a row needs x or partial sums")
+    rows, cols = whole.rows, whole.cols
+    tiles = (1, min(3, (rec.limits.max_draw_buffers - 1) // 2, -(-cols // 4)))  # of y and scaled; moments need one
+    n, number = (1, row) if row is not None else (rows, "int(gl_FragCoord.y)" if rows > 1 else 0)
+    y, scaled = rec.scratch(name, Layout(n, cols, tiles)), rec.scratch(f"{name}.scaled", Layout(n, cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(n, 4 * y.layout.width))
-    inputs = {"x": x} | ({"gain": gain} if gain else {})
-    defines: Defines = {"ROW": number, **each_row(n)}
-    if product:
-        inputs |= product.inputs | ({"shift": shift} if shift else {})
+    inputs = ({"x": x} if x else {}) | ({"gain": gain} if gain else {})
+    defines: Defines = {"ROW": number, **each_row(n), **gain_offset(offset)}
+    if isinstance(product, PartialSums):
+        inputs |= product.inputs
         defines |= product.defines
+    elif product:
+        inputs |= {"branch": product.scaled, "moments": product.moments}
+        defines |= {"WIDTH": product.x.cols, "EPSILON": product.eps}
     outputs = {"y": y} | ({"g": scaled, "m": moments} if gain else {})
     rec.emit("row_sum", inputs, outputs, defines)
     return NormedRow(y, scaled, moments, eps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glgpt.program.tensor import Tensor
 
@@ -15,11 +15,21 @@ class PartialSums:
     cols: int
     defines: dict[str, int | float | str]
     rows: int = 1
+    bias: Tensor | None = None
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """Returns the sampler that `partial_sums.glsl` reads."""
-        return {"partial_sums": self.tensor}
+        """Returns the samplers that `partial_sums.glsl` and the op that finishes the sums read."""
+        return {"partial_sums": self.tensor} | ({"shift": self.bias} if self.bias else {})
+
+    @property
+    def second(self) -> dict[str, Tensor]:
+        """Returns the samplers with which `finished_sum.glsl` reads it as the second product of a row."""
+        return {"second_sums": self.tensor} | ({"second_shift": self.bias} if self.bias else {})
+
+    def plus(self, bias: Tensor | None) -> PartialSums:
+        """Returns the product of a linear layer with this bias `[1, N]`, which the op that finishes the sums adds."""
+        return replace(self, bias=bias)
 
 
 @dataclass(frozen=True)

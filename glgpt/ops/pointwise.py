@@ -11,7 +11,8 @@ from glgpt.program.recorder import Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-ACTIVATIONS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3, "silu": 4}
+ACTIVATIONS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3, "silu": 4, "relu2": 5}
+SOFT_CAP = 6  # CAP * tanh(x / CAP)
 
 # ln(erfc(z) exp(z z) / t), t = 1 / (1 + z/2), as a polynomial in s = 2t - 1: Chebyshev interpolation of degree 9 over
 # 0 <= z <= 9.7, computed for this file; its error is 5e-8 before rounding to float32.
@@ -29,8 +30,13 @@ ERFC = (
 )
 
 
-def activation_defines(name: str | None) -> dict[str, int | float | str]:
-    """Returns the defines of `activation.glsl` for an activation (None: the identity)."""
+Activate = str | float | None  # an activation's name, or the cap of a soft cap, or the identity
+
+
+def activation_defines(name: Activate) -> dict[str, int | float | str]:
+    """Returns the defines of `activation.glsl` for an activation (None: the identity); a number is a soft cap."""
+    if isinstance(name, float):
+        return {"ACT": SOFT_CAP, "CAP": name}
     horner = f"{ERFC[-1]:.9g}"
     for c in reversed(ERFC[:-1]):
         horner = f"({horner} * (s) + {c:.9g})"
@@ -38,8 +44,8 @@ def activation_defines(name: str | None) -> dict[str, int | float | str]:
     return {"ACT": code, "ERFC(s)": horner} if name == "gelu" else {"ACT": code}
 
 
-def act(rec: Recorder, x: Tensor, kind: str, out: Layout, name: str) -> Tensor:
-    """Records y = gelu_new, gelu, relu or silu of x."""
+def act(rec: Recorder, x: Tensor, kind: Activate, out: Layout, name: str) -> Tensor:
+    """Records y = gelu_new, gelu, relu, relu2 or silu of x; if `kind` is a number, y = kind * tanh(x / kind)."""
     y = rec.scratch(name, out)
     rec.emit("act", {"x": x}, {"y": y}, activation_defines(kind))
 

@@ -1,61 +1,186 @@
-"""Rotary position embedding (Su et al. 2021): rotates queries and keys by angles that grow with the position."""
+"""Heads of queries, keys and values: normalised (QK norm), rotated by position (Su et al. 2021), written to caches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from glgpt.ops.matmul import norm_inputs
-from glgpt.ops.partial_sums import EACH_NEW_ROW, Normed, PartialSums, Rows
-from glgpt.ops.pointwise import plus
+from glgpt.ops.norm import gain_offset
+from glgpt.ops.partial_sums import EACH_NEW_ROW, Normed, PartialSums, Rows, each_row
+from glgpt.ops.pointwise import add_slices, plus, slice_rows
+from glgpt.program.layout import Layout, texels
 from glgpt.program.recorder import Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
+Defines = dict[str, int | float | str]
+
+
+@dataclass(frozen=True)
+class HeadNorm:
+    """An RMS norm of each head, or of all heads together, whose factor is gain + offset (Dehghani et al. 2023).
+
+    `scales` are from `head_scales`, `gain` is `[1, d]` for each head or `[1, heads * d]` for all of them.
+    """
+
+    scales: Tensor
+    gain: Tensor
+    offset: float = 0.0
+
+    @property
+    def per_head(self) -> bool:
+        """True if each head is normalised separately."""
+        return self.scales.cols > 4
+
+    def defines(self, d_head: int, cols: int) -> Defines:
+        """Returns the defines of the shaders that apply the norm to `cols` columns of padded heads, or its gradient."""
+        heads = cols // texels(d_head)
+        group = {"GROUP4": texels(d_head) // 4, "COUNT": d_head} if self.per_head or heads == 1 else {}
+        group = group or {"GROUP4": cols // 4, "COUNT": heads * d_head}
+        shared: Defines = {"GAIN_PER_HEAD": 1} if self.gain.cols == d_head else {}
+        return {**group, **shared, **gain_offset(self.offset)}
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotates heads of width `d_head`: columns i and i + n of a head turn by position * frequencies[i] radians.
+
+    n is the number of frequencies; columns from 2 n on are copied. Rotated columns are multiplied by `factor`. Without
+    frequencies, heads are copied.
+    """
+
+    d_head: int
+    frequencies: Sequence[float] = ()
+    factor: float = 1.0
+
+    @property
+    def back(self) -> Rotation:
+        """The rotation by the opposite angles."""
+        return replace(self, frequencies=[-f for f in self.frequencies])
+
+    @property
+    def defines(self) -> Defines:
+        """The defines of `rotary.frag`."""
+        found: Defines = {"D_HEAD": self.d_head}
+        if self.frequencies:
+            found["FREQUENCIES"] = ", ".join(f"{f:.9e}" for f in self.frequencies)
+        if 0 < 2 * len(self.frequencies) < self.d_head:
+            found["ROTATED"] = 2 * len(self.frequencies)
+        if self.frequencies and self.factor != 1:
+            found["FACTOR"] = self.factor
+        return found
+
+
+@dataclass(frozen=True)
+class HeadColumns:
+    """Points to heads in a product x `[T, ..]`: from texel `first` of its columns on. `norm` is applied to them."""
+
+    x: Tensor | PartialSums
+    first: int = 0
+    norm: HeadNorm | None = None
+    normed: Normed | None = None  # with partial sums: the norm of the row before the product
+
+    @property
+    def source(self) -> tuple[dict[str, Tensor], Defines]:
+        """The inputs and defines with which a shader reads x."""
+        inputs, defines = norm_inputs(self.normed)
+        if isinstance(self.x, PartialSums):
+            return self.x.inputs | inputs, self.x.defines | defines
+        return {"x": self.x}, {}
+
+
+def head_scales(
+    rec: Recorder, heads: HeadColumns, count: int, d_head: int, eps: float, name: str, together: bool = False
+) -> Tensor:
+    """Records 1 / sqrt(mean square + eps) of each of `count` heads, `[T, 4 count]`, or of all `together`, `[T, 4]`."""
+    inputs, defines = heads.source
+    rows, share = heads.x.rows, count if together else 1
+    y = rec.scratch(name, Layout(rows, 4 * count // share))
+    group: Defines = {"FIRST": heads.first, "GROUP4": share * texels(d_head) // 4, "COUNT": share * d_head}
+    group["HEAD_EPSILON"] = eps
+    rec.emit("head_scales", inputs, {"y": y}, defines | group | each_row(rows))
+    return y
+
 
 def rotary(
     rec: Recorder,
-    x: Tensor | PartialSums,
+    heads: HeadColumns,
     out: Tensor,
-    d_head: int,
-    frequencies: Sequence[float],
+    rotation: Rotation,
     label: str,
     batch: int | Rows = 1,
-    normed: Normed | None = None,
+    copied: tuple[HeadColumns, Tensor] | None = None,
 ) -> None:
-    """Writes x `[T, heads * d]`, each head rotated by the angles of its position, to rows `pos`.. of `out`.
+    """Writes heads of a product, normalised and rotated by their positions, to rows `pos`.. of `out` `[.., heads * d]`.
 
-    `out` is `[.., heads * d]`. Columns i and i + d_head / 2 of a head are a pair, which is rotated by
-    (pos + t) * frequencies[i] radians. Without frequencies, the rows are copied. If x is the partial sums of one row,
-    `normed` is given with it, and the sums are finished here as in `combine`. With `Rows` instead of a batch size, the
-    rows are written from row `row` on, each rotated by its own position. If `out` is scratch, it has the rows of x,
-    t * batch + sequence, from position 0.
+    Partial sums of one row are finished here as in `combine`. With `Rows` instead of a batch size, the rows are written
+    from row `row` on, each rotated by its own position. If `out` is scratch, it has the rows of x, t * batch +
+    sequence, from position 0.
+
+    `copied` are other heads of the row and another state, to which the same pass copies them: values next to keys.
     """
     batch, rows = (1, batch) if isinstance(batch, Rows) else (batch, None)
-    inputs, defines = norm_inputs(normed)
-    if isinstance(x, PartialSums):
-        inputs, defines = x.inputs | inputs, x.defines | defines
-    else:
-        inputs = {"x": x}
-    defines |= {"BATCH": batch, **_rotation_defines(d_head, frequencies)}
+    inputs, defines = heads.source
+    defines |= {"BATCH": batch, **rotation.defines} | ({"FIRST": heads.first} if heads.first else {})
+    if heads.norm:
+        inputs |= {"scales": heads.norm.scales, "gain": heads.norm.gain}
+        defines |= heads.norm.defines(rotation.d_head, out.cols)
     if rows:
         inputs, defines = inputs | {"places": rows.places}, defines | EACH_NEW_ROW
     if out.role == "state":
-        window = Window((out.layout.width, x.rows), "row" if rows else "pos")
-        rec.emit("rotary", inputs, {"y": out}, defines, label=label, window=window)
+        window = Window((out.layout.width, heads.x.rows), "row" if rows else "pos")
+        more = _copied(heads, copied[0]) if copied else ({}, {})
+        outputs = {"y": out} | ({"other": copied[1]} if copied else {})
+        rec.emit("rotary", inputs | more[0], outputs, defines | more[1], label=label, window=window)
         return
     rec.emit("rotary", inputs, {"y": out}, defines | {"FROM_ZERO": 1}, label=label)
+    x = inputs["x"]
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
-        dx = rec.scratch(f"d.{label}", inputs["x"].layout)
-        back = {"BATCH": batch, "FROM_ZERO": 1, **_rotation_defines(d_head, [-f for f in frequencies])}
-        rec.emit("rotary", {"x": d[0]}, {"y": dx}, back)
-        return [plus(rec, dx, sums[0])]
+        back = {"BATCH": batch, "FROM_ZERO": 1, **rotation.back.defines}
+        if heads.norm is None:
+            whole = x.cols == out.cols
+            dx = rec.scratch(f"d.{label}", x.layout)
+            rec.emit("rotary", {"x": d[0]}, {"y": dx}, back if whole else back | {"INTO": heads.first})
+            return [plus(rec, dx, sums[0])]
+        dy = rec.scratch(f"d.{label}", Layout(out.rows, out.cols))
+        rec.emit("rotary", {"x": d[0]}, {"y": dy}, back)
+        return _head_norm_vjp(rec, heads, heads.norm, dy, rotation.d_head, sums)
 
-    rec.differentiable(out, (inputs["x"],), vjp)
+    rec.differentiable(out, (x, heads.norm.gain) if heads.norm else (x,), vjp)
 
 
-def _rotation_defines(d_head: int, frequencies: Sequence[float]) -> dict[str, int | str]:
-    defines: dict[str, int | str] = {"D_HEAD": d_head}
-    if frequencies:
-        defines["FREQUENCIES"] = ", ".join(f"{f:.9e}" for f in frequencies)
-    return defines
+def can_copy(heads: HeadColumns, other: HeadColumns) -> bool:
+    """True if one pass can write both: parts of one product, or products of one shape without folded norms."""
+    if not isinstance(heads.x, PartialSums) or not isinstance(other.x, PartialSums) or other.norm:
+        return False
+    folded = heads.normed is not None and heads.normed[1] is not None
+    return heads.x == other.x or (heads.x.defines == other.x.defines and not folded)
+
+
+def _copied(heads: HeadColumns, other: HeadColumns) -> tuple[dict[str, Tensor], Defines]:
+    """Returns the inputs and defines with which `rotary.frag` copies other heads."""
+    if not can_copy(heads, other) or not isinstance(other.x, PartialSums):
+        raise ValueError("both products must have one shape and no folded norm")
+    return ({}, {"OTHER_FIRST": other.first}) if heads.x == other.x else (other.x.second, {})
+
+
+def _head_norm_vjp(
+    rec: Recorder, heads: HeadColumns, norm: HeadNorm, dy: Tensor, d_head: int, sums: Gradients
+) -> Gradients:
+    """Records the gradients of the product and of the gain; dy is the gradient of the normalised heads."""
+    inputs: Mapping[str, Tensor] = heads.source[0]
+    x, defines = inputs["x"], {"FIRST": heads.first, **norm.defines(d_head, dy.cols)}
+    given = {"x": x, "dy": dy, "scales": norm.scales}
+    dx = rec.scratch(f"d.{x.name}", x.layout)
+    rec.emit("head_norm_vjp", given | {"gain": norm.gain}, {"y": dx}, defines)
+    rows = slice_rows(dy.rows)
+    slices = rec.scratch(f"d.{norm.gain.name}.slices", Layout(-(-dy.rows // rows), dy.cols))
+    rec.emit("head_gain_vjp", given, {"y": slices}, defines | {"ROWS": rows})
+    name = f"d.{norm.gain.name}"
+    if norm.gain.cols != d_head or dy.cols == texels(d_head):
+        return [plus(rec, dx, sums[0]), add_slices(rec, slices, name, sums[1])]
+    whole, gain = add_slices(rec, slices, f"{name}.heads"), rec.scratch(name, norm.gain.layout)
+    rec.emit("sum_heads", {"x": whole} | ({"plus": sums[1]} if sums[1] else {}), {"y": gain})
+    return [plus(rec, dx, sums[0]), gain]

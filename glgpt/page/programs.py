@@ -9,9 +9,11 @@ from glgpt import ops
 from glgpt.inference.batching.batch import ADOPTED, batch_program
 from glgpt.inference.chunks import FEW_SIZES, chunk_sizes
 from glgpt.inference.programs import record_capture, record_generation
+from glgpt.models.activations import LOGITS, PATTERN, SCORES, Q, in_block
+from glgpt.models.attention import limits_of
 from glgpt.models.network import Network
 from glgpt.models.part import Part
-from glgpt.models.spec import LOGITS, PATTERN, SCORES, ModelConfig, Q, in_block
+from glgpt.models.spec import ModelConfig
 from glgpt.page.split import SplitPage
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS, Kernel
@@ -120,16 +122,16 @@ def generate_program(
     rec = Recorder(recording.limits)
     names = {in_block(i, Q) for i in range(config.n_layer)}
     names |= edits.names if edits else set()
-    network = config.network(rec, recording.kernel, dtype, names, part=part)
+    network = Network(rec, config, recording.kernel, dtype, names, part=part)
     network.edits, network.taps = edits, taps
-    head = config.network(rec, recording.kernel, dtype, names, part=Part.head_of(config)) if tail else None
+    head = Network(rec, config, recording.kernel, dtype, names, part=Part.head_of(config)) if tail else None
     sizes = record_generation(network, head, FEW_SIZES)
     network.taps = False
     for i in network.part.blocks:
         q, k = network.cache(i, "q"), network.cache(i, "k")
         for size in sizes:
             tile_rows = network.kernel.tile_rows if size > 1 else 1
-            rows = ops.AttentionRows(size, config.n_head, network.scale(i))
+            rows = ops.AttentionRows(size, config.n_head, config.scale(i), limits=limits_of(config, i))
             with rec.entry(f"attention_{i}_{size}"):
                 scores = rec.output(ops.scores(rec, q, k, rows, tile_rows, in_block(i, SCORES)))
                 pattern = ops.softmax(rec, scores, config.n_head, in_block(i, PATTERN))
@@ -160,8 +162,8 @@ def capture_recording(
 
     def record(sizes: tuple[int, ...]) -> Program:
         rec = Recorder(limits)
-        network = config.network(rec, kernel, dtype, names, part=part)
-        head = config.network(rec, kernel, dtype, names, part=Part.head_of(config)) if tail else None
+        network = Network(rec, config, kernel, dtype, names, part=part)
+        head = Network(rec, config, kernel, dtype, names, part=Part.head_of(config)) if tail else None
         for size in sizes:
             record_capture(network, f"logits_{size}", size)
         if head:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from glgpt.inference.arguments.sampling_options import SamplingKeywords, SamplingOptions
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
-from glgpt.models.spec import EMBED, LOGITS, PATTERN, SCORES, in_block, part_of
+from glgpt.models.activations import EMBED, LOGITS, PATTERN, SCORES, in_block, part_of
 from glgpt.models.views import stages
 from glgpt.page.prompts import Prompts
 from glgpt.plots.cells import REACH, folded

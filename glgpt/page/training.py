@@ -8,8 +8,9 @@ from typing import Any
 
 from glgpt.data.bundled import SETS
 from glgpt.errors import GlgptError
-from glgpt.models.network import Batch
-from glgpt.models.spec import ModelConfig, Parameter
+from glgpt.models.network import Batch, Network
+from glgpt.models.parameters import Parameter
+from glgpt.models.spec import ModelConfig
 from glgpt.models.views import described, family_json
 from glgpt.page.programs import EDIT, PageEdits, Recording, capture_recording, generate_program, page_recordings
 from glgpt.page.reading import Reading
@@ -183,8 +184,8 @@ def page_training_program(config: ModelConfig, recipe: Recipe, limits: Limits, k
     tokens = min(LOOK, config.n_positions)
     names = set(config.patterns())
     with rec.entry("look"):
-        config.network(rec, kernel, names=names, role="state").prefill(tokens)
+        Network(rec, config, kernel, names=names, role="state").prefill(tokens)
     with rec.entry("score"):
-        network = config.network(rec, kernel, recipe.precision, batch=Batch(recipe.batch), role="state")
+        network = Network(rec, config, kernel, recipe.precision, batch=Batch(recipe.batch), role="state")
         record_predictions(network, recipe)
     return rec.program()

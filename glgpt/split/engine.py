@@ -20,8 +20,9 @@ from glgpt.inference.capture import Captures
 from glgpt.inference.stages.batched_stage import BatchedStage
 from glgpt.inference.stages.model import look
 from glgpt.inference.stages.stage import Answer, Stage
+from glgpt.models.activations import LOGITS
 from glgpt.models.part import Part
-from glgpt.models.spec import LOGITS, ModelConfig
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.split.batching_executor import BatchingExecutor
 from glgpt.split.sessions import Session, Sessions

@@ -130,7 +130,7 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
             "use a smaller one, and accumulate more of them"
         )
     batch = Batch(recipe.batch, recipe.dropout, recipe.recompute)
-    network = config.network(rec, kernel, recipe.precision, batch=batch, role="state")
+    network = Network(rec, config, kernel, recipe.precision, batch=batch, role="state")
     with rec.entry("init"):
         _initial(network)
     with rec.entry("backward", fused=True):
@@ -140,7 +140,7 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
             for weight, total in _backward(network, recipe, gradients).items():
                 rec.ping_pong(gradients[weight], total)
     with rec.entry("evaluate"):
-        _loss(config.network(rec, kernel, recipe.precision, batch=Batch(recipe.batch), role="state"), recipe)
+        _loss(Network(rec, config, kernel, recipe.precision, batch=Batch(recipe.batch), role="state"), recipe)
     with rec.entry("update", fused=True):
         scale = _loss_scale(rec) if recipe.precision != "f32" else None
         norm = ops.gradient_norm(
@@ -149,7 +149,7 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
         rec.store(norm, "gradient_norm")
         for parameter, (weight, gradient) in zip(config.parameters.values(), gradients.items(), strict=True):
             _step(network, weight, gradient, norm, recipe, recipe.weight_decay if parameter.decayed else 0.0)
-    record_generation(config.network(rec, kernel, role="state"), sizes=FEW_SIZES)
+    record_generation(Network(rec, config, kernel, role="state"), sizes=FEW_SIZES)
 
 
 def _loss(network: Network, recipe: Recipe) -> Tensor:

@@ -1,34 +1,66 @@
-// y[t, head] = x[t, head], columns (i, i + D_HEAD / 2) rotated by the angle (pos + t / BATCH) * frequency[i].
-// With MOMENTS, x is the partial sums of one row before its norm, which are finished here. With PLACES, it is those of
-// several rows: each row BATCH_ROW is written to texel row (row + BATCH_ROW) and rotated by its own position.
-#ifdef MOMENTS
-#include "folded_norm.glsl"
-#include "partial_sums.glsl"
+// y[t, head] = x[t, head] from texel FIRST of columns on, columns (i, i + ROTATED / 2) of a head rotated by the angle
+// (pos + t / BATCH) * frequency[i] and multiplied by FACTOR; columns from ROTATED on are copied. With SCALES, each head is
+// normalised first: multiplied by its scale and by (GAIN + GAIN_OFFSET).
+// With PARTIAL_SUMS, x is the partial sums of one row, which are finished here. With PLACES, y has the rows of several texts:
+// each row BATCH_ROW is written to texel row (row + BATCH_ROW) and rotated by its own position.
+// With OTHER, the values of as many heads are copied to it in the same pass: from texel OTHER_FIRST of the same product on, or
+// from SECOND_SUMS.
+// With INTO, y is wider than x: x is written from texel INTO on, and the other columns are 0.
+#ifdef PARTIAL_SUMS_W
+#include "finished_sum.glsl"
 #endif
+#ifndef FIRST
+#define FIRST 0
+#endif
+#ifndef ROTATED
+#define ROTATED D_HEAD
+#endif
+#define D4 ((D_HEAD + 3) / 4)
+#define HALF (ROTATED / 2)
 
 #ifdef FREQUENCIES
-const float FREQUENCY[D_HEAD / 2] = float[](FREQUENCIES);
+const float FREQUENCY[HALF] = float[](FREQUENCIES);
 
 // (cosine, sine) of a large angle: n * 6.28125 is exact, so that subtracting n full turns loses no precision.
 vec2 turn(float angle) {
   float n = floor(angle * 0.15915494309 + 0.5);
   float r = (angle - n * 6.28125) - n * 0.00193530717958648;
+#ifdef FACTOR
+  return FACTOR * vec2(cos(r), sin(r));
+#else
   return vec2(cos(r), sin(r));
+#endif
 }
 #endif
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
-#ifdef MOMENTS
+#ifdef PARTIAL_SUMS_W
   vec2 scale = mean_and_scale();
-#define VALUE(r, c4) normed(sum_of_partial_sums(c4), c4, scale)
+#define STORED(r, c4) finished_sum(FIRST + (c4), scale)
 #else
-#define VALUE(r, c4) x_at(r, c4)
+#define STORED(r, c4) x_at(r, FIRST + (c4))
+#endif
+#ifdef SCALES_W
+#ifdef GAIN_PER_HEAD
+#define OWN_GAIN(c4) gain_at(0, (c4) % D4)
+#define SCALE_OF(r, c4) scales_at(r, (c4) / D4).x
+#else
+#define OWN_GAIN(c4) gain_at(0, c4)
+#define SCALE_OF(r, c4) scales_at(r, 0).x
+#endif
+#ifdef GAIN_OFFSET
+#define VALUE(r, c4) (STORED(r, c4) * SCALE_OF(r, c4) * (OWN_GAIN(c4) + GAIN_OFFSET))
+#else
+#define VALUE(r, c4) (STORED(r, c4) * SCALE_OF(r, c4) * OWN_GAIN(c4))
+#endif
+#else
+#define VALUE(r, c4) STORED(r, c4)
 #endif
 #ifdef PLACES_W
-#define POSITION(r) int(PLACES(0, BATCH_ROW, 0).x)
-#define SOURCE(r) (r)
+#define POSITION(r) int(PLACES(0, (r) - row, 0).x)
+#define SOURCE(r) ((r) - row)
 #elif defined(FROM_ZERO)
 #define POSITION(r) ((r) / BATCH)
 #define SOURCE(r) (r)
@@ -36,16 +68,21 @@ void main() {
 #define POSITION(r) (r)
 #define SOURCE(r) ((r) - pos)
 #endif
-#define D4 ((D_HEAD + 3) / 4)
-#define HALF (D_HEAD / 2)
+#ifdef INTO
+#define COLUMN(j) (j * Y_W + p.x - INTO)
+#define INSIDE(c4) (c4 >= 0 && 4 * c4 < X_COLS)
+#else
+#define COLUMN(j) (j * Y_W + p.x)
+#define INSIDE(c4) (4 * c4 < Y_COLS)
+#endif
 #ifdef FREQUENCIES
 #define ROTATE(n, i, j) { \
-    int r = min(i * Y_H + p.y, Y_ROWS - 1), c4 = j * Y_W + p.x, head = c4 / D4 * D4, first = c4 % D4 * 4; \
+    int r = min(i * Y_H + p.y, Y_ROWS - 1), c4 = COLUMN(j), head = c4 / D4 * D4, first = c4 % D4 * 4; \
     v[n] = vec4(0.0); \
-    if (4 * c4 < Y_COLS) { \
-      vec4 own = VALUE(SOURCE(r), c4), other; \
+    if (INSIDE(c4)) { \
+      vec4 own = VALUE(SOURCE(r), c4), other = vec4(0.0); \
       if (HALF % 4 == 0) { \
-        other = VALUE(SOURCE(r), first < HALF ? c4 + HALF / 4 : c4 - HALF / 4); \
+        if (first < ROTATED) other = VALUE(SOURCE(r), first < HALF ? c4 + HALF / 4 : c4 - HALF / 4); \
       } else { \
         for (int k = 0; k < 4; k++) { \
           int c = first + k < HALF ? first + k + HALF : max(first + k - HALF, 0); \
@@ -54,19 +91,30 @@ void main() {
       } \
       for (int k = 0; k < 4; k++) { \
         int c = first + k; \
-        if (c < D_HEAD) { \
+        if (c < ROTATED) { \
           vec2 a = turn(float(POSITION(r)) * FREQUENCY[c < HALF ? c : c - HALF]); \
           v[n][k] = own[k] * a.x + (c < HALF ? -other[k] : other[k]) * a.y; \
+        } else if (c < D_HEAD) { \
+          v[n][k] = own[k]; \
         } \
       } \
     } \
   }
 #else
 #define ROTATE(n, i, j) { \
-    int r = min(i * Y_H + p.y, Y_ROWS - 1), c4 = j * Y_W + p.x; \
-    v[n] = 4 * c4 < Y_COLS ? VALUE(SOURCE(r), c4) : vec4(0.0); \
+    int r = min(i * Y_H + p.y, Y_ROWS - 1), c4 = COLUMN(j); \
+    v[n] = INSIDE(c4) ? VALUE(SOURCE(r), c4) : vec4(0.0); \
   }
 #endif
   Y_TILES(ROTATE)
   STORE_Y(v)
+#ifdef OTHER_N
+  vec4 other[1];
+#ifdef SECOND_SUMS_W
+  other[0] = second_sum(p.x, scale);
+#else
+  other[0] = finished_sum(OTHER_FIRST + p.x, scale);
+#endif
+  STORE_OTHER(other)
+#endif
 }

@@ -2,8 +2,10 @@
 // With a BATCH, score rows are (t * BATCH + sequence) * n_head + head, rows of q and k are t * BATCH + sequence.
 // If k or q has fewer heads, K_GROUP or Q_GROUP of the scores' heads share one (Ainslie et al. 2023).
 // With TO_POSITION, texels beyond the position of all row tiles are not written.
+// With WINDOW, keys WINDOW or more positions before the query are MASKED. With CAP, scores are capped to CAP * tanh(x / CAP).
 // A texel holds four keys; the row tiles hold distant t of the same head, which share every fetched key.
 #include "finite.glsl"
+#include "limited.glsl"
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
@@ -27,7 +29,7 @@ void main() {
       Y_TILES(DOT)
     }
   }
-#define MASK(n, i, j) acc[n] = mix(overflow_kept(acc[n] * SCALE), vec4(MASKED), greaterThan(first + ivec4(0, 1, 2, 3), ivec4(pos + T_OF(i))));
+#define MASK(n, i, j) acc[n] = mix(overflow_kept(capped(acc[n] * SCALE)), vec4(MASKED), beyond(first + ivec4(0, 1, 2, 3), pos + T_OF(i)));
   Y_TILES(MASK)
   STORE_Y(acc)
 }

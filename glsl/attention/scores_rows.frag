@@ -2,6 +2,7 @@
 // position. PLACES holds the positions, and TABLE the rows of k with the keys, four in a texel; the queries are in rows
 // row .. of q. K_GROUP heads share one head of k. The sums have the same order as in `scores.frag`.
 #include "finite.glsl"
+#include "limited.glsl"
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
@@ -16,6 +17,6 @@ void main() {
       acc[0] += vec4(dot(q, k0), dot(q, k1), dot(q, k2), dot(q, k3));
     }
   }
-  acc[0] = mix(overflow_kept(acc[0] * SCALE), vec4(MASKED), greaterThan(first + ivec4(0, 1, 2, 3), ivec4(last)));
+  acc[0] = mix(overflow_kept(capped(acc[0] * SCALE)), vec4(MASKED), beyond(first + ivec4(0, 1, 2, 3), last));
   STORE_Y(acc)
 }

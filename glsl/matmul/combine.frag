@@ -1,21 +1,15 @@
 // Adds up the partial sums of a product for one row or each of several: y = act(sum). With MOMENTS, the sum is converted to
-// the product of the normed row first.
+// the product of the normed row first. With SECOND_SUMS, y is multiplied by another product of the same row and shape.
 #include "activation.glsl"
-#include "partial_sums.glsl"
-#ifdef MOMENTS
-#include "folded_norm.glsl"
-#endif
+#include "finished_sum.glsl"
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
-#ifdef MOMENTS
   vec2 row = mean_and_scale();
-#define FINISH(v, c4) act(normed(v, c4, row))
-#else
-#define FINISH(v, c4) act(v)
-#endif
-#ifdef TIMES_W
+#ifdef SECOND_SUMS_W
+#define FACTOR(c4) * second_sum(c4, row)
+#elif defined(TIMES_W)
 #define FACTOR(c4) * times_at(BATCH_ROW, c4)
 #else
 #define FACTOR(c4)
@@ -23,10 +17,7 @@ void main() {
 #define SUM(n, i, j) { \
     int c4 = j * Y_W + p.x; \
     v[n] = vec4(0.0); \
-    if (4 * c4 < Y_COLS) { \
-      v[n] = sum_of_partial_sums(c4); \
-      v[n] = FINISH(v[n], c4) FACTOR(c4); \
-    } \
+    if (4 * c4 < Y_COLS) v[n] = act(finished_sum(c4, row)) FACTOR(c4); \
   }
   Y_TILES(SUM)
   STORE_Y(v)

@@ -9,8 +9,8 @@
 #ifndef PAD
 #define PAD 0
 #endif
-// A plain loop with a constant bound: drivers unroll it better than by hand.
-vec4 sum_of_partial_sums(int c4) {
+// The place of a texel of columns in the first slice: (texel, row, layer).
+ivec3 place_of_sums(int c4) {
 #if SHARED > 1
   int texel = c4 / (SHARED * TILE) * TILE + c4 % TILE;
 #else
@@ -25,8 +25,14 @@ vec4 sum_of_partial_sums(int c4) {
   layer = layer * SHARED + c4 / TILE % SHARED;
 #endif
   layer += BATCH_ROW / ROW_GROUPS * PARTIAL_SUMS_TC;
-  ivec2 at = ivec2(column / (4 * BY) * 4 + column % 4, PAD + BATCH_ROW % ROW_GROUPS * (SPLIT_K * BY) + column / 4 % BY);
+  int y = PAD + BATCH_ROW % ROW_GROUPS * (SPLIT_K * BY) + column / 4 % BY;
+  return ivec3(column / (4 * BY) * 4 + column % 4, y, layer);
+}
+
+// A plain loop with a constant bound: drivers unroll it better than by hand.
+vec4 sum_of_partial_sums(int c4) {
+  ivec3 at = place_of_sums(c4);
   vec4 sum = vec4(0.0);
-  for (int s = 0; s < SPLIT_K; s++) sum += PARTIAL_SUMS(layer, s * BY + at.y, at.x);
+  for (int s = 0; s < SPLIT_K; s++) sum += PARTIAL_SUMS(at.z, s * BY + at.y, at.x);
   return sum;
 }

@@ -1,6 +1,12 @@
-// One row of the residual stream, or each of several: row ROW of x, plus the partial sums of a split product and its bias.
+// One row of the residual stream, or each of several: row ROW of x, plus the partial sums of a split product and the bias of
+// its linear layer, or plus a BRANCH that is normed here (`folded_norm.glsl`). Without x, it is the product alone.
 // With a gain, also the row times the next norm's gain, and the moments of the values that this fragment wrote.
 #include "moments.glsl"
+#ifdef X_W
+#define OWN(c) x_at(ROW, c)
+#else
+#define OWN(c) vec4(0.0)
+#endif
 #ifdef PARTIAL_SUMS_W
 #include "partial_sums.glsl"
 #ifdef SHIFT_W
@@ -8,12 +14,18 @@
 #else
 #define PLUS + sum_of_partial_sums(c)
 #endif
+#elif defined(BRANCH_W)
+#include "folded_norm.glsl"
+#define PLUS + normed(branch_at(BATCH_ROW, c), c, branch)
 #else
 #define PLUS
 #endif
 
 void main() {
   int c4 = int(gl_FragCoord.x);
+#ifdef BRANCH_W
+  vec2 branch = mean_and_scale();
+#endif
 #ifdef GAIN_W
   vec4 x[Y_N], g[Y_N], m[1];
   vec3 sum = vec3(0.0);
@@ -21,8 +33,8 @@ void main() {
     int c = j * Y_W + c4; \
     x[n] = g[n] = vec4(0.0); \
     if (4 * c < Y_COLS) { \
-      x[n] = x_at(ROW, c) PLUS; \
-      g[n] = x[n] * gain_at(0, c); \
+      x[n] = OWN(c) PLUS; \
+      g[n] = x[n] * GAIN_OF(c); \
       sum = merge_moments(sum, texel_moments(x[n], min(4, Y_COLS - 4 * c))); \
     } \
   }
@@ -35,7 +47,7 @@ void main() {
   vec4 x[Y_N];
 #define SUM(n, i, j) { \
     int c = j * Y_W + c4; \
-    x[n] = 4 * c < Y_COLS ? x_at(ROW, c) PLUS : vec4(0.0); \
+    x[n] = 4 * c < Y_COLS ? OWN(c) PLUS : vec4(0.0); \
   }
   Y_TILES(SUM)
   STORE_Y(x)

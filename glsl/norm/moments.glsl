@@ -1,6 +1,11 @@
 // Moments (mean, sum of squared deviations, count), merged pairwise (Chan, Golub and LeVeque 1979). No difference of two
 // large sums is taken, so the variance of a residual stream with a large mean stays precise.
 #include "finite.glsl"
+#ifdef GAIN_OFFSET
+#define GAIN_OF(c4) (gain_at(0, c4) + GAIN_OFFSET)
+#else
+#define GAIN_OF(c4) gain_at(0, c4)
+#endif
 
 vec3 merge_moments(vec3 a, vec3 b) {
   float n = max(a.z + b.z, 1.0), d = b.x - a.x;

@@ -23,7 +23,7 @@ void main() {
     v[n] = vec4(0.0); \
     if (4 * c4 < Y_COLS) { \
       vec4 x = x_at(min(i * Y_H + p.y, Y_ROWS - 1), c4); \
-      v[n] = (x - row[i - Y_I].x) * row[i - Y_I].y * gain_at(0, c4) PLUS_BIAS(c4); \
+      v[n] = (x - row[i - Y_I].x) * row[i - Y_I].y * GAIN_OF(c4) PLUS_BIAS(c4); \
     } \
   }
   Y_TILES(NORM)

@@ -1,4 +1,6 @@
 // dx = (gain dy - mean(gain dy) - x' mean(gain dy x')) / deviation (+ plus), from the sums of norm_vjp_stats.
+#include "moments.glsl"
+
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
@@ -10,7 +12,7 @@ void main() {
       for (int k = 1; k < BACK_W; k++) s.xy += BACK(0, row, k).xy; \
       s.xy /= float(Y_COLS); \
       vec4 normed = (x_at(row, c4) - s.z) * s.w; \
-      v[n] = (gain_at(0, c4) * dy_at(row, c4) - s.x - normed * s.y) * s.w; \
+      v[n] = (GAIN_OF(c4) * dy_at(row, c4) - s.x - normed * s.y) * s.w; \
       int beyond = 4 * c4 + 4 - Y_COLS; \
       if (beyond > 0) v[n] *= vec4(lessThan(ivec4(0, 1, 2, 3), ivec4(4 - beyond))); \
     } \

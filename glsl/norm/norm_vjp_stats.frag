@@ -10,7 +10,7 @@ void main() {
   vec4 a = vec4(0.0), b = vec4(0.0);
   int end = min((p.x + 1) * SLICE, C4);
   for (int c4 = p.x * SLICE; c4 < end; c4++) {
-    vec4 g = gain_at(0, c4) * dy_at(p.y, c4);
+    vec4 g = GAIN_OF(c4) * dy_at(p.y, c4);
 #ifndef RMS_NORM  // its mean does not depend on x
     a += g;
 #endif

@@ -13,6 +13,13 @@ float slope1(float x) {
   float g = 1.0 / (1.0 + exp(min(-x, 88.0)));
   return g + clamp(x, -88.0, 88.0) * g * (1.0 - g);
 }
+#elif ACT == 5
+float slope1(float x) { return 2.0 * max(x, 0.0); }
+#elif ACT == 6
+float slope1(float x) {
+  float g = 1.0 / (1.0 + exp(min(x * (2.0 / CAP), 80.0)));
+  return 4.0 * g * (1.0 - g);
+}
 #else
 float slope1(float x) { return x > 0.0 ? 1.0 : 0.0; }
 #endif

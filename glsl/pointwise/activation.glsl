@@ -14,6 +14,10 @@ float normal_cdf(float x) {
 float act1(float x) { return x * normal_cdf(x); }
 #elif ACT == 4  // SiLU (Elfwing et al. 2017)
 float act1(float x) { return x / (1.0 + exp(min(-x, 88.0))); }
+#elif ACT == 5  // squared ReLU (So et al. 2021)
+float act1(float x) { return x > 0.0 || !finite(x) ? x * x : 0.0; }
+#elif ACT == 6  // soft cap: CAP * tanh(x / CAP)
+float act1(float x) { return finite(x) ? CAP * (1.0 - 2.0 / (1.0 + exp(min(x * (2.0 / CAP), 80.0)))) : x; }
 #elif ACT == 3
 float act1(float x) { return x > 0.0 || !finite(x) ? x : 0.0; }
 #endif

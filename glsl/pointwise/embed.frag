@@ -1,4 +1,4 @@
-// y[t, :] = tokens[:, id[t]] + positions[pos + t / BATCH, :]; without position embeddings, only the first term.
+// y[t, :] = tokens[:, id[t]] * SCALE + positions[pos + t / BATCH, :]; without position embeddings, only the first term.
 // With PLACES, each row t has its own position. `tokens` is transposed, [n_embd, vocab], for the product with it.
 vec4 token(int id, int c4) {
   int c = 4 * c4, texel = id >> 2, lane = id & 3;
@@ -17,13 +17,19 @@ vec4 token(int id, int c4) {
 #define POSITION(t, c4)
 #endif
 
+#ifdef SCALE
+#define TIMES * SCALE
+#else
+#define TIMES
+#endif
+
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
 #define EMBED(n, i, j) { \
     int t = min(i * Y_H + p.y, Y_ROWS - 1), c4 = j * Y_W + p.x; \
     v[n] = 4 * c4 < TOKENS_ROWS \
-      ? token(int(ids_at(t, 0).x), c4) POSITION(t, c4) : vec4(0.0); \
+      ? token(int(ids_at(t, 0).x), c4) TIMES POSITION(t, c4) : vec4(0.0); \
   }
   Y_TILES(EMBED)
   STORE_Y(v)

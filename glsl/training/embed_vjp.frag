@@ -1,6 +1,12 @@
-// d(tokens)[c, id] = the sum of dy[row, c] over the rows whose token is id (+ plus). `order` lists (row, id % 4) of the rows
+// d(tokens)[c, id] = the sum of dy[row, c] over the rows whose token is id, times SCALE (+ plus). `order` lists (row, id % 4) of the rows
 // sorted by token; `starts` holds (first, end) in it for the four tokens of each texel. It is a gather, so no blending is
 // needed and the order of addition is fixed.
+#ifdef SCALE
+#define TIMES * SCALE
+#else
+#define TIMES
+#endif
+
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
@@ -13,7 +19,7 @@ void main() {
     int end = int(run.y); \
     for (int k = int(run.x); k < end; k++) { \
       vec4 entry = order_at(k, 0); \
-      v[n] += dot(dy_at(int(entry.x), c / 4), lane) * vec4(equal(vec4(entry.y), vec4(0.0, 1.0, 2.0, 3.0))); \
+      v[n] += dot(dy_at(int(entry.x), c / 4), lane) TIMES * vec4(equal(vec4(entry.y), vec4(0.0, 1.0, 2.0, 3.0))); \
     } \
   }
   Y_TILES(GATHER)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from glgpt.models.gpt2.config import GPT2Config
-from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.families.llama import LlamaConfig
 from glgpt.models.spec import ModelConfig
 from glgpt.text.files import Text
 from glgpt.text.tokenizer_training import make_tokenizer

@@ -26,7 +26,7 @@ from playwright.sync_api import sync_playwright
 
 from glgpt.bench.engine import RandomCheckpoint
 from glgpt.inference.model import LanguageModel
-from glgpt.models.gpt2.config import SIZES
+from glgpt.models.families.gpt2 import SIZES
 from glgpt.program.formats import FORMATS
 
 TOKENS = 48  # a measured generation

@@ -14,7 +14,7 @@ from test_page_views import shows
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.inference.model import LanguageModel
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 

@@ -46,7 +46,7 @@ def row_sum(b: Bench, s: SimpleNamespace) -> list[Want]:
     layout = b.stream(s.rows, s.cols) if s.rows > 1 else Layout(1, s.cols, (1, s.tiles))
     x, gain = b.normal("x", s.rows, s.cols, layout), b.normal("gain", 1, s.cols)
     if s.shift:
-        more = (product(b, s, s.cols), b.normal("shift", 1, s.cols))
+        more = (product(b, s, s.cols).plus(b.normal("shift", 1, s.cols)),)
     y, b.row, a = ops.row_sum(b, x, gain, 1e-5, "y", *more, row="row" if s.named else row), row, b.held
     total = a["x"][row : row + 1] + (summed(b, s) + a["shift"] if s.shift else 0)
     stats = np.stack(ref.moments(total), axis=1)
@@ -86,7 +86,7 @@ def sum_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
     tall(b)
     x, y, gain = b.normal("x", s.texts, s.cols), b.normal("y", s.texts, s.inner), b.normal("gain", 1, s.cols)
     product = ops.few_rows(b, y, b.weight("w", s.inner, s.cols, s.panels), "sums", s.contiguous)
-    row, a = ops.row_sum(b, x, gain, 1e-5, "row", product, b.normal("shift", 1, s.cols), None), b.held
+    row, a = ops.row_sum(b, x, gain, 1e-5, "row", product.plus(b.normal("shift", 1, s.cols)), None), b.held
     total = a["x"] + a["y"] @ a["w"][: s.inner] + a["shift"]
     return [Want(row.x, total), Want(row.scaled, total * a["gain"])]
 

@@ -39,6 +39,10 @@ def frequencies(s: SimpleNamespace) -> Array:
     return np.array([np.float32(FREQUENCY**i) for i in range(s.d_head // 2)], np.float64)
 
 
+def rotation(s: SimpleNamespace) -> ops.Rotation:
+    return ops.Rotation(s.d_head, frequencies(s).tolist() if s.rotate else ())
+
+
 def heads_of(b: Bench, s: SimpleNamespace, name: str, rows: int, layout: Layout | None = None) -> Any:
     values = padded_heads(b.rng.standard_normal((rows, s.n_head * s.d_head)), s.n_head)
     return b.given(name, values, layout or b.many(rows, values.shape[1]))
@@ -49,7 +53,7 @@ def rotary(b: Bench, s: SimpleNamespace) -> list[Want]:
     wide = s.n_head * texels(s.d_head)
     x, state = heads_of(b, s, "x", s.rows), b.normal("state", s.pos + s.rows + 2, wide, role="state")
     b.pos, after = s.pos, b.held["state"].copy()
-    ops.rotary(b, x, state, s.d_head, frequencies(s).tolist() if s.rotate else (), "y")
+    ops.rotary(b, ops.HeadColumns(x), state, rotation(s), "y")
     after[s.pos : s.pos + s.rows] = rotated_heads(b.held["x"], s, s.pos + np.arange(s.rows))
     return [Want(state, after)]
 
@@ -65,7 +69,7 @@ def rotary_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     b.pos, after = s.pos, b.held["state"].copy()
     row = ops.row_sum(b, x, gain, 1e-5, "row")
     product = ops.matvec(b, row.scaled, w, "product", contiguous=s.contiguous)
-    ops.rotary(b, product, state, s.d_head, frequencies(s).tolist() if s.rotate else (), "y", normed=(row, None))
+    ops.rotary(b, ops.HeadColumns(product, normed=(row, None)), state, rotation(s), "y")
     wanted = rms(b.held["a"], b.held["gain"], 1e-5) @ b.held["w"][: s.inner]
     after[s.pos] = rotated_heads(wanted, s, np.array([s.pos]))[0]
     return [Want(state, after)]
@@ -81,8 +85,7 @@ def rotary_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
     state = b.normal("state", 20, wide, role="state")
     row, after = ops.row_sum(b, x, gain, 1e-5, "row", row=None), b.held["state"].copy()
     product = ops.few_rows(b, row.scaled, w, "sums", s.contiguous)
-    turns = frequencies(s).tolist() if s.rotate else ()
-    ops.rotary(b, product, state, s.d_head, turns, "y", rows, (row, None))
+    ops.rotary(b, ops.HeadColumns(product, normed=(row, None)), state, rotation(s), "y", rows)
     wanted = rms(b.held["x"], b.held["gain"], 1e-5) @ b.held["w"][: s.inner]
     after[b.row : b.row + s.texts] = rotated_heads(wanted, s, places)
     return [Want(state, after)]
@@ -92,7 +95,7 @@ def rotary_vjp(b: Bench, s: SimpleNamespace) -> Taped:
     rows, wide = s.rows * s.batch, s.n_head * texels(s.d_head)
     x = heads_of(b, s, "x", rows)
     y = b.scratch("y", Layout(rows, wide))
-    ops.rotary(b, x, y, s.d_head, frequencies(s).tolist() if s.rotate else (), "x.y", s.batch)
+    ops.rotary(b, ops.HeadColumns(x), y, rotation(s), "x.y", s.batch)
     live = padded_heads(np.ones((rows, s.n_head * s.d_head)), s.n_head)
     positions = np.arange(rows) // s.batch
     return Taped((y,), {"x": x}, lambda x: (rotated_heads(x, s, positions),), rigid=True, dy=live)

@@ -114,7 +114,7 @@ def test_bf16_is_widened_exactly(tmp_path):
 
 def rewrite_shapes(folder):
     """Writes weights of ones, in the shapes of the folder's config."""
-    from glgpt.models.gpt2.config import GPT2Config
+    from glgpt.models.families.gpt2 import GPT2Config
 
     config = GPT2Config.from_dict(json.loads((folder / "config.json").read_text()))
     ones = {prefixed(name): np.ones(p.shape, "f4") for name, p in config.parameters.items()}

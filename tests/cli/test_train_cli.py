@@ -21,7 +21,7 @@ from glgpt.cli import main, training_dashboard
 from glgpt.cli.commands.train import SIZES
 from glgpt.cli.parser import build_parser
 from glgpt.cli.training_dashboard import Board, Log, clock, shown, sparkline
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.training.events import Start, Step
 from glgpt.training.plan import Plan
 from glgpt.training.program import Recipe

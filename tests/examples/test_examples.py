@@ -13,7 +13,7 @@ import pytest
 
 from glgpt import LanguageModel
 from glgpt.bench.engine import RandomCheckpoint
-from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.families.llama import LlamaConfig
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

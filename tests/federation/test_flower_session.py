@@ -52,7 +52,7 @@ def serve(commands: Any, run: Path, *more: str) -> Command:
 @pytest.fixture
 def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes all commands choose the same kernel, even on a machine that is too busy to store a probe's result."""
-    from glgpt.models.gpt2.config import GPT2Config
+    from glgpt.models.families.gpt2 import GPT2Config
     from glgpt.training.trainer import Trainer
     from glgpt.tuning import kernel_selection
 

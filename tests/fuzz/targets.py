@@ -28,7 +28,7 @@ from glgpt.data.inspecting import inspect
 from glgpt.errors import GlgptError
 from glgpt.inspection.dump import checked_out as dump_out
 from glgpt.inspection.reference import load_reference
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.output.destination import checked_out as export_out
 from glgpt.page.output.schemas import validate
 from glgpt.page.serve import application

@@ -19,7 +19,7 @@ from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.programs import generation_program
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.program.kernel import KERNELS
 from glgpt.program.layout import Layout, View
 from glgpt.program.recorder import Recorder

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from cases.case import Array
 
-from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.families.llama import LlamaConfig
 from helpers import reference as ref
 
 

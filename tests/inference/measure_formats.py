@@ -19,7 +19,7 @@ from glgpt.bench.engine import RandomCheckpoint
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
-from glgpt.models.gpt2.config import SIZES
+from glgpt.models.families.gpt2 import SIZES
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 PLAYS = 4  # consecutive tokens

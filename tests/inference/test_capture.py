@@ -14,7 +14,7 @@ from glgpt.gl.device import Device
 from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import plan
 from glgpt.inference.programs import generation_program
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.program.kernel import KERNELS
 
 DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glgpt.inference.chunks import chunk_sizes, plan
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.program.spec import Limits
 
 

@@ -20,8 +20,8 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
 from glgpt.inference.model import LanguageModel
 from glgpt.models import context as module
-from glgpt.models.gpt2.config import GPT2Config
-from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.families.llama import LlamaConfig
 from glgpt.program.spec import Limits
 
 DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")

@@ -19,7 +19,7 @@ from helpers.reference import random_weights, save_checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
 from glgpt.inference.model import LanguageModel
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.training.trainer import Trainer
 
 LOAD = """

@@ -18,7 +18,7 @@ from glgpt.inference.chunks import window_start
 from glgpt.inference.generation import Generation
 from glgpt.inference.loading import load as load_model
 from glgpt.inference.model import LanguageModel
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.program.kernel import KERNELS
 from glgpt.tuning.kernel_selection import FETCHES, STORAGES
 

@@ -22,7 +22,7 @@ from glgpt.inference.programs import weight_layouts
 from glgpt.inspection.compare import compare
 from glgpt.inspection.reference import Case
 from glgpt.models import network
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.program.formats import FORMATS
 from glgpt.program.tolerance import Tolerance
 

@@ -16,7 +16,7 @@ from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection import format_cost
 from glgpt.inspection.format_cost import NotMeasuredError, cache_file, measure_cost, remembered_cost
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 CONFIG = GPT2Config(vocab_size=64, n_positions=32, n_embd=128, n_layer=2, n_head=4)

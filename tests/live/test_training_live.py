@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, gelu, layer_norm, relu
 from transformers import GPT2LMHeadModel
 
 from glgpt.gl.device import Device
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.training.trainer import Trainer
 
 Array = NDArray[Any]

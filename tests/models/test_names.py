@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from glgpt.models.gpt2.config import GPT2Config
-from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.families import FAMILIES
+from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.families.llama import LlamaConfig
 from glgpt.models.spec import ModelConfig
 from glgpt.models.views import family_json
 from glgpt.page.programs import generate_program, page_recordings
@@ -16,6 +17,7 @@ CONFIGS = {
     "gpt2-untied": GPT2Config(*SIZE, tie_word_embeddings=False),
     "llama": LlamaConfig.sized(*SIZE),
     "llama-untied": LlamaConfig(*SIZE, n_inner=32, tie_word_embeddings=False),
+    **{name: config.sized(*SIZE) for name, config in FAMILIES.items() if name not in ("gpt2", "llama")},
 }
 
 
@@ -33,7 +35,7 @@ def test_a_family_explains_its_names(config: ModelConfig) -> None:
         assert about[template], name
     assert ("position" in about["embed"]) == (family["positions"] == "absolute")
     tied = "also turns" in about[config.embedding]
-    assert tied == config.tie_word_embeddings and about["lm_head.weight"] == "turns the last norm into logits"
+    assert tied == config.tie_word_embeddings and about[config.head] == "turns the last norm into logits"
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

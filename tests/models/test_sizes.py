@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from glgpt.inference.programs import capture_program, generation_program
-from glgpt.models.gpt2.config import SIZES, GPT2Config
+from glgpt.models.families.gpt2 import SIZES, GPT2Config
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits

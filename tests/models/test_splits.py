@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from glgpt.inference.programs import generation_program
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.training import page_training_program
 from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.spec import Limits, Program

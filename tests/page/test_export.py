@@ -20,7 +20,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.inference.programs import weight_layouts
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page import export as module
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions

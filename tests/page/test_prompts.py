@@ -10,7 +10,7 @@ from helpers.reference import random_weights, save_checkpoint
 
 from glgpt.cli import main
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.output.preview import count_in_words
 from glgpt.page.prompts import NEUTRAL, QUESTIONS, Prompts
 from glgpt.text.files import Text

@@ -9,7 +9,7 @@ import numpy as np
 from helpers.reference import random_weights, save_checkpoint
 
 from glgpt.inference.model import LanguageModel
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.output.files import reference_json
 from glgpt.page.output.schemas import validate
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from glgpt.models.spec import Heads, Parameter
+from glgpt.models.parameters import Heads, Parameter
 from glgpt.program.formats import ALL, FORMATS, stored_format
 from glgpt.program.layout import Layout, fold
 from glgpt.program.quantised import Blocks, Coding

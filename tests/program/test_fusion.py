@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glgpt.gl.device import Device
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.program import recorder
 from glgpt.program.fusion import _GLOBAL, _INTERFACE, SMALL, Movable, Shape, fused_text, schedule
 from glgpt.program.kernel import KERNELS

@@ -14,7 +14,7 @@ import pytest
 
 from glgpt.errors import GlgptError
 from glgpt.inference.programs import capture_program, generation_program
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.program.kernel import KERNELS
 from glgpt.program.layout import View
 from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, check
@@ -171,7 +171,7 @@ def test_json_gives_back_the_same_program() -> None:
 def test_the_digest_is_that_of_every_process() -> None:
     """Fails if recording depends on the order of a set."""
     code = (
-        "from glgpt.inference.programs import *; from glgpt.models.gpt2.config import GPT2Config\n"
+        "from glgpt.inference.programs import *; from glgpt.models.families.gpt2 import GPT2Config\n"
         "from glgpt.program.kernel import KERNELS; from glgpt.program.spec import Limits\n"
         "c = GPT2Config(vocab_size=9, n_positions=20, n_embd=8, n_layer=1, n_head=2)\n"
         "for p in (generation_program(c, Limits(), KERNELS['4x4'], 'f32'),\n"

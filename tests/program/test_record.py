@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from glgpt import ops
 from glgpt.errors import GlgptError
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
 from glgpt.program.layout import Layout

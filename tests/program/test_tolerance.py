@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from glgpt.inference.model import LanguageModel
-from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.families.llama import LlamaConfig
 from glgpt.program.tolerance import Tolerance, kl_divergence, tokens_first
 from glgpt.tuning.kernel_selection import DeviceSettings
 

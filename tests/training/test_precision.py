@@ -12,8 +12,8 @@ import pytest
 from helpers.tiny_trainer import CONFIG, TINY, Array, Arrays, examples, same, trainer
 
 from glgpt.errors import FileError, GlgptError
-from glgpt.models.gpt2.config import GPT2Config
-from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.families.llama import LlamaConfig
 from glgpt.training import loss_scale, state
 from glgpt.training.loss_scale import LossScale, OverflowedError
 from glgpt.training.program import Recipe

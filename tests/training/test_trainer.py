@@ -16,7 +16,7 @@ from helpers.tiny_trainer import BATCH, CONFIG, CONTEXT, DEVICE, Array, Arrays, 
 
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
-from glgpt.models.llama.config import LlamaConfig
+from glgpt.models.families.llama import LlamaConfig
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits
 from glgpt.training.program import Recipe, training_program

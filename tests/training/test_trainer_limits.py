@@ -13,7 +13,7 @@ from helpers.tiny_trainer import DEVICE, Arrays, examples, same, trainer
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
-from glgpt.models.gpt2.config import GPT2Config
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.training import training_files
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits

@@ -21,9 +21,10 @@ from glgpt.gl.readback import Readback
 from glgpt.inference.chunks import Rows, upload_hidden
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.sampling import Sampler
-from glgpt.models.network import SideBySide
+from glgpt.models.activations import LOGITS
+from glgpt.models.network import Network, SideBySide
 from glgpt.models.part import HIDDEN, Part
-from glgpt.models.spec import LOGITS, ModelConfig
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
@@ -57,9 +58,9 @@ def batch_program(
     the head, when `logits` is None, it lists `hidden`, and there is no `take_N`.
     """
     rec = Recorder(limits)
-    own = config.network(rec, kernel, dtype, part=part)
+    own = Network(rec, config, kernel, dtype, part=part)
     for size in sizes:
-        network = config.network(rec, kernel, dtype, batch=SideBySide(size, height), part=part)
+        network = Network(rec, config, kernel, dtype, batch=SideBySide(size, height), part=part)
         with rec.entry(f"decode_{size}"):
             network.decode()
         if logits is not None:

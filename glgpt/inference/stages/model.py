@@ -24,8 +24,9 @@ from glgpt.inference.model import Asked, LanguageModel
 from glgpt.inference.stages.pipeline import Local, Pipeline
 from glgpt.inference.stages.remote import RemoteStage
 from glgpt.inference.stages.stage import Stage
+from glgpt.models.activations import LOGITS
 from glgpt.models.part import Part, checked_chain
-from glgpt.models.spec import LOGITS, ModelConfig
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.wire.client import Connection

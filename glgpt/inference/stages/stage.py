@@ -15,9 +15,10 @@ from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.capture import Captures
 from glgpt.inference.chunks import Rows, plan, upload_hidden, upload_ids, upload_token
 from glgpt.inference.sampling import NOT_FINITE, Sampler
+from glgpt.models.activations import LOGITS, K, V, in_block
 from glgpt.models.context import first_context
 from glgpt.models.part import HIDDEN, Part
-from glgpt.models.spec import LOGITS, K, ModelConfig, V, in_block
+from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.program.kernel import Kernel
 from glgpt.tuning.kernel_selection import DeviceSettings

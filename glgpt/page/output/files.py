@@ -13,7 +13,8 @@ import numpy as np
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
-from glgpt.models.spec import LOGITS
+from glgpt.models.activations import LOGITS
+from glgpt.ops.attention import MASKED
 from glgpt.program.formats import Floats
 from glgpt.program.layout import Layout
 from glgpt.program.tolerance import Tolerance
@@ -123,13 +124,19 @@ def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[s
         "device": model.device.renderer,
         "tolerance": Tolerance.of(model.dtype, config.n_layer, same_weights=True).as_json(),
         "logits": {"first": first, "data": _floats(logits[first:])},
-        "activations": {name: _floats(_last(found[name])) for name in names if name != LOGITS},
+        "activations": {name: _floats(_as_stored(_last(found[name]))) for name in names if name != LOGITS},
     }
 
 
 def _last(array: Floats) -> Floats:
     """Returns the last token's values: `[T, width]` -> `[width]`, `[heads, T, n]` -> `[heads, n]`."""
     return np.ascontiguousarray(array[..., -1, :])
+
+
+def _as_stored(array: Floats) -> Floats:
+    """Returns scores with the finite number that textures hold for keys that a window excludes."""
+    found: Floats = np.maximum(array, np.float32(MASKED))
+    return found
 
 
 def _floats(array: np.ndarray) -> str:

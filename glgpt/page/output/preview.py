@@ -11,7 +11,7 @@ import numpy as np
 
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.inference.model import LanguageModel
-from glgpt.models.spec import EMBED, LOGITS
+from glgpt.models.activations import EMBED, LOGITS
 from glgpt.models.views import stages
 from glgpt.page.prompts import Prompts
 from glgpt.page.recorded import rows_of

@@ -1,0 +1,147 @@
+"""The activations of a model: their names, which every family shares, and how their matrices lie in textures."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glgpt.program.formats import Floats
+
+if TYPE_CHECKING:
+    from glgpt.models.spec import ModelConfig
+
+EMBED, FINAL_NORM, LOGITS = "embed", "ln_f", "logits"
+FIRST_NORM, SECOND_NORM = "ln_1", "ln_2"  # in each block
+Q, K, V, QKV, Z = "attn.q", "attn.k", "attn.v", "attn.qkv", "attn.z"
+SCORES, PATTERN, ATTN_OUT = "attn.scores", "attn.pattern", "attn.out"
+PRE, GATE, UP, ACT, MLP_OUT = "mlp.pre", "mlp.gate", "mlp.up", "mlp.act", "mlp.out"
+PROJECTED, HIDDEN_OUT = "attn.projected", "mlp.projected"  # before a norm of what a part adds to the stream
+RESID_MID, RESID_POST = "resid_mid", "resid_post"
+
+
+def in_block(layer: int | str, name: str) -> str:
+    """Returns the dotted name of an activation of one block, such as `h.0.attn.pattern`, in every family."""
+    return f"h.{layer}.{name}"
+
+
+def part_of(name: str) -> str:
+    """Reverses `in_block`: returns `attn.pattern` for `h.0.attn.pattern`, and other names unchanged."""
+    return re.sub(r"^h\.\d+\.", "", name)
+
+
+DIMS = {"scores": "head, T, T", "pattern": "head, T, T", "cache": "head, T, d_head"}  # other kinds: T, width
+PER_HEAD = {Q: "cache", K: "cache", V: "cache", SCORES: "scores", PATTERN: "pattern"}
+
+
+def dims_of(name: str) -> str:
+    """Returns a description of an activation's natural shape, for arrays that come without a model."""
+    return DIMS.get(PER_HEAD.get(part_of(name), ""), "T, width")
+
+
+@dataclass(frozen=True)
+class Activation:
+    """One named activation and its place in its matrix.
+
+    `kind` is `rows` (a row for each token), `heads` (the same with each head padded to whole texels), `cache` (a row
+    for each position with padded heads), or `scores` and `pattern` (rows are token * heads + head and columns are
+    keys). `width` is the number of values of a row, or of a head if `kind` is `heads` or `cache`.
+    """
+
+    name: str
+    kind: str
+    width: int
+    heads: int = 1
+    window: int = 0  # keys that a row of scores has; 0: all up to its position
+
+    @property
+    def layer(self) -> int | None:
+        """The block it is in; None outside the blocks."""
+        block = re.match(r"h\.(\d+)\.", self.name)
+        return int(block[1]) if block else None
+
+    @property
+    def added(self) -> bool:
+        """True if a block adds it to the residual stream; such names end in `.out` in every family."""
+        return self.layer is not None and self.name.endswith(".out")
+
+    @property
+    def row_width(self) -> int:
+        """Number of values of a row without padding, including all heads that are side by side."""
+        return self.width * (self.heads if self.kind in ("heads", "cache") else 1)
+
+    @property
+    def square(self) -> bool:
+        """True if its columns are tokens too."""
+        return self.kind in ("scores", "pattern")
+
+    @property
+    def per_head(self) -> bool:
+        """True if its natural shape begins with the heads."""
+        return self.square or self.kind == "cache"
+
+    @property
+    def dims(self) -> str:
+        """A description of its natural shape: `head, T, T`, `head, T, d_head` or `T, width`."""
+        return DIMS.get(self.kind, "T, width")
+
+    def shape(self, tokens: int) -> tuple[int, ...]:
+        """Returns its natural shape for a text of this many tokens."""
+        if self.square:
+            return self.heads, tokens, tokens
+        return (self.heads, tokens, self.width) if self.kind == "cache" else (tokens, self.row_width)
+
+    def natural(self, matrix: Floats, start: int, valid: int, total: int) -> Floats:
+        """Returns rows of tokens start .. start + valid - 1 of `total`, in the natural shape without padding.
+
+        Scores and patterns become `[heads, valid, total]`, caches `[heads, valid, d_head]`, others `[valid, width]`.
+        """
+        cube: Floats
+        if self.square:
+            cube = matrix.reshape(-1, self.heads, matrix.shape[1])[:valid, :, :total].transpose(1, 0, 2).copy()
+            if self.kind == "scores":
+                keys, at = np.arange(total), start + np.arange(valid)[:, None]
+                beyond = (keys > at) | (keys <= at - self.window if self.window else False)
+                cube[:, beyond] = -np.inf
+            return cube
+        if self.kind == "cache":
+            rows = matrix[start : start + valid]
+            cube = rows.reshape(len(rows), self.heads, -1)[:, :, : self.width].transpose(1, 0, 2)
+            return cube
+        rows = matrix[:valid]
+        if self.kind == "heads":
+            rows = rows.reshape(len(rows), self.heads, -1)[:, :, : self.width].reshape(len(rows), -1)
+        return rows
+
+
+def activation_table(config: ModelConfig) -> dict[str, Activation]:
+    """Returns every activation, in order of computation."""
+    c, row = config, ("rows", config.n_embd)
+    heads, kv = (c.d_head, c.n_head), (c.d_head, c.n_kv_head)
+    square, inner = (c.n_positions, c.n_head), ("rows", c.d_inner)
+    hidden = (PRE, GATE, UP, ACT) if c.gated else (PRE, ACT)
+    block: dict[str, tuple[Any, ...] | None] = {
+        FIRST_NORM: row if c.norm_before else None,
+        Q: ("cache", *heads),
+        K: ("cache", *kv),
+        V: ("cache", *kv),
+        SCORES: ("scores", *square),
+        PATTERN: ("pattern", *square),
+        Z: ("heads", *heads),
+        PROJECTED: row if c.norm_after else None,
+        ATTN_OUT: row,
+        RESID_MID: None if c.parallel else row,
+        SECOND_NORM: row if c.norm_before else None,
+        **dict.fromkeys(hidden, inner),
+        HIDDEN_OUT: row if c.norm_after else None,
+        MLP_OUT: row,
+        RESID_POST: row,
+    }
+    table: dict[str, tuple[Any, ...]] = {EMBED: row}
+    for i in range(c.n_layer):
+        table |= {in_block(i, name): about for name, about in block.items() if about}
+        table[in_block(i, SCORES)] = ("scores", *square, c.window_of(i))
+    table |= {FINAL_NORM: row, LOGITS: ("rows", c.vocab_size)}
+    return {name: Activation(name, *about) for name, about in table.items()}

@@ -1,0 +1,156 @@
+"""Records the first part of a block: queries, keys and values, their attention, and its output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from glgpt import ops
+from glgpt.models.activations import (
+    ATTN_OUT,
+    FIRST_NORM,
+    PATTERN,
+    QKV,
+    RESID_MID,
+    SCORES,
+    SECOND_NORM,
+    K,
+    Q,
+    V,
+    Z,
+    in_block,
+)
+from glgpt.program.layout import Layout
+from glgpt.program.tensor import Tensor
+
+if TYPE_CHECKING:
+    from glgpt.models.network import Network
+    from glgpt.models.spec import ModelConfig
+
+PARTS = {"q": Q, "k": K, "v": V}
+
+
+def inputs(config: ModelConfig) -> tuple[str, ...]:
+    """Returns the roles of the linear layers that make queries, keys and values."""
+    return ("qkv",) if "qkv" in config.tensors else ("q", "k", "v")
+
+
+def prefill(net: Network, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
+    """Records the attention of block i for t tokens of each sequence; returns the residual stream after it."""
+    c, n = net.config, net.batch.size
+    a = net.keep(net.norm(x, in_block(i, FIRST_NORM), normed)) if c.norm_before else x  # (t, C)
+    q, k, v = _heads(net, a, i, t)
+    p = net.drop(_pattern(net, q, k, i, t, normed.tiles[0]), 3 * i + 1)  # (t n_head, keys)
+    z = net.keep(
+        ops.attend(net.rec, p, v, ops.AttentionRows(t, c.n_head, batch=n), in_block(i, Z), net.dtype, c.group)
+    )  # (t, C)
+    out, total = in_block(i, ATTN_OUT), in_block(i, RESID_MID)
+    if c.parallel:  # the MLP's part adds the sum to the stream
+        return net.drop(net.keep(net.matmul(z, c.tensor("o", i), out)), 3 * i + 2)
+    return net.add_linear(x, z, c.tensor("o", i), out, total, 3 * i + 2)
+
+
+def _heads(net: Network, a: Tensor, i: int, t: int) -> list[Tensor]:
+    """Returns queries, keys and values of block i for the normed rows a."""
+    c, rec, outs = net.config, net.rec, [net.heads_of(i, part, t) for part in PARTS]
+    if "qkv" in c.tensors:
+        qkv = net.matmul(a, c.tensor("qkv", i), in_block(i, QKV))  # (t, 3 C)
+        if _plain(c):
+            q, k, v = outs
+            ops.split_qkv(rec, qkv, q, k, v, in_block(i, QKV))
+            return [net.keep(out) for out in outs]
+    for part, out, first in zip(PARTS, outs, _firsts(c, outs), strict=True):
+        name = in_block(i, PARTS[part])
+        y = qkv if "qkv" in c.tensors else net.matmul(a, c.tensor(part, i), f"{name}.product")  # (t, heads d_head)
+        heads = _normed(net, ops.HeadColumns(y, first), i, part, name)
+        ops.rotary(rec, heads, out, _rotation(c, i, part), name, net.batch.size)
+        net.keep(out)
+    return outs
+
+
+def _plain(config: ModelConfig) -> bool:
+    """True if packed queries, keys and values are copied to their places as they are."""
+    return config.positions == "absolute" and config.group == 1 and not config.qk_norm
+
+
+def _firsts(config: ModelConfig, outs: Sequence[Tensor]) -> list[int]:
+    """Returns the texel of a product's columns at which queries, keys and values begin."""
+    if "qkv" not in config.tensors:
+        return [0, 0, 0]
+    widths = [out.cols // 4 for out in outs]
+    return [0, widths[0], widths[0] + widths[1]]
+
+
+def _rotation(config: ModelConfig, i: int, part: str) -> ops.Rotation:
+    return ops.Rotation(config.d_head) if part == "v" else ops.Rotation(config.d_head, *config.rotation(i))
+
+
+def _normed(net: Network, heads: ops.HeadColumns, i: int, part: str, name: str) -> ops.HeadColumns:
+    """Returns the heads with the norm of queries or keys, if the model has one."""
+    c = net.config
+    if not c.qk_norm or part == "v":
+        return heads
+    count = c.n_head if part == "q" else c.n_kv_head
+    together = c.qk_norm == "width"
+    scales = ops.head_scales(net.rec, heads, count, c.d_head, c.layer_norm_epsilon, f"{name}.scales", together)
+    gain = net.parameter(f"{c.tensor(f'{part}_norm', i)}.weight")
+    return replace(heads, norm=ops.HeadNorm(scales, gain, c.gain_offset))
+
+
+def limits_of(config: ModelConfig, i: int) -> ops.ScoreLimits:
+    """Returns the window and the soft cap of the scores of block i."""
+    return ops.ScoreLimits(config.window_of(i), config.attn_softcap or 0.0)
+
+
+def _pattern(net: Network, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int) -> Tensor:
+    """Returns the pattern of block i for t tokens of each sequence, `[t n_head, keys]`."""
+    c, n, scores, pattern = net.config, net.batch.size, in_block(i, SCORES), in_block(i, PATTERN)
+    ends, limits = _ends_at_position(net, scores), limits_of(c, i)
+    rows = ops.AttentionRows(t, c.n_head, c.scale(i), n, limits)
+    s = ops.scores(net.rec, q, k, rows, tile_rows, scores, to_position=ends)
+    ends = _ends_at_position(net, pattern)
+    return net.keep(ops.softmax(net.rec, net.keep(s), n * c.n_head, pattern, net.heads, to_position=ends))
+
+
+def _ends_at_position(net: Network, name: str) -> bool:
+    """True if values of an attention activation past the row's own position are never read."""
+    return net.cached and net.edits is None and name not in net.names
+
+
+def decode(net: Network, row: ops.NormedRow, i: int) -> ops.NormedRow:
+    """Records the attention of block i for one row at position pos, or for one row of each text.
+
+    Returns the residual stream after it, or if attention and MLP are parallel, ready for the norm of the MLP.
+    """
+    c, rec = net.config, net.rec
+    q, k, v = caches = [net.cache(i, part) for part in PARTS]
+    if "qkv" in c.tensors:
+        sums, normed = net.product(row, c.tensor("qkv", i))
+    if "qkv" in c.tensors and _plain(c):
+        ops.split_qkv(rec, sums, q, k, v, in_block(i, QKV), normed, net.rows)
+    else:
+        heads = {}
+        for part, first in zip(PARTS, _firsts(c, caches), strict=True):
+            if "qkv" not in c.tensors:
+                sums, normed = net.product(row, c.tensor(part, i))
+            columns = ops.HeadColumns(sums, first, normed=normed)
+            heads[part] = _normed(net, columns, i, part, in_block(i, PARTS[part]))
+        batch, together = net.rows or 1, ops.can_copy(heads["k"], heads["v"])
+        ops.rotary(rec, heads["q"], q, _rotation(c, i, "q"), in_block(i, Q), batch)
+        copied = (heads["v"], v) if together else None
+        ops.rotary(rec, heads["k"], k, _rotation(c, i, "k"), in_block(i, K), batch, copied)
+        if not together:
+            ops.rotary(rec, heads["v"], v, _rotation(c, i, "v"), in_block(i, V), batch)
+    z = ops.attend_row(rec, _scores_of(net, q, k, i), v, c.n_head, in_block(i, Z), net.keys, c.group, net.rows)
+    out, total, linear = in_block(i, ATTN_OUT), in_block(i, RESID_MID), c.tensor("o", i)
+    following = None if c.parallel else net.norm_before(SECOND_NORM, i)
+    return net.added(row.x, following, total, z, linear, out)
+
+
+def _scores_of(net: Network, q: Tensor, k: Tensor, i: int) -> Tensor:
+    """Returns the scores of block i of the one query, or of one query of each text."""
+    n_head, scale, name, limits = net.config.n_head, net.config.scale(i), in_block(i, SCORES), limits_of(net.config, i)
+    if net.rows:
+        return ops.scores_rows(net.rec, q, k, n_head, scale, name, net.rows, limits)
+    return ops.scores(net.rec, q, k, ops.AttentionRows(1, n_head, scale, limits=limits), 1, name)

@@ -1,0 +1,49 @@
+"""Gemma 3 and its text models (Gemma Team 2025): Gemma 2 with QK norm, and two rotary bases instead of soft caps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glgpt.models.families.gemma2 import Gemma2Config
+from glgpt.models.families.llama import WHOLE, WINDOWED
+from glgpt.models.rotary import read_rope
+
+
+@dataclass(frozen=True)
+class Gemma3Config(Gemma2Config):
+    """A Gemma 3 for text; the defaults are those of transformers."""
+
+    vocab_size: int = 262208
+    n_positions: int = 131072
+    rope_theta: float = 1000000.0
+    local_rope_theta: float | None = 10000.0
+    qk_norm: str = "head"
+
+    model_type: ClassVar[str] = "gemma3_text"
+    architecture: ClassVar[str] = "Gemma3ForCausalLM"
+    every: ClassVar[int] = 6
+    caps: ClassVar[Mapping[str, float]] = {}
+    tensors: ClassVar[Mapping[str, str]] = {
+        **Gemma2Config.tensors,
+        "q_norm": "layers.{}.self_attn.q_norm",
+        "k_norm": "layers.{}.self_attn.k_norm",
+    }
+
+    @classmethod
+    def rope(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Reads the rotary positions of layers without and with a window."""
+        rope = config.get("rope_parameters")
+        if not isinstance(rope, Mapping) or not isinstance(rope.get(WHOLE), Mapping):  # as published at first
+            return read_rope(config) | {"local_rope_theta": config.get("rope_local_base_freq", cls.local_rope_theta)}
+        local = rope.get(WINDOWED) or {}
+        read_rope({"rope_parameters": local})  # refuses an unknown scaling
+        local_theta = local.get("rope_theta", cls.local_rope_theta)
+        return read_rope({**config, "rope_parameters": rope[WHOLE]}) | {"local_rope_theta": local_theta}
+
+    def published(self) -> dict[str, Any]:
+        """Returns also the rotary positions by type of layer."""
+        found = super().published()
+        local = {"rope_type": "default", "rope_theta": self.local_rope_theta}
+        return found | {"rope_parameters": {WHOLE: found["rope_parameters"], WINDOWED: local}}

@@ -1,0 +1,32 @@
+"""Qwen2 and Qwen2.5 (Yang et al. 2024): a Llama whose queries, keys and values have biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glgpt.models.families.llama import LlamaConfig, read_windows
+
+
+@dataclass(frozen=True)
+class Qwen2Config(LlamaConfig):
+    """A Qwen2; the defaults are those of transformers."""
+
+    vocab_size: int = 151936
+    n_positions: int = 32768
+    n_inner: int | None = 22016
+    qkv_bias: bool = True
+
+    model_type: ClassVar[str] = "qwen2"
+    architecture: ClassVar[str] = "Qwen2ForCausalLM"
+    keys: ClassVar[Mapping[str, str]] = {own: key for own, key in LlamaConfig.keys.items() if "bias" not in own}
+
+    @classmethod
+    def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Reads the rotary positions, and the window of the layers from `max_window_layers` on."""
+        found = super().more(config)
+        if not config.get("use_sliding_window"):
+            return found
+        first = config.get("max_window_layers", 28)
+        return found | read_windows(config, [i >= first for i in range(config.get("num_hidden_layers", cls.n_layer))])

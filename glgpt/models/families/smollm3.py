@@ -1,0 +1,41 @@
+"""SmolLM3 (Hugging Face, 2025): a Llama of which every fourth layer has no positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glgpt.models.families.llama import LlamaConfig, read_windows
+
+
+@dataclass(frozen=True)
+class SmolLM3Config(LlamaConfig):
+    """A SmolLM3; the defaults are those of transformers."""
+
+    vocab_size: int = 128256
+    n_positions: int = 32768
+    n_embd: int = 2048
+    n_layer: int = 36
+    n_head: int = 16
+    kv_heads: int | None = None
+    rope_theta: float = 2000000.0
+    tie_word_embeddings: bool = True
+
+    model_type: ClassVar[str] = "smollm3"
+    architecture: ClassVar[str] = "SmolLM3ForCausalLM"
+
+    @classmethod
+    def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Reads the rotary positions, the layers that have them, and the window, which those without positions have."""
+        layers, every = config.get("num_hidden_layers", cls.n_layer), config.get("no_rope_layer_interval", 4)
+        rotary = config.get("no_rope_layers") or [(i + 1) % every != 0 for i in range(layers)]
+        found = super().more(config) | {"rotary_layers": rotary, "kv_heads": config.get("num_key_value_heads", 4)}
+        if not config.get("use_sliding_window"):
+            return found
+        return found | read_windows(config, [not rotates for rotates in rotary])
+
+    def published(self) -> dict[str, Any]:
+        """Returns also which layers rotate, and no padding, whose default is beyond a small vocabulary."""
+        rotary = self.rotary_layers or [True] * self.n_layer
+        return super().published() | {"no_rope_layers": [int(rotates) for rotates in rotary], "pad_token_id": None}

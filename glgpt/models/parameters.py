@@ -1,0 +1,213 @@
+"""The parameters of a checkpoint: their names and shapes, how their textures hold them, and the table of a model's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.program.layout import texels
+from glgpt.program.quantised import Blocks
+
+if TYPE_CHECKING:
+    from glgpt.models.spec import ModelConfig
+
+DEVIATION = 0.02  # standard deviation of fresh weights
+
+
+@dataclass(frozen=True)
+class Heads:
+    """An axis of a parameter's matrix that consists of heads: `count` heads of `width` values each.
+
+    In textures every head is padded with zeros to whole texels; the padding stays zero through every product.
+    """
+
+    axis: int
+    count: int
+    width: int
+    alternating: int = 1  # the checkpoint's heads are of this many kinds in turn; the texture's are sorted by kind
+
+    @property
+    def padded(self) -> int:
+        """Values per head in a texture."""
+        return texels(self.width)
+
+    def sorted(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """Returns columns of alternating heads `[rows, columns]` sorted by kind."""
+        cube = matrix.reshape(len(matrix), -1, self.alternating, self.width)
+        found: NDArray[Any] = cube.swapaxes(1, 2).reshape(matrix.shape)
+        return found
+
+    def alternated(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """Reverses `sorted`."""
+        cube = matrix.reshape(len(matrix), self.alternating, -1, self.width)
+        found: NDArray[Any] = cube.swapaxes(1, 2).reshape(matrix.shape)
+        return found
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor of a checkpoint, and the matrix stored in its texture.
+
+    `name` is Hugging Face's without the family's prefix, `shape` the checkpoint's. If `transposed`, the texture holds
+    the transpose; a vector is stored as one row. `product`: it is the right factor of a product, and its rows are
+    padded to a multiple of four. `table`: one row is read for each position. Fresh values are normal with `mean` and
+    `deviation`. `decayed`: AdamW applies weight decay to it. `layer` is the block that it belongs to. `sensitive`: it
+    loses most with few bits, and q4 stores it in eight, like the parameters outside the blocks.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    transposed: bool = False
+    product: bool = False
+    heads: Heads | None = None
+    mean: float = 0.0
+    deviation: float = 0.0
+    decayed: bool = False
+    layer: int | None = None
+    table: bool = False
+    sensitive: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def unpadded(self) -> tuple[int, int]:
+        """Rows and columns of the matrix before heads are padded."""
+        if len(self.shape) == 1:
+            return 1, self.shape[0]
+        rows, cols = self.shape
+        return (cols, rows) if self.transposed else (rows, cols)
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns of the matrix in the texture."""
+        rows, cols = self.unpadded
+        if self.heads is None:
+            return rows, cols
+        wide = self.heads.count * self.heads.padded
+        return (wide, cols) if self.heads.axis == 0 else (rows, wide)
+
+    @overload
+    def arrange(self, array: NDArray[Any]) -> NDArray[Any]: ...
+
+    @overload
+    def arrange(self, array: Blocks) -> NDArray[Any] | Blocks: ...
+
+    def arrange(self, array: NDArray[Any] | Blocks) -> NDArray[Any] | Blocks:
+        """Returns the texture's matrix `[rows, cols]` from the checkpoint's array; they share memory if possible.
+
+        `Blocks` are this matrix already, before heads are sorted and padded, and remain blocks if neither is needed.
+        """
+        if isinstance(array, Blocks):
+            if self.heads is None or (self.heads.padded == self.heads.width and self.heads.alternating == 1):
+                return array
+            whole = array[:, :]
+            array = whole.T if self.transposed else whole.reshape(self.shape)
+        found = array.T if self.transposed else array.reshape(self.unpadded)
+        if self.heads is not None and self.heads.alternating > 1:
+            found = self.heads.sorted(found)
+        if self.heads is None or self.heads.padded == self.heads.width:
+            return found
+        split = (self.heads.count, self.heads.width)
+        pad = (0, self.heads.padded - self.heads.width)
+        if self.heads.axis == 0:
+            return np.pad(found.reshape(*split, -1), ((0, 0), pad, (0, 0))).reshape(self.matrix)
+        return np.pad(found.reshape(-1, *split), ((0, 0), (0, 0), pad)).reshape(self.matrix)
+
+    def restore(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """Returns the checkpoint's array from the texture's matrix, which may have padding rows: undoes `arrange`."""
+        rows, cols = self.matrix
+        found = matrix[:rows, :cols]
+        if self.heads is not None and self.heads.padded != self.heads.width:
+            split = (self.heads.count, self.heads.padded)
+            if self.heads.axis == 0:
+                found = found.reshape(*split, -1)[:, : self.heads.width]
+            else:
+                found = found.reshape(-1, *split)[:, :, : self.heads.width]
+            found = found.reshape(self.unpadded)
+        if self.heads is not None and self.heads.alternating > 1:
+            found = self.heads.alternated(found)
+        return np.ascontiguousarray(found.T if self.transposed else found.reshape(self.shape))
+
+    def used(self, rows: int, cols: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Returns (period, values per period that are not padding) for the rows and for the columns of a texture."""
+        by_row, by_col = (rows, self.unpadded[0]), (cols, cols)
+        if self.heads is None:
+            return by_row, by_col
+        period = (self.heads.padded, self.heads.width)
+        return (period, by_col) if self.heads.axis == 0 else (by_row, period)
+
+
+def parameter_table(config: ModelConfig) -> dict[str, Parameter]:
+    """Returns every parameter of a checkpoint, by name, in order of use.
+
+    Fresh weights are normal with standard deviation 0.02; gains are one and biases zero (Radford et al. 2019).
+    """
+    c, n = config, config.n_embd
+    found = [Parameter(c.embedding, (c.vocab_size, n), True, True, None, 0.0, DEVIATION, True)]
+    if c.positions == "absolute":
+        name = f"{c.tensor('positions')}.weight"
+        found.append(Parameter(name, (c.n_positions, n), False, False, None, 0.0, DEVIATION, True, table=True))
+    for i in range(c.n_layer):
+        found += _norm(c, "norm_1", i)
+        for role, count in _attention_inputs(c).items():
+            heads = Heads(1, count, c.d_head, 3 if c.interleaved_heads else 1)
+            found += _linear(c, role, i, (n, count * c.d_head), heads, bias=c.qkv_bias)
+        found += _qk_norms(c, i)
+        found += _linear(c, "o", i, (c.n_head * c.d_head, n), Heads(0, c.n_head, c.d_head), bias=c.out_bias)
+        found += _norm(c, "post_1", i)
+        found += _norm(c, "norm_2", i)
+        for role in ("gate", "up") if c.gated else ("up",):
+            found += _linear(c, role, i, (n, c.d_inner), bias=c.mlp_bias)
+        found += _linear(c, "down", i, (c.d_inner, n), bias=c.mlp_bias)
+        found += _norm(c, "post_2", i)
+    found += _norm(c, "norm", None)
+    if not c.tie_word_embeddings:
+        found.append(Parameter(c.head, (c.vocab_size, n), True, True, None, 0.0, DEVIATION, True))
+    return {p.name: p for p in found}
+
+
+def _attention_inputs(config: ModelConfig) -> dict[str, int]:
+    """Returns the roles of the linear layers that make queries, keys and values, with the heads of each."""
+    heads, kv = config.n_head, config.n_kv_head
+    return {"qkv": heads + 2 * kv} if "qkv" in config.tensors else {"q": heads, "k": kv, "v": kv}
+
+
+def _norm(config: ModelConfig, role: str, layer: int | None) -> list[Parameter]:
+    if role not in config.tensors:
+        return []
+    name, shape = config.tensor(role, "" if layer is None else layer), (config.n_embd,)
+    gain = Parameter(f"{name}.weight", shape, mean=1.0 - config.gain_offset, layer=layer)
+    return [gain, Parameter(f"{name}.bias", shape, layer=layer)] if config.norm == "layer" else [gain]
+
+
+def _qk_norms(config: ModelConfig, layer: int) -> list[Parameter]:
+    """Returns the gains of the norms of queries and keys: of one head's width, or of all heads'."""
+    found, d, mean = [], config.d_head, 1.0 - config.gain_offset
+    for role, count in (("q_norm", config.n_head), ("k_norm", config.n_kv_head)) if config.qk_norm else ():
+        heads = Heads(1, count, d) if config.qk_norm == "width" else None
+        shape = (count * d,) if heads else (d,)
+        found.append(Parameter(f"{config.tensor(role, layer)}.weight", shape, heads=heads, mean=mean, layer=layer))
+    return found
+
+
+def _linear(
+    config: ModelConfig, role: str, layer: int, shape: tuple[int, int], heads: Heads | None = None, bias: bool = False
+) -> list[Parameter]:
+    """Returns weight and bias of a linear layer from shape[0] to shape[1] values."""
+    to_stream = role in ("o", "down") and config.scaled_outputs
+    deviation = DEVIATION / (2 * config.n_layer) ** 0.5 if to_stream else DEVIATION
+    name, (into, out) = config.tensor(role, layer), shape
+    stored = (into, out) if config.input_first else (out, into)
+    weight = Parameter(
+        f"{name}.weight", stored, not config.input_first, True, heads, 0.0, deviation, True, layer,
+        sensitive=role in ("v", "down"),
+    )  # fmt: skip
+    of_bias = heads if heads and heads.axis == 1 else None
+    return [weight, Parameter(f"{name}.bias", (out,), heads=of_bias, layer=layer)] if bias else [weight]

@@ -1,0 +1,138 @@
+"""Rotary positions of a model: the frequencies of its heads' columns and the scalings that extend a context."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from glgpt.errors import GlgptError, written
+
+if TYPE_CHECKING:
+    from glgpt.models.spec import ModelConfig
+
+
+class Angles(NamedTuple):
+    """Describes how a layer rotates queries and keys: radians a position of each pair of columns, and their factor.
+
+    Without frequencies, nothing rotates.
+    """
+
+    frequencies: tuple[float, ...]
+    factor: float
+
+
+# rope_type -> the numbers of `ModelConfig.rope_scaling`, as config.json names them
+SCALINGS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "beta_fast", "beta_slow", "original_max_position_embeddings", "attention_factor", "truncate"),
+    "dynamic": ("factor",),  # changes nothing within max_position_embeddings
+}
+
+
+def frequencies(theta: float, width: int, kind: str = "default", scaling: Sequence[float] = ()) -> tuple[float, ...]:
+    """Returns radians by which each pair of `width` columns rotates from one position to the next (Su et al. 2021)."""
+    plain = [theta ** (-2 * i / width) for i in range(width // 2)]
+    if kind == "linear":
+        return tuple(f / scaling[0] for f in plain)
+    if kind == "llama3":
+        return tuple(_llama3(f, *scaling) for f in plain)
+    if kind == "yarn":
+        return _yarn(plain, theta, width, scaling)
+    return tuple(plain)
+
+
+def _llama3(f: float, factor: float, low: float, high: float, original: float) -> float:
+    """Divides a low frequency by `factor`, and blends one between the two bounds (Llama 3)."""
+    turns = original * f / (2 * math.pi)  # in the context of the first training
+    blend = min(1.0, max(0.0, (turns - low) / (high - low)))
+    return f * blend + f / factor * (1 - blend)
+
+
+def _yarn(plain: list[float], theta: float, width: int, scaling: Sequence[float]) -> tuple[float, ...]:
+    """Divides the frequencies by `factor`, except high ones, with a ramp between two bounds (Peng et al. 2023)."""
+    factor, fast, slow, original, _, truncate = scaling
+
+    def pair(turns: float) -> float:
+        return width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(fast), pair(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    high = high if high != low else high + 0.001
+    ramp = [min(1.0, max(0.0, (i - low) / (high - low))) for i in range(width // 2)]
+    return tuple(f * (1 - r) + f / factor * r for f, r in zip(plain, ramp, strict=True))
+
+
+def scaling_factor(kind: str, scaling: Sequence[float]) -> float:
+    """Returns the factor of rotated columns, which only YaRN has."""
+    return scaling[SCALINGS["yarn"].index("attention_factor")] if kind == "yarn" else 1.0
+
+
+def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of `ModelConfig` that a config.json describes in `rope_parameters` or `rope_scaling`.
+
+    Raises GlgptError for an unknown scaling or bad numbers.
+    """
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise GlgptError(f"config: rope_scaling is {written(rope)}; it must be an object")
+    names = {"rope_theta": "rope_theta", "partial_rotary_factor": "rotary_share"}
+    found = {own: config[key] for key, own in names.items() if key in config}
+    found |= {own: rope[key] for key, own in names.items() if key in rope}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if not isinstance(kind, str) or kind not in SCALINGS:
+        raise GlgptError(f"config: rope_type is {written(kind)}; glgpt runs {', '.join(map(repr, SCALINGS))}")
+    read: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = (
+        _yarn_values if kind == "yarn" else (lambda rope, _: rope)
+    )
+    values = [read(rope, config).get(name) for name in SCALINGS[kind]]
+    if not all(isinstance(v, (int, float)) and 0 <= v < math.inf for v in values):
+        raise GlgptError(f"config: {kind}'s rope scaling must give {', '.join(SCALINGS[kind])} as numbers above 0")
+    return found | {"rope_type": kind, "rope_scaling": tuple(float(v) for v in values if v is not None) or None}
+
+
+def _yarn_values(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns YaRN's numbers with the defaults of transformers. Raises GlgptError for `mscale`."""
+    for name in ("mscale", "mscale_all_dim"):
+        if rope.get(name):
+            raise GlgptError(f"config: {name} is {written(rope[name])}; glgpt runs yarn without it")
+    found: dict[str, Any] = {"beta_fast": 32, "beta_slow": 1, "truncate": 1}
+    found["original_max_position_embeddings"] = config.get("max_position_embeddings")
+    found |= {name: value for name, value in rope.items() if value is not None}
+    factor = found.get("factor")
+    if found.get("attention_factor") is None and isinstance(factor, (int, float)):
+        found["attention_factor"] = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    return found
+
+
+def published_rope(config: ModelConfig) -> dict[str, Any]:
+    """Returns the `rope_parameters` of a config.json."""
+    names = SCALINGS[config.rope_type]
+    found: dict[str, Any] = {"rope_type": config.rope_type, "rope_theta": config.rope_theta}
+    found |= {"partial_rotary_factor": config.rotary_share} if config.rotary_share != 1 else {}
+    found |= dict(zip(names, config.rope_scaling or (), strict=True))
+    whole = ("original_max_position_embeddings",)
+    found |= {name: int(found[name]) for name in whole if name in found}
+    return found | ({"truncate": bool(found["truncate"])} if "truncate" in found else {})
+
+
+def check_rotary(config: ModelConfig) -> None:
+    """Raises GlgptError for a scaling without its numbers, or heads of an odd width."""
+    scaling = config.rope_scaling
+    if scaling is not None:
+        object.__setattr__(config, "rope_scaling", tuple(map(float, scaling)))
+    if scaling and config.rope_type == "default":  # Llama 3's numbers alone, as states of earlier versions hold them
+        object.__setattr__(config, "rope_type", "llama3")
+    kind = config.rope_type
+    if kind not in SCALINGS or len(config.rope_scaling or ()) != len(SCALINGS[kind]):
+        raise GlgptError(f"config: rope_type {written(kind)} does not have the numbers {written(scaling)}")
+    if kind == "llama3":
+        _, low, high, _ = config.rope_scaling or ()
+        if low >= high:
+            raise GlgptError(f"config: low_freq_factor {low:g} is not below high_freq_factor {high:g}")
+    if config.d_rotary % 2:
+        raise GlgptError(f"config: {config.d_rotary} columns of a head rotate; rotary positions need an even width")

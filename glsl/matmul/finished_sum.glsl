@@ -1,0 +1,36 @@
+// The finished product of one row for a texel of columns, from its partial sums. With MOMENTS, the sums are of the row before
+// its norm, which is applied here. SHIFT is the bias of a linear layer that has not been folded into the norm.
+// `second_sum` is the same for SECOND_SUMS, another product of the same row and shape.
+#include "partial_sums.glsl"
+#ifdef MOMENTS
+#include "folded_norm.glsl"
+#else
+vec2 mean_and_scale() { return vec2(0.0, 1.0); }
+#endif
+
+vec4 finished_sum(int c4, vec2 row) {
+#ifdef MOMENTS
+  vec4 v = normed(sum_of_partial_sums(c4), c4, row);
+#else
+  vec4 v = sum_of_partial_sums(c4);
+#endif
+#ifdef SHIFT_W
+  v += shift_at(0, c4);
+#endif
+  return v;
+}
+
+#ifdef SECOND_SUMS_W
+vec4 second_sum(int c4, vec2 row) {
+  ivec3 at = place_of_sums(c4);
+  vec4 v = vec4(0.0);
+  for (int s = 0; s < SPLIT_K; s++) v += SECOND_SUMS(at.z, s * BY + at.y, at.x);
+#ifdef MOMENTS
+  v = normed(v, c4, row);
+#endif
+#ifdef SECOND_SHIFT_W
+  v += second_shift_at(0, c4);
+#endif
+  return v;
+}
+#endif

@@ -1,0 +1,174 @@
+"""Families of models compared live with transformers in float64, on random checkpoints of three shapes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from reference import within
+
+from glgpt import models
+from glgpt.errors import GlgptError
+from glgpt.inference.model import LanguageModel
+from glgpt.inspection.reference import run_transformers
+from glgpt.models.spec import ModelConfig
+from glgpt.training.trainer import Trainer
+
+ATOL, RTOL = 2e-4, 1e-5
+DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
+
+SIZES = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4}
+WHOLE = {**SIZES, "num_key_value_heads": 4}
+COMMON: dict[str, Any] = {
+    "vocab_size": 61,
+    "max_position_embeddings": 48,
+    "bos_token_id": 0,
+    "eos_token_id": 60,
+    "pad_token_id": None,
+    "initializer_range": 0.2,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 12}
+DEFAULT = {"rope_type": "default", "rope_theta": 100.0}
+LINEAR = {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0}
+LOCAL = ["sliding_attention", "full_attention", "sliding_attention"]
+NEOX = {**SIZES, "hidden_size": 32}
+NEO = {"hidden_size": 24, "num_layers": 3, "num_heads": 4}
+# Three configurations of each family, with fields of transformers' configuration.
+FAMILIES: dict[str, list[dict[str, Any]]] = {
+    "llama": [
+        {**GROUPED, "attention_bias": True, "mlp_bias": True},
+        {**WHOLE, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
+        {**GROUPED, "head_dim": 10, "rope_parameters": YARN, "tie_word_embeddings": True},
+    ],
+    "qwen2": [
+        GROUPED,
+        {**WHOLE, "tie_word_embeddings": True, "rope_parameters": YARN},
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ],
+    "qwen3": [
+        {**GROUPED, "head_dim": 10},
+        {**WHOLE, "head_dim": 6, "attention_bias": True, "tie_word_embeddings": True},
+        {**GROUPED, "head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
+    ],
+    "smollm3": [
+        {**GROUPED, "no_rope_layers": [1, 0, 1]},
+        {**WHOLE, "no_rope_layer_interval": 2, "tie_word_embeddings": False, "rope_parameters": YARN},
+        {**GROUPED, "attention_bias": True, "mlp_bias": True, "use_sliding_window": True, "sliding_window": 6}
+        | {"no_rope_layer_interval": 2},
+    ],
+    "gemma3_text": [
+        {**GROUPED, "head_dim": 8, "sliding_window": 6, "layer_types": LOCAL, "query_pre_attn_scalar": 20},
+        {**WHOLE, "head_dim": 6, "sliding_window": 5, "layer_types": LOCAL, "attention_bias": True}
+        | {"rope_parameters": {"full_attention": LINEAR, "sliding_attention": DEFAULT}},
+        {**GROUPED, "head_dim": 10, "tie_word_embeddings": False, "sliding_window": 40},
+    ],
+    "gpt_neox": [
+        NEOX,
+        {**NEOX, "use_parallel_residual": False, "hidden_act": "gelu_new", "attention_bias": False},
+        {**NEOX, "num_attention_heads": 2, "rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.5}},
+    ],
+    "olmo2": [
+        GROUPED,
+        {**WHOLE, "num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 18, "attention_bias": True},
+        {**GROUPED, "tie_word_embeddings": True},
+    ],
+    "gpt_neo": [
+        {**NEO, "window_size": 7, "attention_types": [[["global", "local", "global"], 1]]},
+        {**NEO, "attention_types": [[["global"], 3]], "intermediate_size": 30},
+        {**NEO, "num_heads": 3, "window_size": 3, "attention_types": [[["local"], 3]], "activation_function": "relu"},
+    ],
+    "gemma2": [
+        {**GROUPED, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0},
+        {**WHOLE, "head_dim": 6, "final_logit_softcapping": 3.0, "attention_bias": True},
+        {**GROUPED, "head_dim": 10, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ],
+}
+CASES = [
+    pytest.param(name, shape, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i, shape in enumerate(shapes)
+]
+
+
+def checkpoint(folder: Path, name: str, shape: dict[str, Any]) -> Any:
+    """Saves a random model of a family in `folder` and returns it."""
+    config = transformers.AutoConfig.for_model(name, **(COMMON | shape))
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if "norm" in parameter_name or parameter_name.endswith("bias"):
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    return model.double().eval()
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_activations_logits_and_text_are_transformers(tmp_path: Path, name: str, shape: dict[str, Any]) -> None:
+    """Fails if a prompt, a chunk of it, a decoded token or one of several texts differs from transformers."""
+    theirs = checkpoint(tmp_path, name, shape)
+    ids = np.random.default_rng(1).integers(0, COMMON["vocab_size"], 31).tolist()
+    (case,) = run_transformers(tmp_path, [ids])
+    with LanguageModel.from_pretrained(tmp_path, device=DEVICE) as model:
+        found = model.run_with_cache(ids)[1]
+        assert list(found) == list(model.config.activations) and set(found) == set(case.arrays)
+        for activation, value in found.items():
+            within(value, case.arrays[activation], ATOL, RTOL, activation)
+        within(model.logits(ids), case.arrays["logits"], ATOL, RTOL, "logits")
+        with torch.no_grad():
+            greedy = theirs.generate(torch.tensor([ids[:20]]), max_new_tokens=16, do_sample=False, eos_token_id=None)
+        text = list(model.generate_ids(ids[:20], 16, temperature=0, eos=False))
+        assert text == greedy[0, 20:].tolist()
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_gradients_are_torchs_and_a_saved_model_loads(tmp_path: Path, name: str, shape: dict[str, Any]) -> None:
+    """Fails if the gradient of a parameter differs, or transformers reads another model than was saved."""
+    theirs = checkpoint(tmp_path / "model", name, shape).train()
+    ids = np.random.default_rng(0).integers(0, COMMON["vocab_size"], (3, 13))
+    x, y = ids[:, :-1], ids[:, 1:]
+    loss = torch.nn.functional.cross_entropy(theirs(torch.tensor(x)).logits.flatten(0, 1), torch.tensor(y).flatten())
+    loss.backward()
+    with Trainer(tmp_path / "model", batch=3, context=12, device=DEVICE, clip=None) as trainer:
+        assert trainer.step(x, y, 1e-3) == pytest.approx(loss.item(), abs=2e-4)
+        gradients, prefix = trainer.gradients(), trainer.config.prefix
+        for parameter_name, parameter in theirs.named_parameters():
+            own = trainer.config.head if parameter_name == "lm_head.weight" else parameter_name.removeprefix(prefix)
+            ours = gradients[own]
+            near = 1e-5 + 1e-3 * float(parameter.grad.abs().max())
+            within(ours, parameter.grad.numpy(), near, 1e-4, parameter_name)
+        trainer.save(tmp_path / "saved")
+    with LanguageModel.from_pretrained(tmp_path / "saved", device=DEVICE) as model:
+        (case,) = run_transformers(tmp_path / "saved", [x[0].tolist()])
+        within(model.logits(x[0].tolist()), case.arrays["logits"], ATOL, RTOL, "logits of the saved model")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_split_at_any_block_has_the_same_logits(tmp_path: Path, name: str) -> None:
+    """Fails if a part of a model needs what another part holds."""
+    checkpoint(tmp_path, name, FAMILIES[name][0])
+    ids = list(range(1, 9))
+    with LanguageModel.from_pretrained(tmp_path, device=DEVICE) as whole:
+        logits, text = whole.logits(ids), list(whole.generate_ids(ids, 4, temperature=0, eos=False))
+    for at in (1, 2):
+        plan = f"0-{at - 1}@here,{at}-2@here"
+        with LanguageModel.from_pretrained(tmp_path, device=DEVICE, plan=plan) as split:
+            assert np.array_equal(split.run_with_cache(ids)[0], logits)
+            assert list(split.generate_ids(ids, 4, temperature=0, eos=False)) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [("llama", "hidden_act", "gelu_fast"), ("llama", "rope_scaling", {"rope_type": "longrope"})],
+)
+def test_a_field_that_the_spec_lacks_is_refused_by_name(name: str, field: str, value: Any) -> None:
+    config: type[ModelConfig] = models.family(name)
+    usual = config.sized(61, 48, 24, 2, 4).to_dict()
+    usual.pop("rope_parameters", None)
+    assert isinstance(models.from_dict(usual), config)
+    with pytest.raises(GlgptError, match="rope_type" if field == "rope_scaling" else field):
+        models.from_dict(usual | {field: value})
