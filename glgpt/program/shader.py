@@ -13,7 +13,8 @@ An input `x` becomes the sampler `u_x` and gets
   `X_GROUP`, the number of rows that share a scale; `x_scaling(row tile, row, ivec3 of X_AT, tile)`, the scales and
   minima of four columns; `X_WEIGHTS(levels, scaling)`, which `x_at` applies to levels and `X_DECODE` does not; and
   `X_PLUS_SCALED(sum, levels, scaling, n)`, which turns a sum of levels times factors, whose sum is n, into a sum of
-  weights times the same factors, and adds it to another. `X_MINIMUM` is defined if the format has minima.
+  weights times the same factors, and adds it to another. `X_MINIMUM` is defined if the format has minima. Levels are
+  `X_PLACED(t, tile) * X_UNIT(tile)` too, where the first takes fewer operations and the second is a power of two.
 
 An output `y` gets the same numbers; `Y_TILES(F)`, which repeats F(n, i, j) for each of the `Y_N` tiles (i, j) that the
 pass writes; and `STORE_Y(v)` for an array v of Y_N vec4. `Y_ROWTILES(F)` and `Y_COLTILES(F)` repeat F(n, i) for the
@@ -26,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from glgpt.program.layout import Layout
+from glgpt.program.quantised import Coding
 
 
 def _numbers(upper: str, layout: Layout) -> list[str]:
@@ -112,10 +114,23 @@ def _rows(name: str, layout: Layout) -> list[str]:
         f"#define {upper}_GROUP {group}",
         *([f"#define {upper}_MINIMUM 1"] if coding.minimum else []),
         f"#define {upper}_WEIGHTS(levels, s) ((levels) * (s).scale{' + (s).minimum' if coding.minimum else ''})",
+        *_levels_in_place(upper, coding),
         # Each product is added to a sum, so that all drivers that contract them into one operation do it alike.
         f"#define {upper}_PLUS_SCALED(sum, levels, s, n) "
         f"((sum) + (levels) * (s).scale{' + (n) * (s).minimum' if coding.minimum else ''})",
         f"Scaling {name}_scaling(int tile_row, int row, ivec3 p, int tile) {{ {read} }}",
+    ]
+
+
+def _levels_in_place(upper: str, coding: Coding) -> list[str]:
+    """Returns GLSL for levels times a power of two: bits that are not shifted down take an operation less."""
+    if not coding.minimum:
+        return [f"#define {upper}_PLACED(t, tile) {upper}_DECODE(t, tile)", f"#define {upper}_UNIT(tile) 1.0"]
+    bits, top = coding.bits, coding.tiles - 1  # the highest bits would be negative, so they are shifted
+    placed = f"(tile) == {top} ? (t) >> {32 - bits} : (t) & ({2**bits - 1}u << uint({bits} * (tile)))"
+    return [
+        f"#define {upper}_PLACED(t, tile) vec4(ivec4({placed}))",
+        f"#define {upper}_UNIT(tile) ((tile) == {top} ? 1.0 : 1.0 / float(1 << ({bits} * (tile))))",
     ]
 
 

@@ -48,8 +48,8 @@ void main() {
   int end = min((slice + 1) * SLICE, K4);
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
   for (int k4 = slice * SLICE; k4 < end; k4++) MULTIPLY(ADD, k4)
-#define SCALE(n, i, j) \
-  acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n], w_scaling(0, 4 * slice * SLICE, at[(j - Y_J) / W_SHARED], TILE(j)), inputs[i - Y_I]);
+#define SCALING(j) w_scaling(0, 4 * slice * SLICE, at[(j - Y_J) / W_SHARED], TILE(j))
+#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n], SCALING(j), inputs[i - Y_I]);
   Y_TILES(SCALE)
 #elif defined W_GROUP
   // The sums of each group of rows are multiplied with the group's scales.
@@ -61,8 +61,8 @@ void main() {
 #define START_GROUP(n, i, j) of_group[n] = vec4(0.0);
     Y_TILES(START_GROUP)
     for (; k4 < stop; k4++) MULTIPLY(ADD_TO_GROUP, k4)
-#define SCALE(n, i, j) \
-    acc[n] = W_PLUS_SCALED(acc[n], of_group[n], w_scaling(tile, row, at[(j - Y_J) / W_SHARED], TILE(j)), inputs[i - Y_I]);
+#define SCALING(j) w_scaling(tile, row, at[(j - Y_J) / W_SHARED], TILE(j))
+#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(acc[n], of_group[n], SCALING(j), inputs[i - Y_I]);
     Y_TILES(SCALE)
   }
 #else

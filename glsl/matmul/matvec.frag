@@ -37,7 +37,11 @@
 #else
 #define ADD_INPUTS(x)
 #endif
+#ifdef W_GROUP
+#define ROW(n, o) W_PLACED(w[4 * (COLUMNS * m + n / W_SHARED) + o], TILE(n))
+#else
 #define ROW(n, o) W_DECODE(w[4 * (COLUMNS * m + n / W_SHARED) + o], TILE(n))
+#endif
 #define SUM(n) x.x * ROW(n, 0) + x.y * ROW(n, 1) + x.z * ROW(n, 2) + x.w * ROW(n, 3)
 #define ADD(n, i, j) acc[n] += SUM(n);
 #define ADD_TO_GROUP(n, i, j) of_group[n] += SUM(n);
@@ -64,7 +68,8 @@ void main() {
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
   // The slice is inside one group of rows; scaling the sums at the end halves the registers.
   for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(ADD, k4, end - 1)
-#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n], w_scaling(0, 4 * slice * SLICE, at[n / W_SHARED], TILE(n)), inputs);
+#define SCALING(n) w_scaling(0, 4 * slice * SLICE, at[n / W_SHARED], TILE(n))
+#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n] * W_UNIT(TILE(n)), SCALING(n), inputs);
   Y_TILES(SCALE)
 #elif defined W_GROUP
   // The sums of each group of rows are multiplied with the group's scales.
@@ -77,7 +82,8 @@ void main() {
     Y_TILES(START_GROUP)
     for (; k4 < stop; k4 += AT_ONCE) MULTIPLY(ADD_TO_GROUP, k4, stop - 1)
     k4 = stop;
-#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(acc[n], of_group[n], w_scaling(tile, row, at[n / W_SHARED], TILE(n)), inputs);
+#define SCALING(n) w_scaling(tile, row, at[n / W_SHARED], TILE(n))
+#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(acc[n], of_group[n] * W_UNIT(TILE(n)), SCALING(n), inputs);
     Y_TILES(SCALE)
   }
 #else

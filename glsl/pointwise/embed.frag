@@ -23,13 +23,19 @@ vec4 token(int id, int c4) {
 #define TIMES
 #endif
 
+#ifdef TOKENS_MINIMUM  // rows that pad the weight hold the minimum, and columns beyond y must be zero
+#define IN_COLUMNS(v, c4) mix(vec4(0.0), v, lessThan(4 * (c4) + ivec4(0, 1, 2, 3), ivec4(Y_COLS)))
+#else
+#define IN_COLUMNS(v, c4) (v)
+#endif
+
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];
 #define EMBED(n, i, j) { \
     int t = min(i * Y_H + p.y, Y_ROWS - 1), c4 = j * Y_W + p.x; \
     v[n] = 4 * c4 < TOKENS_ROWS \
-      ? token(int(ids_at(t, 0).x), c4) TIMES POSITION(t, c4) : vec4(0.0); \
+      ? IN_COLUMNS(token(int(ids_at(t, 0).x), c4) TIMES POSITION(t, c4), c4) : vec4(0.0); \
   }
   Y_TILES(EMBED)
   STORE_Y(v)
