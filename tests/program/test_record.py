@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from glgpt import ops
 from glgpt.errors import GlgptError
 from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.network import Network
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
 from glgpt.program.layout import Layout
@@ -58,7 +59,7 @@ def holds_what_was_written(rec: Recorder) -> None:
 def test_no_live_tensor_of_a_model_is_overwritten(kernel: str, dtype: str, names: Container[str]) -> None:
     """Fails if a pass overwrites a texture that a later pass still reads."""
     rec = Recorder(Limits(max_texture_size=80))
-    network = CONFIG.network(rec, KERNELS[kernel], dtype, names)
+    network = Network(rec, CONFIG, KERNELS[kernel], dtype, names)
     for size in (64, 16):
         with rec.entry(f"prefill_{size}"):
             network.last_logits(network.prefill(size), "row")
@@ -122,7 +123,7 @@ def test_a_fixed_tensor_has_one_layout_and_role() -> None:
 def test_uploads_are_the_inputs_that_are_read() -> None:
     """Fails if an entry asks for the ids of another chunk, or does not ask for its own."""
     rec = Recorder()
-    network = CONFIG.network(rec, KERNELS["4x4"])
+    network = Network(rec, CONFIG, KERNELS["4x4"])
     for size in (64, 16):
         with rec.entry(f"logits_{size}"):
             network.logits(network.prefill(size))
