@@ -90,7 +90,8 @@ def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
         _yarn_values if kind == "yarn" else (lambda rope, _: rope)
     )
     values = [read(rope, config).get(name) for name in SCALINGS[kind]]
-    if not all(isinstance(v, (int, float)) and 0 <= v < math.inf for v in values):
+    given = {n: v for n, v in zip(SCALINGS[kind], values, strict=True) if n != "truncate"}
+    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < math.inf for v in given.values()):
         raise GlgptError(f"config: {kind}'s rope scaling must give {', '.join(SCALINGS[kind])} as numbers above 0")
     return found | {"rope_type": kind, "rope_scaling": tuple(float(v) for v in values if v is not None) or None}
 
@@ -103,6 +104,7 @@ def _yarn_values(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
     found: dict[str, Any] = {"beta_fast": 32, "beta_slow": 1, "truncate": 1}
     found["original_max_position_embeddings"] = config.get("max_position_embeddings")
     found |= {name: value for name, value in rope.items() if value is not None}
+    found["truncate"] = int(bool(found["truncate"]))
     factor = found.get("factor")
     if found.get("attention_factor") is None and isinstance(factor, (int, float)):
         found["attention_factor"] = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
@@ -125,11 +127,15 @@ def check_rotary(config: ModelConfig) -> None:
     scaling = config.rope_scaling
     if scaling is not None:
         object.__setattr__(config, "rope_scaling", tuple(map(float, scaling)))
+        if not all(0 <= value < math.inf for value in config.rope_scaling or ()):
+            raise GlgptError(f"config: rope_scaling is {written(scaling)}; it must hold finite numbers from 0")
     if scaling and config.rope_type == "default":  # Llama 3's numbers alone, as states of earlier versions hold them
         object.__setattr__(config, "rope_type", "llama3")
     kind = config.rope_type
     if kind not in SCALINGS or len(config.rope_scaling or ()) != len(SCALINGS[kind]):
         raise GlgptError(f"config: rope_type {written(kind)} does not have the numbers {written(scaling)}")
+    if kind == "yarn" and config.rope_theta <= 1:
+        raise GlgptError(f"config: rope_theta is {config.rope_theta:g}; yarn needs more than 1")
     if kind == "llama3":
         _, low, high, _ = config.rope_scaling or ()
         if low >= high:

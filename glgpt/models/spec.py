@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
@@ -316,6 +316,9 @@ LIMITS = (
 )
 
 
+OPTIONAL = {"local_rope_theta", "query_scale", "attn_softcap", "logit_softcap"}
+
+
 def checked(config: ModelConfig) -> None:
     """Raises GlgptError, naming the field as `config.json` does, for a value that is out of range or does not fit."""
     _check_sizes(config)
@@ -345,7 +348,7 @@ def _check_values(config: ModelConfig) -> None:
             )
     for name, low, high in LIMITS:
         value = getattr(config, name)
-        if value is None:
+        if value is None and name in OPTIONAL:
             continue
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value < high:
             limits = f"in [{low}, {high})" if high < math.inf else f"from {low}"
@@ -364,9 +367,36 @@ def _check_layers(config: ModelConfig) -> None:
     for name in ("rotary_layers", "window_layers"):
         layers = getattr(config, name)
         if layers is not None:
-            object.__setattr__(config, name, tuple(map(bool, layers)))
+            layers = tuple(map(bool, layers))
+            object.__setattr__(config, name, layers)
             if len(layers) != config.n_layer:
                 raise GlgptError(f"config: {name} has {len(layers)} values for {config.n_layer} layers")
+
+
+def whole_number(config: Mapping[str, Any], name: str, default: int) -> int:
+    """Returns a positive integer of a config.json. Raises GlgptError, naming the field, for anything else."""
+    value = config.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST_SIZE:
+        raise GlgptError(f"config: {name} is {written(value)}; it must be a positive integer")
+    return value
+
+
+def layer_count(config: Mapping[str, Any], name: str, default: int) -> int:
+    """Returns the number of layers of a config.json. Raises GlgptError, naming the field, if it is too large."""
+    count = whole_number(config, name, default)
+    if count > MOST_LAYERS:
+        raise GlgptError(f"config: {name} is {count}; at most {MOST_LAYERS} are supported")
+    return count
+
+
+def values_of_layers(config: Mapping[str, Any], name: str, default: Sequence[Any]) -> list[Any]:
+    """Returns a list of a config.json that has a value for each layer. Raises GlgptError for anything else."""
+    found = config.get(name)
+    found = list(default) if found is None else found
+    if not isinstance(found, list) or len(found) > MOST_LAYERS:
+        raise GlgptError(f"config: {name} is {written(found)}; it must be a list with a value for each layer")
+    return found
 
 
 def _check_sizes(config: ModelConfig) -> None:

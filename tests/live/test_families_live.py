@@ -163,12 +163,24 @@ def test_a_model_split_at_any_block_has_the_same_logits(tmp_path: Path, name: st
 
 @pytest.mark.parametrize(
     ("name", "field", "value"),
-    [("llama", "hidden_act", "gelu_fast"), ("llama", "rope_scaling", {"rope_type": "longrope"})],
+    [
+        ("llama", "hidden_act", "gelu_fast"),
+        ("llama", "rope_scaling", {"rope_type": "longrope"}),
+        ("llama", "rope_scaling", {"rope_type": "linear", "factor": 0}),
+        ("gemma2", "layer_types", ["chunked_attention", "full_attention"]),
+        ("gemma2", "query_pre_attn_scalar", "wide"),
+        ("gemma3_text", "use_bidirectional_attention", True),
+        ("smollm3", "no_rope_layers", 3),
+        ("qwen3", "num_key_value_heads", 3),
+        ("gpt_neo", "attention_types", [[["global", "sparse"], 1]]),
+        ("gpt_neox", "hidden_act", "gelu_fast"),
+    ],
 )
 def test_a_field_that_the_spec_lacks_is_refused_by_name(name: str, field: str, value: Any) -> None:
     config: type[ModelConfig] = models.family(name)
-    usual = config.sized(61, 48, 24, 2, 4).to_dict()
+    usual = config.sized(61, 48, 32, 2, 4).to_dict()
     usual.pop("rope_parameters", None)
     assert isinstance(models.from_dict(usual), config)
-    with pytest.raises(GlgptError, match="rope_type" if field == "rope_scaling" else field):
+    said = {"rope_scaling": "rope", "num_key_value_heads": "key and value heads"}.get(field, field)
+    with pytest.raises(GlgptError, match=said):
         models.from_dict(usual | {field: value})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glgpt.models.families.llama import LlamaConfig, read_windows
+from glgpt.models.spec import layer_count, whole_number
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,10 @@ class Gemma2Config(LlamaConfig):
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """Reads the rotary positions, the window and its layers, the factor of the scores and the soft caps."""
-        layers, every = config.get("num_hidden_layers", cls.n_layer), config.get("sliding_window_pattern") or cls.every
+        layers = layer_count(config, "num_hidden_layers", cls.n_layer)
+        every = whole_number(config, "sliding_window_pattern", cls.every)
         found = cls.rope(config) | {own: cap for own, cap in cls.caps.items() if cls.keys[own] not in config}
-        found |= {"query_scale": config.get("query_pre_attn_scalar", 256) ** -0.5}
+        found |= {"query_scale": whole_number(config, "query_pre_attn_scalar", 256) ** -0.5}
         found |= {"kv_heads": config.get("num_key_value_heads", 4)}
         windowed = [(i + 1) % every != 0 for i in range(layers)]
         return found | read_windows({"sliding_window": 4096, **config}, windowed)

@@ -66,7 +66,7 @@ class GPTNeoConfig(ModelConfig):
         """Reads the window and its layers from `attention_types`, [[kinds, repeats], ..]. Refuses other kinds."""
         types = config.get("attention_types") or [[["global", "local"], 12]]
         try:
-            kinds = [kind for names, repeats in types for _ in range(min(repeats, 1000)) for kind in names]
+            kinds = [kind for names, repeats in types for kind in list(names)[:1000] * min(repeats, 1000)][:1001]
         except (TypeError, ValueError):
             raise GlgptError(f"config: attention_types is {written(types)}; write [[kinds, repeats], ..]") from None
         for kind in kinds:

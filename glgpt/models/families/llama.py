@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from glgpt.errors import GlgptError, written
 from glgpt.models.rotary import published_rope, read_rope
-from glgpt.models.spec import ModelConfig
+from glgpt.models.spec import ModelConfig, values_of_layers
 
 WINDOWED, WHOLE = "sliding_attention", "full_attention"  # of `layer_types`
 
@@ -19,7 +19,7 @@ def read_windows(config: Mapping[str, Any], windowed: Sequence[bool]) -> dict[st
 
     Raises GlgptError for another type of layer.
     """
-    types = config.get("layer_types") or [WINDOWED if value else WHOLE for value in windowed]
+    types = values_of_layers(config, "layer_types", [WINDOWED if value else WHOLE for value in windowed])
     for kind in types:
         if kind not in (WINDOWED, WHOLE):
             raise GlgptError(f"config: layer_types has {written(kind)}; glgpt runs {WINDOWED!r} and {WHOLE!r}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glgpt.models.families.llama import LlamaConfig, read_windows
+from glgpt.models.spec import layer_count, whole_number
 
 
 @dataclass(frozen=True)
@@ -28,5 +29,6 @@ class Qwen2Config(LlamaConfig):
         found = super().more(config)
         if not config.get("use_sliding_window"):
             return found
-        first = config.get("max_window_layers", 28)
-        return found | read_windows(config, [i >= first for i in range(config.get("num_hidden_layers", cls.n_layer))])
+        first, layers = config.get("max_window_layers"), layer_count(config, "num_hidden_layers", cls.n_layer)
+        first = whole_number(config, "max_window_layers", 28) if first != 0 else 0
+        return found | read_windows(config, [i >= first for i in range(layers)])

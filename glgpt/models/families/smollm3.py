@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glgpt.models.families.llama import LlamaConfig, read_windows
+from glgpt.models.spec import layer_count, values_of_layers, whole_number
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,9 @@ class SmolLM3Config(LlamaConfig):
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """Reads the rotary positions, the layers that have them, and the window, which those without positions have."""
-        layers, every = config.get("num_hidden_layers", cls.n_layer), config.get("no_rope_layer_interval", 4)
-        rotary = config.get("no_rope_layers") or [(i + 1) % every != 0 for i in range(layers)]
+        layers = layer_count(config, "num_hidden_layers", cls.n_layer)
+        every = whole_number(config, "no_rope_layer_interval", 4)
+        rotary = values_of_layers(config, "no_rope_layers", [(i + 1) % every != 0 for i in range(layers)])
         found = super().more(config) | {"rotary_layers": rotary, "kv_heads": config.get("num_key_value_heads", 4)}
         if not config.get("use_sliding_window"):
             return found
