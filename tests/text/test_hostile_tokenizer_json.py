@@ -181,8 +181,8 @@ def test_patterns_that_scan_a_run_again_from_each_position_are_refused(pattern: 
 
 
 @pytest.mark.parametrize("unit", ["a", "A", "1", " ", "-", "\u02b0", "\u0301"])
-def test_a_scan_in_vain_is_not_repeated(unit: str) -> None:
-    """Fails by taking minutes. The alternatives include those that scan a run before another one matches it."""
+def test_a_failed_scan_is_not_repeated(unit: str) -> None:
+    """Fails by taking minutes. The alternatives include those that scan a run that another one then matches."""
     from tokenizers import Regex, pre_tokenizers
 
     for pattern in (

@@ -25,7 +25,7 @@ def checked_pattern(pattern: str) -> str:
 
     A search may not scan a run of characters again from each of its positions. Therefore an unbounded repeat stands
     outside groups, and either nothing after it can fail, as in `\\p{L}+` and `\\s+(?!\\S)`, or the next alternative
-    matches the whole run that was scanned in vain, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused.
+    matches the whole run that was scanned, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused.
 
     A group may be repeated only if it contains no other group and always matches the same length: `(?:\\d{3})*`, but
     not `(a+)*` or `(a|ab)*`. Back-references, calls, conditions and named groups are not supported.
