@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,13 @@ class Trainer:
     def not_finite(self) -> str | None:
         return "h.0.mlp.c_fc.weight"
 
-    def save(self, folder: str | Path, eos: int | None = None) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        eos: int | None = None,
+        progress: Callable[[int, int], object] = lambda done, total: None,
+    ) -> None:
+        progress(0, 1)
         with written_whole(Path(folder) / "config.json") as file:
             file.write(
                 json.dumps(
@@ -115,6 +121,7 @@ class Trainer:
             tensors = {"logits": self.logits, "moment": self.moment, "step": np.array([self.steps_done, self.seed])}
             about = {"config": json.dumps(asdict(self.config)), "context": str(self.context)}
             file.write(save(tensors, about))
+        progress(1, 1)
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:

@@ -289,15 +289,13 @@ class Loop:
 
     def _save(self, step: int) -> None:
         self.run.sync()
-        self.hooks.task("saving a checkpoint")(0, 1)
         try:
-            self.trainer.save(self.run.path, self.tokenizer.eos)
+            self.trainer.save(self.run.path, self.tokenizer.eos, self.hooks.task("saving a checkpoint"))
         except GlgptError as error:  # the loss was finite, but the parameters are not
             raise self._broken(step, str(error)) from None
         self.saved = step
         self.run.keep(step, self.settings.keep)
         self._picture()
-        self.hooks.task("saving a checkpoint")(1, 1)
         if self.hooks.on_save:
             self.hooks.on_save(step)
 
