@@ -49,7 +49,10 @@ def progress(label: str, unit: str = "it", delay: float = 1.0) -> Iterator[Calla
 
 
 class Phases:
-    """A context manager that shows one progress bar for each part of a long task, one after another."""
+    """A context manager that shows one progress bar for each part of a long task, one after another.
+
+    If stderr is not a terminal, it prints a line for each part instead.
+    """
 
     def __init__(self, unit: str = "it") -> None:
         self._unit = unit
@@ -65,6 +68,8 @@ class Phases:
     def begin(self, label: str) -> None:
         """Ends the previous bar and begins one with this label."""
         self._stack.close()
+        if not sys.stderr.isatty():
+            print(f"{label}…", file=sys.stderr, flush=True)
         self._show = self._stack.enter_context(progress(label, self._unit))
 
     def show(self, done: int, total: int) -> None:

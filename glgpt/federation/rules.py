@@ -17,6 +17,7 @@ from glgpt.text.dataset import mixed, starts
 PARAMETER_NORMS = 4.0  # maximum norm of a change, in norms of the parameters; measured: 0.6 after the first 100 steps
 EARLIER_NORMS = 5.0  # maximum norm of a change, in medians of recent rounds
 NORM_FLOOR = 0.1  # always allowed, in norms of the parameters; a typical round changes 0.13 norms
+STEP_MARGIN = 1.1  # factor of the largest change that AdamW can make: an update is rounded to be sent
 NORM_ROUNDS = 10  # number of recent rounds whose norms count
 CLIP = 1.5  # maximum norm after clipping, in medians of the round's changes
 TRIM = 0.2  # share of the clients trimmed at each end, per value
@@ -84,19 +85,47 @@ def check_claims(claims: Claims, bounds: Bounds) -> None:
 
 
 @dataclass(frozen=True)
+class StepLimits:
+    """Limits the norm of a weight change by what AdamW can do in a number of steps."""
+
+    values: int  # number of parameters
+    rates: tuple[float, ...]  # learning rates of the round's steps
+    betas: tuple[float, float]
+    weight_decay: float
+
+    def largest(self, parameters: float, steps: int) -> float:
+        """Returns the largest norm of a change of `steps` steps, from the norm of the parameters.
+
+        A step changes a value by at most its learning rate times the ratio of the first moment to the root of the
+        second. By the Cauchy-Schwarz inequality the ratio is at most `ratio`, whatever the gradients were.
+        """
+        first, second = self.betas
+        if not first**2 < second < 1:
+            return math.inf
+        ratio = (1 - first) / math.sqrt((1 - second) * (1 - first**2 / second))
+        total = sum(sorted(self.rates, reverse=True)[:steps])
+        moved = total * max(1.0, ratio) * math.sqrt(self.values)
+        return STEP_MARGIN * (moved + total * self.weight_decay * (parameters + moved))
+
+
+@dataclass(frozen=True)
 class NormLimits:
     """Limits the norm of a weight change, from the parameters' norm and the changes of recent rounds."""
 
     parameters: float  # the norm of the parameters before the round
     recent: tuple[tuple[float, int], ...] = ()  # (norm, steps) of accepted changes in recent rounds
+    steps: StepLimits | None = None
 
     def largest(self, steps: int) -> float:
         """Returns the largest norm that a change of `steps` steps may have.
 
-        Both the norm and the norm per step of recent rounds count, because a change of few steps is small but large
-        for its number of steps.
+        It is at most what AdamW can change, if that is known; this matters in the first round, which has no others to
+        compare with. Both the norm and the norm per step of recent rounds count, because a change of few steps is small
+        but large for its number of steps.
         """
         most = PARAMETER_NORMS * self.parameters
+        if self.steps is not None:
+            most = min(most, max(self.steps.largest(self.parameters, steps), NORM_FLOOR * self.parameters))
         if not self.recent:
             return most
         norms, rates = zip(*((norm, norm / max(1, steps)) for norm, steps in self.recent), strict=True)

@@ -24,7 +24,6 @@ from glgpt.federation.aggregation import strategies
 from glgpt.federation.aggregation.updates import KEY, arrays_of, client_reply, number_in
 from glgpt.federation.exchange import Supernodes, exchange, from_supernode
 from glgpt.federation.protocol import Vector
-from glgpt.federation.rules import NormLimits, norm, recent_norms
 from glgpt.federation.session import Checkpoint, Files, NotFiniteError, Session
 
 logger = logging.getLogger("flwr")
@@ -150,7 +149,7 @@ def main(grid: Grid, context: Context) -> None:
             attempt += 1  # the gateways keep their updates and wait for more
             answers = exchange(grid, partial(gateways, attempt))
         replies = [one for question, reply in answers for one in expanded(reply, question, parameters, limits)]
-        norms = NormLimits(norm(parameters), recent_norms(files.notes(), number))
+        norms = session.norm_limits(number, parameters, files.notes())
         for answer in supernodes.answers(began + session.round_seconds + session.grace + SUPERNODE_START_S):
             if taken := from_supernode(answer, parameters, session, norms):
                 replies.append(taken[0])

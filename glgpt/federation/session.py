@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.federation.aggregation import strategies
 from glgpt.federation.invitations import Invitations
 from glgpt.federation.protocol import Dtype, Vector
-from glgpt.federation.rules import Bounds, loss_limit
+from glgpt.federation.rules import Bounds, NormLimits, StepLimits, loss_limit, norm, recent_norms
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import read_text, written_whole
 from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
@@ -102,6 +102,12 @@ class Session(BaseModel):
         """Returns the learning rates of a round's steps."""
         first = self.first_step(number)
         return [self.settings.lr_at(min(first + i + 1, self.settings.steps)) for i in range(self.local_steps)]
+
+    def norm_limits(self, number: int, parameters: Vector, lines: Iterable[Mapping[str, Any]]) -> NormLimits:
+        """Returns the limits on a change in round `number`, from the lines of `rounds.jsonl`."""
+        recipe = self.recipe
+        steps = StepLimits(self.parameters, tuple(self.rates(number)), recipe.betas, recipe.weight_decay)
+        return NormLimits(norm(parameters), recent_norms(lines, number), steps)
 
 
 def recipe_of(s: Settings) -> Recipe:

@@ -377,7 +377,7 @@ def whole_number(config: Mapping[str, Any], name: str, default: int) -> int:
     """Returns a positive integer of a config.json. Raises GlgptError, naming the field, for anything else."""
     value = config.get(name)
     value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST_SIZE:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_SIZE:
         raise GlgptError(f"config: {name} is {written(value)}; it must be a positive integer")
     return value
 
@@ -385,8 +385,8 @@ def whole_number(config: Mapping[str, Any], name: str, default: int) -> int:
 def layer_count(config: Mapping[str, Any], name: str, default: int) -> int:
     """Returns the number of layers of a config.json. Raises GlgptError, naming the field, if it is too large."""
     count = whole_number(config, name, default)
-    if count > MOST_LAYERS:
-        raise GlgptError(f"config: {name} is {count}; at most {MOST_LAYERS} are supported")
+    if count > MAX_LAYERS:
+        raise GlgptError(f"config: {name} is {count}; at most {MAX_LAYERS} are supported")
     return count
 
 
@@ -394,7 +394,7 @@ def values_of_layers(config: Mapping[str, Any], name: str, default: Sequence[Any
     """Returns a list of a config.json that has a value for each layer. Raises GlgptError for anything else."""
     found = config.get(name)
     found = list(default) if found is None else found
-    if not isinstance(found, list) or len(found) > MOST_LAYERS:
+    if not isinstance(found, list) or len(found) > MAX_LAYERS:
         raise GlgptError(f"config: {name} is {written(found)}; it must be a list with a value for each layer")
     return found
 

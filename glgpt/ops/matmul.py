@@ -33,7 +33,7 @@ MANY_SUMS = 60_000
 PANEL_SLICE = 32  # integer weights on software GL: texels of K for each fragment, whole groups of rows
 PANEL = 8  # fragments that read a row of a panel: software GL runs this many together
 WRITTEN_OUT = 8  # segments of K (each in one tile of both factors) that are unrolled; a loop walks more than this
-LEAST_SLICE = 24  # texels of K: adding up shorter slices costs more than they save
+MIN_SLICE_TEXELS = 24  # texels of K: adding up shorter slices costs more than they save
 MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads of software GL
 ROW_PIXELS = 12  # minimum width in pixels of a product with integer weights on software GL; narrower ones are slower
 BIN = 64  # software GL hands out bins of 64 x 64 pixels to its threads
@@ -61,7 +61,7 @@ class Splits:
         """Returns the number of slices for a product of `rows` by `width` fragments that walk `inner` texels of K."""
         size, split_k = -(-width // self.bin_size) * -(-rows // self.bin_size), 1
         enough = self.enough // self.bin_size**2
-        most = min(self.most, inner // LEAST_SLICE, rec.limits.max_texture_size // width)
+        most = min(self.most, inner // MIN_SLICE_TEXELS, rec.limits.max_texture_size // width)
         while size * split_k < enough and 2 * split_k <= most:
             split_k *= 2
         return split_k

@@ -85,8 +85,8 @@ class RunTrainer(Protocol):
     def not_finite(self) -> str | None:
         """Returns the name of the first tensor that contains a NaN or an infinity."""
 
-    def save(self, folder: Path, eos: int | None = None) -> None:
-        """Writes a checkpoint and the state from which `load` resumes."""
+    def save(self, folder: Path, eos: int | None = None, progress: Callable[[int, int], object] = ...) -> None:
+        """Writes a checkpoint and the state from which `load` resumes; calls `progress` with tensors done and total."""
 
     def close(self) -> None:
         """Releases what the trainer holds."""

@@ -292,15 +292,13 @@ class Loop:
 
     def _save(self, step: int) -> None:
         self.run.sync()
-        self.callbacks.task("saving a checkpoint")(0, 1)
         try:
-            self.trainer.save(self.run.path, self.tokenizer.eos)
+            self.trainer.save(self.run.path, self.tokenizer.eos, self.callbacks.task("saving a checkpoint"))
         except GlgptError as error:  # the loss was finite, but the parameters are not
             raise self._broken(step, str(error)) from None
         self.saved = step
         self.run.keep(step, self.settings.keep)
         self._picture()
-        self.callbacks.task("saving a checkpoint")(1, 1)
         if self.callbacks.on_save:
             self.callbacks.on_save(step)
 

@@ -153,10 +153,8 @@ def new_run(
                 **record,
             )
             write_json(folder / RECORD, whole.model_dump())
-            saving = callbacks.task("saving a checkpoint")
-            saving(0, 1)
-            trainer.save(folder, tokenizer.eos)  # so that a run has a checkpoint from the start
-            saving(1, 1)
+            # so that a run has a checkpoint from the start
+            trainer.save(folder, tokenizer.eos, callbacks.task("saving a checkpoint"))
             if also:
                 also(folder, trainer, data, settings)
         run = stack.enter_context(RunFolder(out))

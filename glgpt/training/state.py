@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
 from glgpt import models
 from glgpt.checkpoint.files import first_line
 from glgpt.checkpoint.safetensors_file import CHECKSUMS, safetensors_places, sha256
-from glgpt.errors import FileError, quoted, written
+from glgpt.checkpoint.safetensors_writer import Checksums, SafetensorsWriter
+from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import write_json, written_whole
 from glgpt.training.program import MOMENTS
@@ -26,24 +26,53 @@ Arrays = Mapping[str, NDArray[np.float32]]
 
 
 def write(
-    folder: Path, config: ModelConfig, arrays: Arrays, moments: Arrays, about: dict[str, Any], eos: int | None = None
+    folder: Path,
+    config: ModelConfig,
+    arrays: Arrays,
+    moments: Arrays,
+    about: dict[str, Any],
+    eos: int | None = None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> None:
     """Writes `state.safetensors`, `model.safetensors` and `config.json`; each is replaced only when complete.
 
     The state is one file with everything needed to resume, so that it is consistent at any moment; its metadata holds
     `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all that. The other two files are a Hugging Face
     checkpoint, with the SHA-256 of each tensor in its metadata; `eos` is the id that begins and ends a text, None if
-    the tokenizer has none. Raises OSError, naming the file, if the folder cannot be written.
+    the tokenizer has none.
+
+    Each array is taken once and released before the next, so that a mapping which reads them from textures needs the
+    memory of one. `progress` is called with the number of tensors written, and of all. Raises OSError, naming the file,
+    if the folder cannot be written, and GlgptError, leaving the old files, if a value is not finite.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    state = {**arrays, **moments}
-    text = json.dumps(about | {"tensors": {n: {"sha256": sha256(a), "shape": a.shape} for n, a in state.items()}})
-    named = {config.stored_name(name): array for name, array in arrays.items()}
+    shapes = {name: config.parameters[name].shape for name in arrays}
+    shapes |= {name: config.parameters[name.rpartition(".")[0]].shape for name in moments}
+
+    def described(sums: Checksums) -> dict[str, str]:
+        text = json.dumps(about | {"tensors": {n: {"sha256": sums[n], "shape": shapes[n]} for n in shapes}})
+        return {"glgpt": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+    def summed(sums: Checksums) -> dict[str, str]:
+        return {"format": "pt", CHECKSUMS: json.dumps(dict(sums))}
+
+    with written_whole(folder / "model.safetensors") as model_file, written_whole(folder / STATE) as state_file:
+        state = SafetensorsWriter(state_file, shapes, described)
+        stored = {name: config.stored_name(name) for name in arrays}
+        model = SafetensorsWriter(model_file, {stored[name]: shapes[name] for name in arrays}, summed)
+        for done, name in enumerate(shapes):
+            progress(done, len(shapes))
+            array = arrays[name] if name in stored else moments[name]
+            if not np.isfinite(array).all():
+                raise GlgptError(f"{name} holds a NaN or an infinity, so nothing was saved")
+            state.add(name, array)
+            if name in stored:
+                model.add(stored[name], array)
+            del array
+        state.finish()
+        model.finish()
+    progress(len(shapes), len(shapes))
     ends = dict.fromkeys(("bos_token_id", "eos_token_id"), eos)
-    with written_whole(folder / STATE) as file:
-        file.write(save(state, {"glgpt": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
-    with written_whole(folder / "model.safetensors") as file:
-        file.write(save(named, {"format": "pt", CHECKSUMS: json.dumps({n: sha256(a) for n, a in named.items()})}))
     write_json(folder / "config.json", config.to_dict(about["recipe"]["dropout"]) | ends)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,10 @@ class TrainingTextures:
         array: Floats = self.config.parameters[name].restore(layout.unpack(self.player.read(texture)))
         return array
 
+    def mapping(self, suffixes: Sequence[str]) -> Mapping[str, Floats]:
+        """Returns a mapping of parameters, or moments, by name and suffix, which reads an array when it is taken."""
+        return _Arrays(self, suffixes)
+
     def state(self) -> dict[str, Floats]:
         """Returns everything needed to resume: every parameter, and its moments under its name and a suffix."""
         return {name + suffix: self.read(name, "", suffix) for name in self.config.parameters for suffix in STATES}
@@ -59,6 +63,25 @@ class TrainingTextures:
             order, starts = sorted_index(ids, self.config.vocab_size)
             self.put("order", order)
             self.put("starts", starts)
+
+
+class _Arrays(Mapping[str, Floats]):
+    """Arrays that are read from textures each time they are taken."""
+
+    def __init__(self, textures: TrainingTextures, suffixes: Sequence[str]) -> None:
+        names = textures.config.parameters
+        self._read = textures.read
+        self._places = {name + suffix: (name, suffix) for name in names for suffix in suffixes}
+
+    def __getitem__(self, key: str) -> Floats:
+        name, suffix = self._places[key]
+        return self._read(name, "", suffix)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def checked_ids(inputs: Any, targets: Any, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -96,10 +119,3 @@ def micro_batches(
     missing = (0, rows - n), (0, context - length)
     x, y = np.pad(inputs, missing), np.pad(targets, missing, constant_values=-1)
     return [(x[i : i + batch], y[i : i + batch]) for i in range(0, rows, batch)]
-
-
-def check_finite(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raises GlgptError naming the first array that contains a NaN or an infinity."""
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise GlgptError(f"{name} holds a NaN or an infinity, so nothing was saved")

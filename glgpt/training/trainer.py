@@ -34,7 +34,7 @@ from glgpt.training.events import StepResult
 from glgpt.training.loss_scale import LossScale
 from glgpt.training.plan import Plan, planned
 from glgpt.training.program import SLOTS, Recipe, checked_rate, checked_seed, training_program
-from glgpt.training.textures import STATES, TrainingTextures, check_finite, checked_ids, micro_batches
+from glgpt.training.textures import STATES, TrainingTextures, checked_ids, micro_batches
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 if TYPE_CHECKING:
@@ -412,17 +412,22 @@ class Trainer:
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, eos: int | None = None) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        eos: int | None = None,
+        progress: Callable[[int, int], object] = lambda done, total: None,
+    ) -> None:
         """Writes `config.json` and `model.safetensors` in Hugging Face's format, and `state.safetensors`.
 
-        `eos` is the tokenizer's end of text, for `config.json`.
+        `eos` is the tokenizer's end of text, for `config.json`. `progress` is called with the number of tensors
+        written, and of all; only one of them is in memory in addition to the textures.
 
         The state is one file, consistent at any moment; each file is replaced only when complete. Raises OSError if the
         folder cannot be written, and GlgptError, leaving the old files, if a value is not finite.
         """
         self._settle()
-        moments = self.textures.state()
-        arrays = {name: moments.pop(name) for name in self.config.parameters}
+        arrays, moments = self.textures.mapping(STATES[:1]), self.textures.mapping(STATES[1:])
         recipe = asdict(self.recipe) | dict(zip(("batch", "context"), self._given, strict=True))
         about = {"config": self.config.fields(), "recipe": recipe, "lr": self.lr, "seed": self.seed}
         about["shape"] = self._met if None in self._given and all(self._met) else None
@@ -433,8 +438,8 @@ class Trainer:
         }
         if self.loss_scale:
             about["loss_scale"] = asdict(self.loss_scale)
-        check_finite(arrays | moments)
-        training_state.write(Path(folder), self.config, arrays, moments, about | {"step": self.steps_done}, eos)
+        about["step"] = self.steps_done
+        training_state.write(Path(folder), self.config, arrays, moments, about, eos, progress)
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:

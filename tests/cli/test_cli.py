@@ -22,7 +22,7 @@ import glgpt.cli.parser
 from glgpt.cli import main
 from glgpt.cli.option_types import size
 from glgpt.cli.parser import build_parser
-from glgpt.cli.progress import progress
+from glgpt.cli.progress import Phases, progress
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection import info
 
@@ -276,6 +276,16 @@ def test_progress_is_shown_to_terminals_only(monkeypatch: pytest.MonkeyPatch) ->
     with progress("reading", "token", delay=0.05):  # a task that reports no progress
         time.sleep(0.5)
     assert "reading…" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")
+
+
+def test_phases_are_lines_where_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: an export into a pipe printed nothing for minutes."""
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    with Phases("B") as phases:
+        phases.begin("exporting")
+        phases.show(1, 2)
+        phases.begin("writing the weights")
+    assert stream.getvalue() == "exporting…\nwriting the weights…\n"
 
 
 def options_with_values() -> list[tuple[list[str], str]]:

@@ -7,7 +7,9 @@ import dataclasses
 import io
 import threading
 import time
+import tracemalloc
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from starlette.websockets import WebSocketDisconnect  # noqa: E402
 from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
 
 from glgpt.federation import protocol  # noqa: E402
+from glgpt.federation.gateway import routes  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -280,6 +283,49 @@ def test_rest_wants_the_right_token(served):
     assert "default-src 'self'" in call("", "").headers["content-security-policy"]
     ids = np.frombuffer(call("v1/session/text", member).content, "<u4")
     assert len(ids) == 500
+
+
+def test_the_text_is_sent_from_its_file_a_few_times_at_once(served, monkeypatch):
+    """Fails if each request copies the text, or a client's requests are unbounded."""
+    host = served()
+    ids = np.arange(3_000_000, dtype=np.uint16)
+    np.save(host.gateway.files.ids, ids)
+    monkeypatch.setattr(routes, "MAX_TEXT_REQUESTS", 3)
+    monkeypatch.setattr(routes, "MAX_TEXTS", 1)
+    asked: list[object] = []
+
+    class Counted(routes._Text):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            asked.append(self)
+
+    monkeypatch.setattr(routes, "_Text", Counted)
+    url = host.address + "v1/session/text"
+    options: dict[str, Any] = {
+        "headers": {"Authorization": f"Bearer {host.gateway.invitations.create()}"},
+        "trust_env": False,
+        "timeout": 60,
+    }
+
+    def fetched() -> Any:
+        return np.frombuffer(httpx.get(url, **options).content, "<u4")
+
+    tracemalloc.start()
+    try:
+        with ThreadPoolExecutor() as pool, httpx.stream("GET", url, **options) as slow:  # reads nothing yet
+            assert slow.status_code == 200
+            wait(lambda: len(asked) == 1)
+            time.sleep(0.3)
+            assert tracemalloc.get_traced_memory()[1] < 4 * len(ids) / 2
+            waiting = [pool.submit(fetched) for _ in range(2)]
+            wait(lambda: len(asked) == 3)
+            assert httpx.get(url, **options).status_code == 429
+            assert not any(one.done() for one in waiting)
+            assert np.array_equal(np.frombuffer(slow.read(), "<u4"), ids)
+            assert all(np.array_equal(one.result(60), ids) for one in waiting)
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(fetched(), ids)
 
 
 def test_pause_and_end(served):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
 import numpy as np
 import pytest
-from helpers.fake_session import Host, make_files
+from helpers.fake_session import Host, make_files, make_session
 
 from glgpt.errors import GlgptError
 from glgpt.federation import protocol, rules
@@ -498,6 +499,40 @@ def test_a_change_of_enormous_norm_is_refused(host):
     assert a.strikes == 2 and a.said.startswith("rejected: the change's norm")
     h.send(b, 0.5)
     assert list(h.rounds.open.updates) == [b.number]
+
+
+def test_a_first_round_takes_only_changes_that_its_optimizer_can_make(host):
+    """Regression: in round 1 a change of up to four norms of the parameters was accepted, and ruined the start."""
+    h = host(quorum=1, settings=dataclasses.replace(make_session().settings, lr=1e-2, min_lr=1e-3))
+    a = h.join().member
+    h.begin()
+    with pytest.raises(Rejected, match="the maximum for 4 steps"):
+        h.send(a, 0.5)
+    h.send(a, 0.03)  # nearly the sum of the four learning rates
+
+
+def test_adamw_changes_no_more_than_the_limit():
+    """Fails if an honest client is refused: also for the gradients that make AdamW's steps longest."""
+    rng = np.random.default_rng(5)
+    for betas in ((0.9, 0.95), (0.9, 0.999), (0.5, 0.9), (0.1, 0.95)):
+        rates = tuple(np.linspace(0.1, 1, 40))
+        limits = rules.StepLimits(100, rates, betas, 0.1)
+        for kind in ("random", "equal", "late", "growing", "worst"):
+            w = start = rng.normal(size=100)
+            m, v = np.zeros(100), np.zeros(100)
+            for t, rate in enumerate(rates, 1):
+                g = {
+                    "random": rng.normal(size=100),
+                    "equal": np.ones(100),
+                    "late": np.full(100, float(t == 30)),
+                    "growing": np.full(100, 10.0**t),
+                    "worst": np.full(100, (betas[0] / betas[1]) ** -t),
+                }[kind]
+                m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g**2
+                ratio = m / (1 - betas[0] ** t) / (np.sqrt(v / (1 - betas[1] ** t)) + 1e-8)
+                w = w - rate * (ratio + 0.1 * w)
+            assert rules.norm(w - start) <= limits.largest(rules.norm(start), 40)
+    assert rules.StepLimits(100, (1.0,), (0.99, 0.9), 0.0).largest(1.0, 1) == math.inf
 
 
 def test_a_change_is_compared_with_those_of_earlier_rounds(host):

@@ -8,6 +8,7 @@ finding: another exception (including a panic of a library), a message of severa
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import io
 import json
@@ -189,6 +190,7 @@ def _child(target: Target, cases: Sequence[Files], pipe: int) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        faulthandler.disable()  # pytest's writes to a copy of stderr
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a crash is told by the verdict
         for files in cases:
             os.write(pipe, json.dumps(judged(target, files)).encode() + b"\n")

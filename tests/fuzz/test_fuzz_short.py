@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import subprocess
 import sys
 import tempfile
@@ -93,6 +94,18 @@ def test_every_kind_of_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         "accepted",
     ]
     assert len(found) == len(wanted) and all(a.startswith(b) for a, b in zip(found, wanted, strict=True)), found
+
+
+def test_a_crash_leaves_no_trace_in_the_log(tmp_path: Path) -> None:
+    """Fails if the fault handler of the tests' process writes into it, which reads like a crash of the tests."""
+    with (tmp_path / "log").open("w+") as log:
+        was = faulthandler.is_enabled()
+        faulthandler.enable(log)
+        try:
+            assert next(iter(limited(Broken(), [{"kind": b"crash"}]))).startswith("the process ended")
+        finally:
+            faulthandler.enable(sys.__stderr__) if was else faulthandler.disable()
+        assert not (tmp_path / "log").read_text()
 
 
 def test_a_case_that_hangs_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ class Clock:
 
 def make_session(**changed: Any) -> Session:
     """Returns a session of a model with a few hundred parameters."""
-    settings = Settings(tokenizer="bytes", steps=100, lr=1e-2, min_lr=1e-3, warmup=2, **TINY)
+    # the learning rate is large, so that AdamW could make the changes of 0.5 that tests send
+    settings = Settings(tokenizer="bytes", steps=100, lr=1.0, min_lr=0.1, warmup=2, **TINY)
     config = settings.model_config(256)
     fields: dict[str, Any] = {
         "id": "0123456789abcdef", "name": "test", "rounds": 5, "local_steps": 4, "quorum": 2, "round_seconds": 30.0,

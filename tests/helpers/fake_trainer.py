@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +99,20 @@ class Trainer:
     def not_finite(self) -> str | None:
         return "h.0.mlp.c_fc.weight" if 0 < BREAK_AT <= self.steps_done else None
 
-    def save(self, folder: str | Path, eos: int | None = None) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        eos: int | None = None,
+        progress: Callable[[int, int], object] = lambda done, total: None,
+    ) -> None:
+        progress(0, 1)
         fields = self.config.fields()
         with written_whole(Path(folder) / "config.json") as file:
             file.write(json.dumps(fields | {"bos_token_id": eos, "eos_token_id": eos}).encode())
         with written_whole(Path(folder) / "state.safetensors") as file:
             tensors = {"logits": self.logits, "moment": self.moment, "step": np.array([self.steps_done, self.seed])}
             file.write(save(tensors, {"config": json.dumps(fields), "context": str(self.context)}))
+        progress(1, 1)
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:

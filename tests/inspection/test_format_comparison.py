@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reference import nats_of
+from helpers.reference import nats_of
 
 from glgpt.cli import main
 from glgpt.inference.model import LanguageModel

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from reference import within
+from helpers.reference import within
 
 from glgpt import models
 from glgpt.errors import GlgptError

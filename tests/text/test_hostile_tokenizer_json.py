@@ -139,13 +139,18 @@ def test_a_panic_of_the_engine_is_an_error(tmp_path: Path, monkeypatch: pytest.M
 CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 )
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 @pytest.mark.parametrize(
     "pattern",
     [
         GPT2.pattern, DIGITS.pattern, LLAMA3.pattern, CL100K, r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
-        r"\d{1,3}(?=(?:\d{3})*\b)", r" ?[^(\s|[.,!?…。，、।۔،])]+", " {2,}", "[a&&[^b]]",
+        O200K, r" ?[^(\s|[.,!?…。，、।۔،])]+", " {2,}", "[a&&[^b]]",
         r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|\s?\p{L}+",
     ],
 )  # fmt: skip
@@ -157,11 +162,43 @@ def test_patterns_of_published_models_are_supported(pattern: str) -> None:
     "pattern",
     ["(a+)*b", "(a|a)*b", "(a|ab)+", "(?:(?:a{99}){99}){99}", "a*a*a*a*b", "a?" * 30 + "a" * 30, "(a|a)" * 12, r"(a)\1",
      r"\g<0>", "(?~ab)", "(?(1)a|b)", "(?<n>a)", "(", "a)", "[a", "a{1000}", "(a?){2,}", "x" * 10_001,
-     "a{0,999}a{0,999}", "((a)*)*", "(?=a*)*", r"\X*", "(?:a|b|c){9}"],
+     "a{0,999}a{0,999}", "((a)*)*", "(?=a*)*", r"\X*", "(?:a|b|c){9}", "a+*", "a{1,3}+", "(?x:a+ )", "[ab]{999}" * 3,
+     "(?=a)*"],
 )  # fmt: skip
 def test_patterns_that_could_take_long_are_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="the regular expression"):
         checked_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"[ab]+[ac]+\p{N}", r"[ab]+[ac]+\p{N}|[ab]+", r"\p{L}+\p{N}", r"\s+$", r"\s+(?=\p{N})", r"\s+?(?!\S)",
+     "[ab]+c|a|[ab]+",
+     "[ab]+c|[ab]+?", "[ab]+c|[ab]{2,}", "[ab]+c|x[ab]+", "[ab]+c|[ab]+d", "[ab]++c", "a*a*b|a+",
+     r"\d{1,3}(?=(?:\d{3})*\b)"],
+)  # fmt: skip
+def test_patterns_that_scan_a_run_again_from_each_position_are_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"scan a run|for each length of another|within a group"):
+        checked_pattern(pattern)
+
+
+@pytest.mark.parametrize("unit", ["a", "A", "1", " ", "-", "\u02b0", "\u0301"])
+def test_a_failed_scan_is_not_repeated(unit: str) -> None:
+    """Fails by taking minutes. The alternatives include those that scan a run that another one then matches."""
+    from tokenizers import Regex, pre_tokenizers
+
+    for pattern in (
+        O200K,
+        CL100K,
+        LLAMA3.pattern,
+        DIGITS.pattern,
+        GPT2.pattern,
+        r"x?[a ]+[b\n]{1,3}|[a ]+|\p{L}+\p{N}|\p{L}+",
+    ):
+        split = pre_tokenizers.Split(Regex(checked_pattern(pattern)), "isolated")
+        start = time.process_time()
+        split.pre_tokenize_str(unit * 100_000 + "x")
+        assert time.process_time() - start < 5
 
 
 # Texts

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -12,11 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.tiny_trainer import BATCH, CONFIG, DEVICE, TINY, examples, same, trainer
+from safetensors.numpy import load_file
 
+from glgpt.checkpoint.safetensors_file import safetensors_places, sha256
+from glgpt.checkpoint.safetensors_writer import SafetensorsWriter
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, open_device
 from glgpt.gl.player import Player
 from glgpt.inference.model import LanguageModel
+from glgpt.training import state
 from glgpt.training.textures import TrainingTextures
 from glgpt.training.trainer import MAX_IN_FLIGHT, Trainer
 
@@ -40,6 +46,56 @@ def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
         assert t.evaluate(*examples()) == loss
     with Trainer.load(tmp_path, device=DEVICE, kernel="4x4", seed=1) as t:
         assert t.step(*batches[3]) != losses[0]
+
+
+def test_a_checkpoint_is_written_tensor_by_tensor(tmp_path: Path) -> None:
+    """Fails if saving needs the memory of more than a tensor, or another reader finds other values."""
+    config = replace(TINY, n_embd=64, n_layer=4)
+    held: list[weakref.ref[Any]] = []
+    values = np.random.default_rng(1)
+    written: dict[str, Any] = {}
+
+    class Arrays(Mapping[str, Any]):
+        def __init__(self, suffix: str) -> None:
+            self.names = [name + suffix for name in config.parameters]
+
+        def __getitem__(self, key: str) -> Any:
+            assert not any(ref() is not None for ref in held), "an earlier array is still in memory"
+            array = values.standard_normal(config.parameters.get(key, config.parameters.get(key[:-2])).shape)  # type: ignore[union-attr]
+            array = array.astype(np.float32)
+            written[key] = array.copy()
+            held.append(weakref.ref(array))
+            return array
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(self.names)
+
+        def __len__(self) -> int:
+            return len(self.names)
+
+    seen: list[tuple[int, int]] = []
+    about = {"recipe": {"dropout": 0.0}}
+    state.write(tmp_path, config, Arrays(""), Arrays(".m"), about, progress=lambda *at: seen.append(at))
+    assert seen == [(n, len(written)) for n in range(len(written) + 1)]
+    assert same(load_file(tmp_path / state.STATE), written)
+    stored = {config.stored_name(name): written[name] for name in config.parameters}
+    assert same(load_file(tmp_path / "model.safetensors"), stored)
+    places, _ = safetensors_places(tmp_path / "model.safetensors")
+    assert all(place.sha256 == sha256(stored[name]) for name, place in places.items())
+
+
+def test_a_writer_takes_only_the_tensors_of_its_header() -> None:
+    writer = SafetensorsWriter(io.BytesIO(), {"a": (2,), "b": (0, 3)}, dict)
+    for name, shape in (("b", (0, 3)), ("a", (3,))):
+        with pytest.raises(ValueError, match="not the next one"):
+            SafetensorsWriter(io.BytesIO(), {"a": (2,), "b": (0, 3)}, dict).add(name, np.zeros(shape, np.float32))
+    writer.add("a", np.ones(2, np.float32))
+    with pytest.raises(ValueError, match="tensor b was not written"):
+        writer.finish()
+    writer.add("b", np.ones((0, 3), np.float32))
+    writer.finish()
+    with pytest.raises(ValueError, match="not the next one"):
+        writer.add("a", np.ones(2, np.float32))
 
 
 def test_a_shape_left_open_is_that_of_the_largest_step(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import train
-from glgpt.models.families.gpt2 import GPT2Config
 from safetensors.numpy import save_file
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,6 +33,7 @@ from starlette.routing import Route
 
 from glgpt.bench.engine import ROWS, SHAPE, RandomCheckpoint
 from glgpt.errors import GlgptError
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.export import export
 from glgpt.page.serve import application, serving
 from glgpt.program.formats import FORMATS

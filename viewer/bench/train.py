@@ -8,13 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from glgpt.models.families.gpt2 import GPT2Config
 from safetensors.numpy import save_file
 
 from glgpt.bench.engine import RandomCheckpoint
 from glgpt.bench.peaks import fma_program
 from glgpt.data.bundled import bundled
 from glgpt.errors import GlgptError
+from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.export import export
 from glgpt.page.training import offered_parameters, page_training_program, training_kernels
 from glgpt.program.spec import Limits

@@ -7,17 +7,19 @@ import contextlib
 import json
 import tempfile
 import zipfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import segno
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 
 from glgpt.errors import GlgptError
 from glgpt.federation import protocol
@@ -28,9 +30,13 @@ from glgpt.federation.session import ENDED, Files
 from glgpt.page.built import built_dashboard
 from glgpt.page.serve import Files as PageFiles
 from glgpt.page.serve import Headers
+from glgpt.system.network import client_network
 from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
 MAX_QR_BYTES = 2000  # of the text of a QR code
+MAX_TEXTS = 8  # texts that are sent at once to one client network; further requests wait
+MAX_TEXT_REQUESTS = 64  # requests for the text that one client network may have open, such as a class that joins
+TEXT_BLOCK = 1 << 18  # bytes of the text that are in memory for each answer
 
 
 def application(gateway: Gateway) -> Any:
@@ -44,6 +50,7 @@ class Routes:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway, self.files, self.rounds = gateway, gateway.files, gateway.rounds
         self.invitations = gateway.invitations
+        self._texts: dict[str, _Texts] = {}  # open requests for the text, by client network
 
     def routes(self) -> list[BaseRoute]:
         """Returns all routes."""
@@ -117,10 +124,18 @@ class Routes:
         """Sends the tokenizer's files by name."""
         return JSONResponse(self.files.tokenizer_files())
 
-    async def text(self, _: Request) -> Response:
-        """Sends the text's token ids as little-endian uint32."""
-        ids = await asyncio.to_thread(lambda: np.load(self.files.ids).astype("<u4").tobytes())
-        return Response(ids, media_type="application/octet-stream")
+    async def text(self, request: Request) -> Response:
+        """Sends the text's token ids as little-endian uint32, block by block from the file.
+
+        A client network's requests wait for each other beyond `MAX_TEXTS`, and are answered 429 beyond
+        `MAX_TEXT_REQUESTS`.
+        """
+        client = client_network(request.client.host if request.client else "")
+        self._texts = {network: texts for network, texts in self._texts.items() if texts.open}
+        texts = self._texts.setdefault(client, _Texts())
+        if texts.open >= MAX_TEXT_REQUESTS:
+            return JSONResponse({"error": f"{texts.open} requests for the text are open; wait for one to end"}, 429)
+        return _Text(np.load(self.files.ids, mmap_mode="r"), texts)
 
     async def status(self, _: Request) -> Response:
         """Sends what the dashboard shows."""
@@ -193,6 +208,36 @@ class Routes:
             return JSONResponse({"error": f"text must be a string of 1 to {MAX_QR_BYTES} bytes"}, 400)
         code = await asyncio.to_thread(segno.make_qr, text, error="l")
         return JSONResponse({"rows": ["".join("1" if module else "0" for module in row) for row in code.matrix]})
+
+
+class _Texts:
+    """One client network's open requests for the text."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.sending = asyncio.Semaphore(MAX_TEXTS)
+
+
+class _Text(StreamingResponse):
+    """Sends token ids as little-endian uint32, converted block by block."""
+
+    def __init__(self, ids: NDArray[Any], texts: _Texts) -> None:
+        super().__init__(_blocks(ids), 200, {"content-length": str(4 * len(ids))}, "application/octet-stream")
+        self._texts = texts
+        texts.open += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with self._texts.sending:
+                await super().__call__(scope, receive, send)
+        finally:
+            self._texts.open -= 1
+
+
+async def _blocks(ids: NDArray[Any]) -> AsyncIterator[bytes]:
+    for at in range(0, len(ids), TEXT_BLOCK // 4):
+        yield ids[at : at + TEXT_BLOCK // 4].astype("<u4").tobytes()
+        await asyncio.sleep(0)
 
 
 def _dashboard() -> BaseRoute:

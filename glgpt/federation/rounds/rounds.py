@@ -64,7 +64,7 @@ class Rounds:
 
     def _round(self, number: int, parameters: Vector, task: bytes) -> OpenRound:
         now, name = self.clock(), weights_id(number, parameters)
-        limits = rules.NormLimits(rules.norm(parameters), rules.recent_norms(self.files.notes(), number))
+        limits = self.session.norm_limits(number, parameters, self.files.notes())
         return OpenRound(number, name, parameters, limits, task, now, now + self.session.round_seconds)
 
     def keep_open(self) -> None:

@@ -1,21 +1,21 @@
-"""Checks the regular expressions of a tokenizer.json: only those whose failed matches take little time may run.
+"""Checks the regular expressions of a tokenizer.json: only those that take time by the text's length may run.
 
-They run in a backtracking engine, on texts of a megabyte and more.
+They run in a backtracking engine (Oniguruma, with Ruby's syntax), on texts of a megabyte and more.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 MAX_CHARACTERS = 10_000
-MAX_REPEATS = 3  # unbounded repeats in an alternative; each multiplies a failed match's steps by the text's length
-MAX_WAYS = 1000  # ways in which an alternative can match, apart from those repeats
+MAX_STEPS = 2000  # of a failed match at one position, apart from unbounded repeats
 _CLASS = r"\[(?:[^\[\]\\]|\\.|\[(?:[^\[\]\\]|\\.)*\])+\]"
 _TOKEN = re.compile(
     r"(?P<atom>\\[pP]\{\^?\w{1,40}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\[dDwWsSrntbBAzZhH]|\\[^\w\s]|\\ "
     rf"|{_CLASS}|[^\\\[\](){{}}*+?|])"
-    r"|(?P<open>\((?:\?(?:[imx-]{1,6}:|:|=|!|<=|<!|>))?(?!\?))|(?P<close>\))|(?P<bar>\|)"
-    r"|(?P<repeat>[*+?]|\{(?P<least>\d{1,3})(?P<comma>,(?P<most>\d{0,3}))?\})(?P<kind>[?+]?)",
+    r"|(?P<open>\((?P<look>\?(?:=|!|<=|<!))?(?:\?(?:[im-]{1,4}:|:|>))?(?!\?))|(?P<close>\))|(?P<bar>\|)"
+    r"|(?P<repeat>[*+?](?P<kind>[?+]?)|\{(?P<least>\d{1,3})(?P<comma>,(?P<most>\d{0,3}))?\})(?![*+?{])",
     re.DOTALL,
 )
 
@@ -23,12 +23,16 @@ _TOKEN = re.compile(
 def checked_pattern(pattern: str) -> str:
     """Returns the regular expression. Raises ValueError if it could take long, or is not supported.
 
+    A search may not scan a run of characters again from each of its positions. Therefore an unbounded repeat stands
+    outside groups, and either nothing after it can fail, as in `\\p{L}+` and `\\s+(?!\\S)`, or the next alternative
+    matches the whole run that was scanned, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused.
+
     A group may be repeated only if it contains no other group and always matches the same length: `(?:\\d{3})*`, but
     not `(a+)*` or `(a|ab)*`. Back-references, calls, conditions and named groups are not supported.
     """
     if len(pattern) > MAX_CHARACTERS:
         raise ValueError(f"the regular expression has {len(pattern):,} characters; the limit is {MAX_CHARACTERS:,}")
-    at, seen = 0, _Seen()
+    at, seen = 0, _Reader(pattern)
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
         if token is None:
@@ -37,67 +41,160 @@ def checked_pattern(pattern: str) -> str:
         if why:
             raise ValueError(f"the regular expression {why}, at character {at}")
         at = token.end()
-    if seen.groups:
+    if len(seen.groups) > 1:
         raise ValueError("the regular expression does not close a group")
+    why = _slow(seen.groups[0].alternatives)
+    if why:
+        raise ValueError(f"the regular expression {why}")
     return pattern
 
 
+@dataclass
+class _Item:
+    """An atom, a group or a lookaround with its repeat."""
+
+    text: str
+    ways: int = 1  # in which it can match once
+    length: int = 1  # most steps of matching it once
+    plain: bool = True  # False for a group of varying length, or one that contains a group
+    look: bool = False
+    within: bool = False  # True for a group that contains an unbounded repeat
+    least: int = 1
+    most: int | None = 1
+    lazy: bool = False
+    repeated: bool = False
+
+    @property
+    def unbounded(self) -> bool:
+        return self.most is None
+
+    @property
+    def harmless(self) -> bool:
+        """True if it matches anywhere, so that what precedes it is not tried again."""
+        return self.least == 0
+
+    def all_ways(self) -> int:
+        return self.ways * (1 if self.most is None else max(1, self.most - self.least + 1))
+
+    def all_steps(self) -> int:
+        return self.length * max(1, self.least, self.most or 0)
+
+
 class _Group:
-    """An open group: its alternatives so far; `plain` if it has one length and contains no group."""
+    """An open group, or the whole expression: its alternatives."""
 
-    def __init__(self) -> None:
-        self.alternatives, self.plain = 1, True
+    def __init__(self, start: int, look: bool = False) -> None:
+        self.start, self.look, self.nested = start, look, False
+        self.alternatives: list[list[_Item]] = [[]]
+
+    def item(self, text: str) -> _Item:
+        """Returns the group as one item."""
+        exact = all(item.least == item.most for items in self.alternatives for item in items)
+        return _Item(
+            text,
+            ways=sum(_ways(items) for items in self.alternatives),
+            length=sum(_length(items) for items in self.alternatives),
+            plain=exact and not self.nested and len(self.alternatives) == 1,
+            look=self.look,
+            within=any(item.unbounded or item.within for items in self.alternatives for item in items),
+        )
 
 
-class _Seen:
-    """The open groups of a regular expression, and the cost of the alternative being read."""
+class _Reader:
+    """Reads a regular expression into alternatives of items."""
 
-    def __init__(self) -> None:
-        self.groups: list[_Group] = []
-        self.repeats, self.ways = 0, 1
-        self._last: _Group | None = None  # the group that ended with the last token
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.groups = [_Group(0)]
 
     def problem(self, token: re.Match[str]) -> str:
         """Reads a token; returns what is wrong with it, or an empty string."""
-        last, self._last = self._last, None
+        group = self.groups[-1]
         if token["open"]:
-            self._varies()
-            self.groups.append(_Group())
+            group.nested = True
+            self.groups.append(_Group(token.start(), bool(token["look"])))
         elif token["close"]:
-            if not self.groups:
+            if len(self.groups) == 1:
                 return "closes a group that is not open"
-            self._last = self.groups.pop()
-            self.ways *= self._last.alternatives
+            self.groups.pop()
+            self.groups[-1].alternatives[-1].append(group.item(self.pattern[group.start : token.end()]))
         elif token["bar"]:
-            if self.groups:
-                self.groups[-1].alternatives += 1
-                self._varies()
-            else:
-                self.repeats, self.ways = 0, 1
+            group.alternatives.append([])
         elif token["repeat"]:
-            return self._repeated(token, last)
+            return self._repeat(token, group.alternatives[-1])
+        else:
+            group.alternatives[-1].append(_Item(token["atom"]))
         return self._excess()
 
-    def _repeated(self, token: re.Match[str], last: _Group | None) -> str:
-        least, most = {"?": (0, 1), "*": (0, None), "+": (1, None)}.get(token["repeat"], (0, 0))
+    def _repeat(self, token: re.Match[str], items: list[_Item]) -> str:
+        if not items or items[-1].repeated or items[-1].look:
+            return "repeats nothing that can be repeated"
+        item = items[-1]
+        least, most = {"?": (0, 1), "*": (0, None), "+": (1, None)}.get(token["repeat"][0], (0, 0))
         if token["least"]:
             least = int(token["least"])
             most = least if not token["comma"] else int(token["most"]) if token["most"] else None
-        if most != least:
-            self._varies()
-        if last and not last.plain and most != 1:
+        if not item.plain and most != 1:
             return "repeats a group of varying length"
-        if most is None:
-            self.repeats += 1
-        else:
-            self.ways *= max(1, most - least + 1)
+        item.least, item.most, item.lazy, item.repeated = least, most, token["kind"] == "?", True
         return self._excess()
 
-    def _varies(self) -> None:
-        if self.groups:
-            self.groups[-1].plain = False
-
     def _excess(self) -> str:
-        if self.repeats > MAX_REPEATS:
-            return f"has more than {MAX_REPEATS} unbounded repeats in one alternative"
-        return f"can match in more than {MAX_WAYS:,} ways" if self.ways > MAX_WAYS else ""
+        steps = sum(_ways(items) * _length(items) for group in self.groups for items in group.alternatives)
+        return f"can take more than {MAX_STEPS:,} steps at one position" if steps > MAX_STEPS else ""
+
+
+def _ways(items: list[_Item]) -> int:
+    product = 1
+    for item in items:
+        product *= item.all_ways()
+    return product
+
+
+def _length(items: list[_Item]) -> int:
+    return sum(item.all_steps() for item in items)
+
+
+def _slow(alternatives: list[list[_Item]]) -> str:
+    """Returns how a search could scan a run of characters again and again, or an empty string."""
+    for items, after in zip(alternatives, [*alternatives[1:], []], strict=True):
+        if any(item.within for item in items):
+            return "has an unbounded repeat within a group"
+        first = _first_unbounded(items)
+        if first is None or _matches_what_it_scans(items, first):
+            continue
+        if not _scans_once(items[first + 1 :]):
+            return "tries each length of a run again for each length of another"
+        if not _consumes(after, items[first].text):
+            shown = items[first].text
+            return f"could scan a run of {shown} again from each of its positions: nothing matches it if the rest fails"
+    return ""
+
+
+def _first_unbounded(items: list[_Item]) -> int | None:
+    return next((at for at, item in enumerate(items) if item.unbounded), None)
+
+
+def _matches_what_it_scans(items: list[_Item], first: int) -> bool:
+    """True if nothing after the unbounded repeat `first` can fail more than once."""
+    rest = items[first + 1 :]
+    if items[first].text == r"\s" and not items[first].lazy and [item.text for item in rest] == [r"(?!\S)"]:
+        return True  # fails at the run's end at most: before it, a blank follows
+    return all(item.harmless for item in rest)
+
+
+def _scans_once(rest: list[_Item]) -> bool:
+    """True if what follows an unbounded repeat fails in a bounded number of steps."""
+    again = _first_unbounded(rest)
+    if again is None:
+        return True
+    return rest[again].least <= 1 and all(item.harmless for item in rest[again + 1 :])
+
+
+def _consumes(items: list[_Item], text: str) -> bool:
+    """True if the alternative matches any run of `text`, but for one character."""
+    first = _first_unbounded(items)
+    if first is None or not _matches_what_it_scans(items, first):
+        return False
+    run = items[first]
+    return run.text == text and run.least <= 1 and not run.lazy and all(item.harmless for item in items[:first])
