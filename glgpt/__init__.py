@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from glgpt.inference.capture import RawTexture
     from glgpt.inference.generation import Generation, GenerationStats, TokenStream
     from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
+    from glgpt.inference.loading import load
     from glgpt.inference.model import GPT2, LanguageModel
     from glgpt.models.gpt2.config import GPT2Config
     from glgpt.models.spec import ModelConfig
@@ -41,6 +42,7 @@ __all__ = [
     "TokenStream",
     "Trainer",
     "TrainerSettings",
+    "load",
     "train",
 ]
 __version__ = "0.1.0"
@@ -68,6 +70,7 @@ _PACKAGES = {
     "TokenStream": "inference.generation",
     "Trainer": "training.trainer",
     "TrainerSettings": "training.trainer",
+    "load": "inference.loading",
     "train": "training.run",
 }
 

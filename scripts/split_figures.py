@@ -36,7 +36,7 @@ from proxies import Delaying  # noqa: E402
 from serving import running  # noqa: E402
 from websockets.asyncio.client import connect  # noqa: E402
 
-from glgpt import GPT2  # noqa: E402
+from glgpt import GPT2, load  # noqa: E402
 from glgpt.bench.engine import RandomCheckpoint  # noqa: E402
 from glgpt.checkpoint.opening import Checkpoint  # noqa: E402
 from glgpt.inference.stages.model import look  # noqa: E402
@@ -166,7 +166,7 @@ def token(name: str | None, device: str, blocks: str | None, dtype: str, wire: s
         blocks = blocks or f"{config.n_layer // 2}-{config.n_layer - 1}"
         url = stack.enter_context(serving(folder, blocks, device, dtype))
         whole = stack.enter_context(GPT2.from_pretrained(folder, dtype, device=device))
-        split = stack.enter_context(GPT2.from_pretrained(folder, dtype, rest=url, wire=wire, device=device))
+        split = stack.enter_context(load(folder, dtype, rest=url, wire=wire, device=device))
         print(f"{Path(folder).name if name else 'random 124M'}, {blocks} on the server, {wire} on the wire", flush=True)
         prompt = np.random.default_rng(0).integers(0, config.vocab_size, 64).tolist()
         for temperature in (0.0, 1.0):
@@ -249,7 +249,7 @@ def distance() -> None:
                 line = f"temperature {temperature}, {round_trip:3} ms"
                 texts = set()
                 for speculate in (False, True):
-                    split = GPT2.from_pretrained(rest=proxy.url, speculate=speculate, device="software")
+                    split = load(rest=proxy.url, speculate=speculate, device="software")
                     with split:
                         split.generate(PROMPT, 20, temperature=temperature, seed=1).read()
                         run = split.generate(PROMPT, 150, temperature=temperature, seed=1)

@@ -19,7 +19,7 @@ from glgpt.system.signals import Terminated, unwinding
 
 # Exit codes of a program that SIGINT, SIGPIPE or SIGTERM ended, as a shell reports them
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
-LONGEST = 1000  # characters of an error
+MAX_ERROR_CHARACTERS = 1000  # characters of an error
 
 
 def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | None = None) -> int:
@@ -34,8 +34,6 @@ def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | Non
         from glgpt.cli.parser import build_parser
 
         args = build_parser().parse_args(argv)
-        if getattr(args, "hint", None):
-            print(f"glgpt: hint: {args.hint}", file=sys.stderr)
         with unwinding(leave), log_on_stderr():
             code: int = args.run(args)
             with named_errors(Path("stdout")):
@@ -77,5 +75,5 @@ def _ready_streams() -> None:
 
 def _fail(message: str) -> int:
     with contextlib.suppress(OSError):  # a full or closed stderr does not change the exit code
-        print(f"glgpt: error: {quoted(message, LONGEST)}", file=sys.stderr, flush=True)
+        print(f"glgpt: error: {quoted(message, MAX_ERROR_CHARACTERS)}", file=sys.stderr, flush=True)
     return 2

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.cli.options import Parser, device_options
+from glgpt.cli.common import device_options
 from glgpt.cli.progress import progress
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
@@ -16,10 +16,10 @@ from glgpt.program.formats import FORMATS
 from glgpt.program.tolerance import KL_LIMIT
 from glgpt.tuning.kernel_selection import DeviceSettings
 
-LARGE = 400_000_000  # parameters; comparing a larger model takes minutes on software OpenGL
+MAX_UNASKED_PARAMETERS = 400_000_000  # parameters; comparing a larger model takes minutes on software OpenGL
 
 
-def add_check_option(parser: Parser) -> None:
+def add_check_option(parser: argparse.ArgumentParser) -> None:
     """Adds `--check` and `--no-check`."""
     text = "compare the predictions of --dtype f16, q8 or q4 with f32, once for each model, and warn if they differ "
     text += "(default: for models up to 400 M parameters and for exports)"
@@ -29,8 +29,8 @@ def add_check_option(parser: Parser) -> None:
 def check_format(args: argparse.Namespace, dtype: str, model: LanguageModel | None = None) -> FormatCost | None:
     """Warns on stderr if the KL divergence of a format from f32 exceeds 0.05 nats per token; returns the measurement.
 
-    The measurement is made once and remembered. Without `--check`, models above `LARGE` parameters are measured only
-    for an export, when `model` is None. `model` is the loaded model that the arguments name.
+    The measurement is made once and remembered. Without `--check`, models above `MAX_UNASKED_PARAMETERS` are measured
+    only for an export, when `model` is None. `model` is the loaded model that the arguments name.
     """
     if dtype == "f32" or args.check is False or getattr(args, "split", None) or getattr(args, "plan", None):
         return None
@@ -55,7 +55,7 @@ def _cost(
 ) -> FormatCost | None:
     if cost := remembered_cost(checkpoint, dtype):
         return cost
-    if model and not args.check and checkpoint.config.parameter_count > LARGE:
+    if model and not args.check and checkpoint.config.parameter_count > MAX_UNASKED_PARAMETERS:
         size = checkpoint.config.parameter_count / 1e9
         _warn(f"{dtype} was not compared with f32: it takes minutes at {size:.1f} B parameters; --check does it, once")
         return None

@@ -21,14 +21,15 @@ from flwr.serverapp import Grid
 from glgpt.errors import quoted
 from glgpt.federation import rules
 from glgpt.federation.aggregation.updates import client_reply
-from glgpt.federation.flower import AWAY
+from glgpt.federation.flower.error_codes import OFFLINE
 from glgpt.federation.protocol import MAX_SECONDS, Vector
 from glgpt.federation.session import Session
 
 logger = logging.getLogger("flwr")
-POLL = 0.3  # seconds
-AGAIN = 8.0  # seconds, doubled each time, until a gateway is asked again: one that was killed may have lost the request
-MOST = 64  # maximum number of supernodes asked in a round
+POLL_INTERVAL_S = 0.3
+# Time until a gateway is asked again, doubled each time: one that was killed may have lost the request
+REQUEST_TIMEOUT_S = 8.0
+MAX_SUPERNODES = 64  # maximum number of supernodes asked in a round
 
 Answer = tuple[Message, Message]  # the question and its reply
 
@@ -45,7 +46,7 @@ def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[Answer]:
     sent = patience = 0.0
     while not wanted or not wanted <= found.keys():
         if not wanted or time.monotonic() - sent > patience:
-            patience = 2 * patience if wanted else AGAIN
+            patience = 2 * patience if wanted else REQUEST_TIMEOUT_S
             messages = make()
             wanted = {m.metadata.dst_node_id for m in messages} | (wanted & found.keys())
             messages = [m for m in messages if m.metadata.dst_node_id not in found]
@@ -55,7 +56,7 @@ def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[Answer]:
             question = asked.pop(reply.metadata.reply_to_message_id, None)
             if question is not None and not reply.has_error():
                 found[question.metadata.dst_node_id] = question, reply
-        time.sleep(POLL)
+        time.sleep(POLL_INTERVAL_S)
     return list(found.values())
 
 
@@ -70,9 +71,9 @@ class Supernodes:
         self._over = threading.Event()
 
     def free(self, nodes: Sequence[int]) -> list[int]:
-        """Returns the `nodes` that can be asked now, at most `MOST`."""
+        """Returns the `nodes` that can be asked now, at most `MAX_SUPERNODES`."""
         self._threads = {node: thread for node, thread in self._threads.items() if thread.is_alive()}
-        return [node for node in nodes if node not in self._threads][: MOST - len(self._threads)]
+        return [node for node in nodes if node not in self._threads][: MAX_SUPERNODES - len(self._threads)]
 
     def ask(self, messages: Sequence[Message]) -> None:
         """Starts a round: sends each message to its node."""
@@ -88,10 +89,10 @@ class Supernodes:
             (name,) = self._grid.push_messages([message])
             while not over.is_set():
                 for reply in self._grid.pull_messages([name]):  # may block for hours on a slow sender
-                    if not (reply.has_error() and reply.error.code in AWAY):
+                    if not (reply.has_error() and reply.error.code in OFFLINE):
                         found.append((message, reply))
                     return
-                time.sleep(POLL)
+                time.sleep(POLL_INTERVAL_S)
         except Exception as error:  # a node may send anything
             logger.warning("%s is left out: %s", name_of(message.metadata.dst_node_id), quoted(error, 300))
 

@@ -15,8 +15,8 @@ from typing import Any
 from glgpt.errors import GlgptError
 from glgpt.system.files import read_json, write_json
 
-LIFE = 7 * 24 * 3600.0  # seconds
-DASHBOARD_LIFE = 30 * 24 * 3600.0
+MEMBER_LIFE_S = 7 * 24 * 3600.0  # seconds
+DASHBOARD_LIFE_S = 30 * 24 * 3600.0
 HOST, HOST_LINK, COMMANDS = "host", "host link", "host commands"  # tab, link, local commands
 HOST_KINDS = (HOST, HOST_LINK, COMMANDS)  # the host's tokens, as well as "member"
 
@@ -41,7 +41,7 @@ class Invitations:
         self._path, self._key, self._session, self._clock = path, key, session, clock
         self._known: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
 
-    def create(self, life: float = LIFE, uses: int | None = None, kind: str = "member") -> str:
+    def create(self, life: float = MEMBER_LIFE_S, uses: int | None = None, kind: str = "member") -> str:
         """Creates a token that `uses` members may join with (None: any number).
 
         `kind` is "member" or one of `HOST_KINDS`. Host tokens are deleted after they expire.
@@ -109,7 +109,7 @@ class Invitations:
         self.check(token, *HOST_KINDS)
         if self._known[digest(token)]["kind"] == HOST_LINK:
             self._known[digest(token)]["revoked"] = True
-        return self.create(DASHBOARD_LIFE, None, HOST)
+        return self.create(DASHBOARD_LIFE_S, None, HOST)
 
     def turn_out_hosts(self, but: str) -> None:
         """Revokes the tokens of all dashboards and their links except `but`."""

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from glgpt.errors import GlgptError, quoted
 
-FRAME = 1 << 20  # maximum bytes of a binary frame
-MOST_TEXT = 1 << 16  # maximum bytes of a JSON text from a client
+MAX_FRAME_BYTES = 1 << 20  # maximum bytes of a binary frame
+MAX_TEXT_BYTES = 1 << 16  # maximum bytes of a JSON text from a client
 BLOCK = 1024  # number of int8 values that share a scale
 MAX_COUNT = 1 << 53  # maximum of any integer in a message: JavaScript represents these exactly
 MAX_SECONDS = 30 * 24 * 3600.0  # maximum time that a client may report for a round
@@ -189,15 +189,15 @@ def close_reason(text: str) -> str:
 
 
 def frames(data: bytes | memoryview, size: int | None = None) -> Iterator[bytes]:
-    """Splits `data` into frames of `size` bytes (None: `FRAME`)."""
-    view, size = memoryview(data), size or FRAME
+    """Splits `data` into frames of `size` bytes (None: `MAX_FRAME_BYTES`)."""
+    view, size = memoryview(data), size or MAX_FRAME_BYTES
     for at in range(0, len(view), size):
         yield bytes(view[at : at + size])
 
 
 def frame_count(size: int) -> int:
     """Returns the number of frames for `size` bytes."""
-    return -(-size // FRAME)
+    return -(-size // MAX_FRAME_BYTES)
 
 
 # -- vectors --------------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ NORM_FLOOR = 0.1  # always allowed, in norms of the parameters; a typical round 
 NORM_ROUNDS = 10  # number of recent rounds whose norms count
 CLIP = 1.5  # maximum norm after clipping, in medians of the round's changes
 TRIM = 0.2  # share of the clients trimmed at each end, per value
-STRIKES = 3  # rejected updates in a row after which a client is set aside
+MAX_STRIKES = 3  # rejected updates in a row after which a client is set aside
 DELTA = 1e-5  # of the reported (epsilon, delta)
-SHARDS = 256  # maximum number of clients that share one text without sharing a window
+MAX_SHARDS = 256  # maximum number of clients that share one text without sharing a window
 
 
 def client_seed(seed: int, client: int) -> int:

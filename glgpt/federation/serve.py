@@ -24,11 +24,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import numpy as np
 
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
-from glgpt.federation import flower, protocol
+from glgpt.federation import protocol
 from glgpt.federation.aggregation import strategies
+from glgpt.federation.flower import processes
+from glgpt.federation.flower.control import Control
 from glgpt.federation.invitations import COMMANDS, HOST_LINK, digest
 from glgpt.federation.member.supernode import terms_of
 from glgpt.federation.operation.logs import rotate
@@ -46,11 +47,11 @@ from glgpt.training.run import new_run
 from glgpt.training.settings import Settings
 
 logger = logging.getLogger(__name__)
-WATCH = 0.5  # seconds between two checks of the processes
-PATIENCE = 180.0  # seconds within which SuperLink must answer after its start
-LOST = 45.0  # seconds; if SuperLink lists a run as running for longer, its ServerApp is gone: the heartbeat is 30 s
-RESTARTS = 20  # maximum restarts of a process within ten minutes and one round
-HOST_LIFE = 366 * 24 * 3600.0  # life in seconds of the token for this machine's commands; each start replaces it
+CHECK_INTERVAL_S = 0.5  # seconds between two checks of the processes
+START_TIMEOUT_S = 180.0  # seconds within which SuperLink must answer after its start
+LOST_TIMEOUT_S = 45.0  # if SuperLink lists a run as running for longer, its ServerApp is gone: the heartbeat is 30 s
+MAX_RESTARTS = 20  # maximum restarts of a process within ten minutes and one round
+HOST_LIFE_S = 366 * 24 * 3600.0  # life in seconds of the token for this machine's commands; each start replaces it
 SUPERLINK = "superlink.sqlite"  # database file, in the session's folder
 PROCESSES = "processes"  # file in the session's folder: the leader of each process group
 HOSTS = "host.json"  # file in the session's folder: each gateway's address and host token
@@ -186,8 +187,8 @@ class Process:
             )
         now = time.monotonic()
         self.starts = [*(at for at in self.starts if now - at < 600), now]
-        if len(self.starts) > RESTARTS:
-            raise GlgptError(f"the {self.name} ended more than {RESTARTS} times in one round; see {self.log}")
+        if len(self.starts) > MAX_RESTARTS:
+            raise GlgptError(f"the {self.name} ended more than {MAX_RESTARTS} times in one round; see {self.log}")
         self.log.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             self.child = subprocess.Popen(
@@ -290,10 +291,6 @@ class Supervisor:
             raise FileError(f"{quoted(files.run, 300)} is being served by another process")
         self._unlock = unlock
         end_leftovers(files)
-        if not np.isfinite(files.checkpoint().parameters).all():  # saved by an older version
-            raise FileError(
-                f"{quoted(files.run, 300)}: the last checkpoint is not finite; --rollback 1 undoes its round"
-            )
         self.places, self.operation = places(place, urls, self.session.gateways), operation or Operation()
         self.evaluator = SessionEvaluator(files, device)
         self.superlink_port = fleet_place(fleet_port, self.places).port
@@ -301,15 +298,15 @@ class Supervisor:
         self._serverapp.unlink(missing_ok=True)
         secret, home = files.folder / "superexec.key", files.folder / "flower"
         home.mkdir(exist_ok=True)
-        environment = flower.environment(home)
+        environment = processes.environment(home)
         port = self.superlink_port
         self.database = files.folder / SUPERLINK
-        flower.shrink_database(self.database)
+        processes.shrink_database(self.database)
         self.superlink = self._process(
-            "superlink", lambda: flower.superlink_command(port, self.database, secret), environment
+            "superlink", lambda: processes.superlink_command(port, self.database, secret), environment
         )
         self.superexec = self._process(
-            "superexec", lambda: flower.superexec_command(port, secret, self._serverapp), environment
+            "superexec", lambda: processes.superexec_command(port, secret, self._serverapp), environment
         )
         few = {"MALLOC_ARENA_MAX": "2"}  # otherwise each decoding thread retains its memory
         self.gateways = [
@@ -318,7 +315,7 @@ class Supervisor:
             )
             for site in range(self.session.gateways)
         ]
-        self._control: flower.Control | None = None
+        self._control: Control | None = None
         self._run: int | None = None
         self._asked = 0.0
 
@@ -359,7 +356,7 @@ class Supervisor:
             return
         self._asked = time.monotonic()
         try:
-            self._control = self._control or flower.Control(self.superlink_port)
+            self._control = self._control or Control(self.superlink_port)
             active = [run for run in self._control.runs() if not run.status.startswith("finished")]
             for run in active:
                 if run.run_id != self._run:  # started by an earlier `serve`; its ServerApp may be gone
@@ -401,7 +398,7 @@ class Supervisor:
             for old in before:
                 invitations.revoke(digest(old["token"]))
             base, token = place.base(), invitations.create()
-            hosts.append({"token": invitations.create(HOST_LIFE, None, COMMANDS), "address": base})
+            hosts.append({"token": invitations.create(HOST_LIFE_S, None, COMMANDS), "address": base})
             links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={invitations.create(kind=HOST_LINK)}"}
             if (self.files.page / "index.html").is_file():
                 links["browser"] = f"{base}train/#view=train&tokens=1&together={token}"
@@ -427,18 +424,18 @@ class Supervisor:
                     self.tell({"event": "round", **figures})
                     for process in self.processes:
                         process.forgive()
-                    flower.trim_database(self.database)
+                    processes.trim_database(self.database)
                 if done >= self.session.rounds:
                     self._let_clients_hear()
                     return True
                 if stopped() or (self.files.folder / ENDED).exists():
                     return False
-                time.sleep(WATCH)
+                time.sleep(CHECK_INTERVAL_S)
         finally:
             for process in reversed(self.processes):
                 process.end()
             (self.files.folder / PROCESSES).unlink(missing_ok=True)
-            flower.shrink_database(self.database)
+            processes.shrink_database(self.database)
             self.evaluator.close()
             self._unlock()
 

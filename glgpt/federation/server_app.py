@@ -29,7 +29,7 @@ from glgpt.federation.session import Checkpoint, Files, NotFiniteError, Session
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
-STARTING = 30.0  # seconds that a supernode may take beyond a round, because it starts a process for each round
+SUPERNODE_START_S = 30.0  # seconds that a supernode may take beyond a round, because it starts a process for each round
 
 
 def strategy_of(session: Session) -> Strategy:
@@ -151,7 +151,7 @@ def main(grid: Grid, context: Context) -> None:
             answers = exchange(grid, partial(gateways, attempt))
         replies = [one for question, reply in answers for one in expanded(reply, question, parameters, limits)]
         norms = NormLimits(norm(parameters), recent_norms(files.notes(), number))
-        for answer in supernodes.answers(began + session.round_seconds + session.grace + STARTING):
+        for answer in supernodes.answers(began + session.round_seconds + session.grace + SUPERNODE_START_S):
             if taken := from_supernode(answer, parameters, session, norms):
                 replies.append(taken[0])
                 files.note({"round": number, **taken[1]})

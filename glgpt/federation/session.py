@@ -38,7 +38,7 @@ from glgpt.training.settings import Settings
 
 FOLDER, SESSION, CHECKPOINT, ROUNDS = "federation", "session.json", "checkpoint.safetensors", "rounds.jsonl"
 PAUSED, ENDED = "paused", "ended"  # marker files: what the host decided
-KEPT = 2  # number of checkpoints retained before the last one
+KEPT_CHECKPOINTS = 2  # number of checkpoints retained before the last one
 
 
 class Session(BaseModel):
@@ -181,7 +181,7 @@ class Files:
             except OSError:  # a file system without links
                 shutil.copyfile(path, kept)
         write_synced(path, save(arrays, {"round": str(checkpoint.round)}))
-        for old in self.kept_rounds()[:-KEPT]:
+        for old in self.kept_rounds()[:-KEPT_CHECKPOINTS]:
             self._kept(old).unlink()
 
     def _kept(self, number: int) -> Path:

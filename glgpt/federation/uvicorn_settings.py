@@ -52,7 +52,7 @@ def configuration(app: Any, connections: Connections, **more: Any) -> uvicorn.Co
         "http": http_protocol(connections),
         "backlog": BACKLOG,
         "ws": FlowControl,
-        "ws_max_size": max(protocol.FRAME, protocol.MOST_TEXT) + 1024,
+        "ws_max_size": max(protocol.MAX_FRAME_BYTES, protocol.MAX_TEXT_BYTES) + 1024,
         "ws_ping_interval": 20,
         "ws_ping_timeout": 60,
         "ws_per_message_deflate": False,

@@ -18,11 +18,11 @@ from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.arguments.checks import flag, floats, integer, items, token_ids
-from glgpt.inference.arguments.loading import check_loading
+from glgpt.inference.arguments.loading import checked_options
 from glgpt.inference.arguments.names import Names, selected, unknown_name
-from glgpt.inference.batch import BatchDecoder
+from glgpt.inference.batching.batch import BatchDecoder
+from glgpt.inference.batching.continuations import Continuations, Row, watcher
 from glgpt.inference.capture import Captures, RawTexture
-from glgpt.inference.continuations import Continuations, Row, watcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.edits import Edits, Sites
 from glgpt.inference.generation import Generation, GenerationStats, StopText, TokenStream
@@ -105,20 +105,15 @@ class LanguageModel:
         Other `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto"
         or a name from `glgpt info`), `max_texture_memory` in bytes, `progress`, called with (bytes done, total bytes).
 
-        With `rest="ws://…"`, a server (`glgpt split serve`) runs its blocks, and this machine loads and runs only the
-        others; `blocks=(first, end)` checks which those are. `plan="0-3@here,4-7@ws://a,8-11@ws://b"` chains several
-        servers. Both accept `wire` ("f32", "f16" or "int8", the format of hidden states sent over the network), `token`
-        and `speculate`. The text is the same as the unsplit model's.
+        `glgpt.load` also loads models that are split over servers.
 
         Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before any pass runs.
         """
-        check_loading(name_or_path, dtype, options)
+        options = checked_options(name_or_path, dtype, options)
+        if split := [name for name in ("rest", "plan") if name in options]:
+            raise ArgumentError(f"{split[0]} splits a model over servers; load it with glgpt.load")
         with Checkpoint.open(name_or_path) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
-            if options.get("rest") is not None or options.get("plan") is not None:
-                from glgpt.inference.stages.model import SplitLanguageModel
-
-                return SplitLanguageModel(checkpoint, tokenizer, dtype, **options)
             settings = DeviceSettings.taken_from(options)
             return cls(checkpoint, tokenizer, dtype, settings=settings, **options)
 

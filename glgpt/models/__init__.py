@@ -43,7 +43,7 @@ def from_dict(config: Mapping[str, Any]) -> ModelConfig:
 def from_fields(fields: Mapping[str, Any]) -> ModelConfig:
     """Returns the configuration with these `ModelConfig.fields`.
 
-    Raises GlgptError for an unknown family and TypeError for other fields.
+    Raises GlgptError for a missing or unknown family, and TypeError for other fields.
     """
-    fields = {"model_type": DEFAULT, **fields}  # states of the first version lack model_type
-    return family(fields.pop("model_type"))(**fields)
+    own = {name: value for name, value in fields.items() if name != "model_type"}
+    return family(fields.get("model_type"))(**own)

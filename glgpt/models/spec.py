@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from glgpt.program.kernel import Kernel
     from glgpt.program.recorder import Recorder
 
-MOST_LAYERS = 1000  # GPT-2 XL has 48; a program lists the passes of every layer
-MOST_SIZE = 1 << 24  # maximum vocabulary, width and context
-MOST_PARAMETERS = 1 << 34  # ten times as many as GPT-2 XL; 64 GiB in f32
+MAX_LAYERS = 1000  # GPT-2 XL has 48; a program lists the passes of every layer
+MAX_SIZE = 1 << 24  # maximum vocabulary, width and context
+MAX_PARAMETERS = 1 << 34  # ten times as many as GPT-2 XL; 64 GiB in f32
 
 EMBED, FINAL_NORM, LOGITS = "embed", "ln_f", "logits"
 FIRST_NORM = "ln_1"  # in each block
@@ -399,17 +399,17 @@ def check_sizes(config: ModelConfig, names: tuple[str, ...]) -> None:
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise GlgptError(f"config: {name} is {written(value)}; it must be a positive integer")
-        if value > MOST_SIZE:
-            raise GlgptError(f"config: {name} is {written(value)}; at most {MOST_SIZE} is supported")
-    if config.n_layer > MOST_LAYERS:
-        raise GlgptError(f"config: n_layer is {config.n_layer}; at most {MOST_LAYERS} are supported")
+        if value > MAX_SIZE:
+            raise GlgptError(f"config: {name} is {written(value)}; at most {MAX_SIZE} is supported")
+    if config.n_layer > MAX_LAYERS:
+        raise GlgptError(f"config: n_layer is {config.n_layer}; at most {MAX_LAYERS} are supported")
 
 
 def check_count(config: ModelConfig) -> None:
     """Raises GlgptError for a model with more parameters than supported."""
-    if config.parameter_count > MOST_PARAMETERS:
+    if config.parameter_count > MAX_PARAMETERS:
         count = f"{config.parameter_count:,} parameters"
-        raise GlgptError(f"config: these sizes make {count}; at most {MOST_PARAMETERS:,} are supported")
+        raise GlgptError(f"config: these sizes make {count}; at most {MAX_PARAMETERS:,} are supported")
 
 
 def activation_table(block: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> dict[str, Activation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glgpt import ops
-from glgpt.inference.batch import ADOPTED, batch_program
+from glgpt.inference.batching.batch import ADOPTED, batch_program
 from glgpt.inference.chunks import FEW_SIZES, chunk_sizes
 from glgpt.inference.programs import record_capture, record_generation
 from glgpt.models.network import Network

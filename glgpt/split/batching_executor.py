@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 J = TypeVar("J")
-LINGER = 0.25  # share of the last batch's time that the next batch waits for the same sessions
-LONGEST = 0.02  # maximum seconds of that wait
+LINGER_SHARE = 0.25  # share of the last batch's time that the next batch waits for the same sessions
+MAX_LINGER_S = 0.02  # maximum seconds of that wait
 
 
 @dataclass(eq=False)
@@ -136,7 +136,7 @@ class BatchingExecutor(Generic[J]):
             if first.job is None:
                 return [first]
             if len(self._company) > 1 or first.whose not in self._company:
-                end = time.perf_counter() + min(LONGEST, LINGER * self._took)
+                end = time.perf_counter() + min(MAX_LINGER_S, LINGER_SHARE * self._took)
                 while (left := end - time.perf_counter()) > 0 and self._expects(first):
                     self._change.wait(left)
             chosen = {first.whose: first}

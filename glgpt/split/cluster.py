@@ -52,9 +52,9 @@ from glgpt.wire.messages import (
 )
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-UNDER_WAY = 1000  # maximum concurrent steps of a replica, which has its own queue
+MAX_RUNNING_STEPS = 1000  # maximum concurrent steps of a replica, which has its own queue
 REPLICA = {"num_cpus": 0.1}  # resources that Ray reserves per replica; GL uses whatever the node has
-READY = 600.0  # seconds within which the replicas must have loaded
+START_TIMEOUT_S = 600.0  # seconds within which the replicas must have loaded
 
 Sent = tuple[str, str, bytes]  # code, message, answer: Ray cannot transport this package's exceptions
 
@@ -152,7 +152,7 @@ class RayEngine(EngineBase):
         options.pop("progress", None)
         try:
             self._begin(path, replicas, options)
-            about = [handle.about.remote().result(timeout_s=READY) for handle in self._handles]
+            about = [handle.about.remote().result(timeout_s=START_TIMEOUT_S) for handle in self._handles]
         except BaseException as error:
             self.close()
             if isinstance(error, Exception):  # Ray also raises built-in exceptions
@@ -174,7 +174,7 @@ class RayEngine(EngineBase):
             deployment = serve.deployment(
                 name=f"stage-{i}",
                 num_replicas=replicas,
-                max_ongoing_requests=UNDER_WAY,
+                max_ongoing_requests=MAX_RUNNING_STEPS,
                 ray_actor_options=REPLICA,
                 request_router_config=RequestRouterConfig(request_router_class=ROUTER),
             )(Replica)

@@ -29,9 +29,9 @@ from glgpt.wire import hidden
 from glgpt.wire.messages import Look, Looked, Step, Stepped, encode
 
 T = TypeVar("T")
-NARROWED = 4  # maximum unused sub-parts that stay loaded
-MOST_NARROWED = 16  # maximum loaded sub-parts, including those in use
-LOOK_BYTES = 256 << 20  # maximum bytes of an answer to a look, including its logits or hidden states
+MAX_IDLE_PARTS = 4  # maximum unused sub-parts that stay loaded
+MAX_PARTS = 16  # maximum loaded sub-parts, including those in use
+MAX_CAPTURE_BYTES = 256 << 20  # maximum bytes of an answer to a look, including its logits or hidden states
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +77,10 @@ def look_bytes(look_: Look, part: Part, config: ModelConfig) -> int:
             raise GlgptError(f"{name!r} is not an activation of {part}")
     end, width = ("logits", config.vocab_size) if part.head else ("hidden states", config.n_embd)
     size = 4 * (n * width * look_.end + sum(prod(known[name].shape(n)) for name in look_.names))
-    if size > LOOK_BYTES:
+    if size > MAX_CAPTURE_BYTES:
         raise GlgptError(
             f"{f'the {end} and ' * look_.end}activations of {n} tokens take {size >> 20} MiB; "
-            f"the maximum for one answer is {LOOK_BYTES >> 20} MiB; ask for fewer tokens"
+            f"the maximum for one answer is {MAX_CAPTURE_BYTES >> 20} MiB; ask for fewer tokens"
         )
     return size
 
@@ -233,7 +233,7 @@ class Engine(EngineBase):
         idle = [p for p, served in self._narrowed.items() if p != wanted and not self.sessions.use(served.texts)]
         used = [p for p in self._narrowed if p != wanted and p not in idle]
         count = len(self._narrowed)
-        return idle[: max(0, count - NARROWED)] + used[: max(0, 1 + len(used) - MOST_NARROWED)]
+        return idle[: max(0, count - MAX_IDLE_PARTS)] + used[: max(0, 1 + len(used) - MAX_PARTS)]
 
     def _drop(self, served: ServedPart) -> None:
         self.sessions.drop(served.texts)

@@ -14,11 +14,11 @@ from typing import Any
 from starlette.websockets import WebSocket
 
 OPENS_PER_S, OPENS_AT_ONCE = 50.0, 200.0  # connections per client
-CLIENTS = 1024  # number of clients whose rates are remembered
-IDLE = 5.0  # seconds after which an idle connection can be closed for a new one, if the server is full
-SMALL = 1 << 20  # bytes; answers up to this size do not count towards the budget
-BUDGET = 256 << 20  # maximum bytes of all large answers in progress
-SHARE = 128 << 20  # maximum bytes of one client's large answers; a single answer may exceed it
+MAX_CLIENTS = 1024  # number of clients whose rates are remembered
+IDLE_TIMEOUT_S = 5.0  # seconds after which an idle connection can be closed for a new one, if the server is full
+SMALL_BYTES = 1 << 20  # bytes; answers up to this size do not count towards the budget
+MAX_LARGE_BYTES = 256 << 20  # maximum bytes of all large answers in progress
+MAX_CLIENT_BYTES = 128 << 20  # maximum bytes of one client's large answers; a single answer may exceed it
 
 
 def client_of(socket: WebSocket) -> str:
@@ -51,7 +51,7 @@ class Rates:
         left = min(OPENS_AT_ONCE, left + (now - since) * OPENS_PER_S)
         allowed = left > -OPENS_AT_ONCE
         self._left[client] = (left - allowed, now)
-        while len(self._left) > CLIENTS:
+        while len(self._left) > MAX_CLIENTS:
             self._left.popitem(last=False)
         if allowed and left < 1:
             await asyncio.sleep((1 - left) / OPENS_PER_S)
@@ -73,7 +73,7 @@ class Connections:
 
     At the limit, the client with the most connections loses one to a client that has fewer: the one that is idle for
     longest, or else the one that is being answered for longest. Between clients with equally many, only a connection
-    that has been idle for `IDLE` seconds is closed. Its client can reconnect and continue its session.
+    that has been idle for `IDLE_TIMEOUT_S` seconds is closed. Its client can reconnect and continue its session.
     """
 
     def __init__(self, most: int) -> None:
@@ -105,7 +105,7 @@ class Connections:
         if counts[client] + 1 < most:
             found = [each for each in self._open if counts[each.client] == most]
         else:
-            since = time.monotonic() - IDLE
+            since = time.monotonic() - IDLE_TIMEOUT_S
             idle = [each for each in self._open if not each.busy and each.active < since]
             found = [each for each in idle if counts[each.client] >= counts[client]]
         return min(found, key=lambda each: (each.busy, each.active), default=None)
@@ -121,7 +121,7 @@ class Budget:
     """Bounds the memory of large answers, from before they are computed until they are sent.
 
     Answers wait until there is space, one client's in their order and clients in rotation. A client's answers take at
-    most `SHARE` bytes, or it has a single larger one.
+    most `MAX_CLIENT_BYTES` bytes, or it has a single larger one.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Budget:
     @contextlib.asynccontextmanager
     async def room(self, client: str, nbytes: int) -> AsyncIterator[None]:
         """Reserves `nbytes` for an answer within the context, after waiting until there is space."""
-        if nbytes <= SMALL:
+        if nbytes <= SMALL_BYTES:
             yield
             return
         ready = asyncio.Event()
@@ -157,9 +157,9 @@ class Budget:
         """Admits waiting answers in rotation. An answer that does not fit yet delays the clients after it."""
         for client in list(self._waiting):
             nbytes, ready = self._waiting[client][0]
-            if self._of[client] and self._of[client] + nbytes > SHARE:
+            if self._of[client] and self._of[client] + nbytes > MAX_CLIENT_BYTES:
                 continue  # its own earlier answers are in the way
-            if self.held and self.held + nbytes > BUDGET:
+            if self.held and self.held + nbytes > MAX_LARGE_BYTES:
                 return
             self.held, self._of[client] = self.held + nbytes, self._of[client] + nbytes
             self._waiting[client].popleft()

@@ -9,10 +9,10 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
-SLOW = 30.0  # seconds within which a client must receive an answer,
-SLOWEST = 1 << 20  # plus one second per this many bytes
-PIECE = 1 << 18  # bytes of a message that are buffered at once
-PONGS = 16  # maximum pongs that may be queued after an answer
+ANSWER_TIMEOUT_S = 30.0  # seconds within which a client must receive an answer,
+MIN_BYTES_PER_S = 1 << 20  # plus one second per this many bytes
+PIECE_BYTES = 1 << 18  # bytes of a message that are buffered at once
+MAX_PONGS = 16  # maximum pongs that may be queued after an answer
 
 
 class BoundedProtocol(WebSocketsSansIOProtocol):
@@ -30,14 +30,14 @@ class BoundedProtocol(WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         """Sends an event of the application. Raises ClientDisconnected if the client has disconnected."""
         if message["type"] != "websocket.send":
-            await self._drained(self.loop.time() + SLOW)
+            await self._drained(self.loop.time() + ANSWER_TIMEOUT_S)
             await super().send(message)
             return
         async with self._sending:
             data = memoryview(message["bytes"])
-            end = self.loop.time() + SLOW + len(data) / SLOWEST
-            for start in range(0, max(1, len(data)), PIECE):
-                self._fragment(data[start : start + PIECE], start == 0, start + PIECE >= len(data))
+            end = self.loop.time() + ANSWER_TIMEOUT_S + len(data) / MIN_BYTES_PER_S
+            for start in range(0, max(1, len(data)), PIECE_BYTES):
+                self._fragment(data[start : start + PIECE_BYTES], start == 0, start + PIECE_BYTES >= len(data))
                 await self._drained(end)
 
     def _fragment(self, data: memoryview, first: bool, last: bool) -> None:
@@ -68,7 +68,7 @@ class BoundedProtocol(WebSocketsSansIOProtocol):
     def handle_ping(self) -> None:
         """Answers a ping. Disconnects a client that sends many pings and reads nothing."""
         self._pongs += not self.writable.is_set()
-        if self._pongs > PONGS:
+        if self._pongs > MAX_PONGS:
             self.transport.abort()
         else:
             super().handle_ping()

@@ -47,10 +47,10 @@ from glgpt.wire.messages import (
 
 logger = logging.getLogger(__name__)
 PORT = 8043
-GREETING = 10.0  # seconds within which a client must send `open`
-HEARD = 1.0  # seconds that a refused client has to send `open`
-TOLD = 2.0  # seconds that a client has to receive the message that the server ends
-DRAIN = 10.0  # seconds that running steps have to finish
+OPEN_TIMEOUT_S = 10.0  # seconds within which a client must send `open`
+REFUSED_TIMEOUT_S = 1.0  # seconds that a refused client has to send `open`
+SEND_TIMEOUT_S = 2.0  # seconds that a client has to receive the message that the server ends
+DRAIN_TIMEOUT_S = 10.0  # seconds that running steps have to finish
 LOCAL = ("localhost", "127.0.0.1", "::1")
 CLOSED = {DRAINING: 1012, FULL: 1013, TOKEN: 1008, UNSUITABLE: 1008, BAD: 1008}  # WebSocket close codes
 
@@ -76,7 +76,7 @@ class Application:
     """The ASGI application of an engine. Each connection has one session, which runs one step at a time."""
 
     def __init__(self, engine: EngineBase, access: Access, idle: float = 600.0) -> None:
-        self.engine, self.access, self.idle = engine, access, max(idle, GREETING)
+        self.engine, self.access, self.idle = engine, access, max(idle, OPEN_TIMEOUT_S)
         self.draining, self.under_way = False, 0
         self.rates, self.connections, self.answers = Rates(), Connections(4 * engine.most + 16), Budget()
         self._holders: dict[str, WebSocket] = {}  # the connection of each session, by the session's key
@@ -109,7 +109,7 @@ class Application:
         if connection is None:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # disconnected
                 with contextlib.suppress(asyncio.TimeoutError, KeyError):
-                    await asyncio.wait_for(socket.receive_bytes(), HEARD)  # do not close while it sends
+                    await asyncio.wait_for(socket.receive_bytes(), REFUSED_TIMEOUT_S)  # do not close while it sends
                 await _refuse(socket, FULL, f"the server is full: it has {len(self.connections)} connections")
             return
         logger.info("connected", extra=_fields(socket))
@@ -128,9 +128,9 @@ class Application:
 
     async def _serve(self, socket: WebSocket, connection: Place) -> None:
         try:
-            hello = await asyncio.wait_for(socket.receive_bytes(), GREETING)
+            hello = await asyncio.wait_for(socket.receive_bytes(), OPEN_TIMEOUT_S)
         except asyncio.TimeoutError:
-            await _refuse(socket, BAD, f"the client sent no `open` within {GREETING:.0f} s")
+            await _refuse(socket, BAD, f"the client sent no `open` within {OPEN_TIMEOUT_S:.0f} s")
             return
         except KeyError as error:
             await _refuse(socket, BAD, f"not a message of this protocol: {error}")
@@ -264,11 +264,11 @@ class Application:
     async def drain(self) -> None:
         """Refuses new steps, waits for the running ones and notifies the connected clients."""
         self.draining = True
-        end = time.monotonic() + DRAIN
+        end = time.monotonic() + DRAIN_TIMEOUT_S
         while self.under_way and time.monotonic() < end:
             await asyncio.sleep(0.02)
         told = (
-            asyncio.wait_for(_refuse(socket, DRAINING, "the server is shutting down"), TOLD)
+            asyncio.wait_for(_refuse(socket, DRAINING, "the server is shutting down"), SEND_TIMEOUT_S)
             for socket in list(self._holders.values())
         )
         await asyncio.gather(*told, return_exceptions=True)

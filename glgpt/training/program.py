@@ -76,10 +76,7 @@ class Recipe:
 
 def program_digest(config: ModelConfig, recipe: Recipe) -> str:
     """Returns the SHA-256 of all that determines a step's result but its kernel; equal digests train together."""
-    same = asdict(recipe) | {"recompute": False}
-    if recipe.precision == "f32":  # older versions do not store it
-        del same["precision"]
-    fields = {"config": config.fields(), "recipe": same}
+    fields = {"config": config.fields(), "recipe": asdict(recipe) | {"recompute": False}}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 

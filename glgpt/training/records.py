@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from glgpt import models
 from glgpt.errors import FileError, quoted
-from glgpt.models.spec import MOST_SIZE
+from glgpt.models.spec import MAX_SIZE
 from glgpt.program.kernel import KERNELS
 from glgpt.training.settings import MOST_NUMBER, Settings
 
 Model = TypeVar("Model", bound=BaseModel)
-Size = Annotated[int, Field(ge=1, le=MOST_SIZE)]
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Steps = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Figure = float | None  # None: the value was not finite
@@ -42,7 +42,7 @@ class Record(_Strict):
     init: str | None = None
     vocab_size: Size
     data: str  # identifies the text and the tokenizer: `Data.key`
-    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # `identity` of its files; None: unknown
+    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # `identity` of its files
     settings: Settings
 
 
@@ -109,11 +109,11 @@ class Sum(_Strict):
     """SHA-256 and shape of a tensor's bytes: little-endian f32, row by row."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    shape: list[Annotated[int, Field(ge=1, le=MOST_SIZE)]]
+    shape: list[Annotated[int, Field(ge=1, le=MAX_SIZE)]]
 
 
 class About(_Strict):
-    """The metadata of a state; browsers do not write `made`, and older versions do not write `tensors`.
+    """The metadata of a state; browsers write neither `made` nor `tensors`.
 
     `shape` is the recorded batch and context if the recipe leaves one open.
     """

@@ -188,13 +188,12 @@ def _resumed(path: Path, text: Text | None, given: dict[str, Any], hooks: Hooks)
         tokenizer = load_tokenizer(path, run.record.vocab_size)
         if tokenizer is None:
             raise GlgptError(f"{folder} has no tokenizer files; restore them")
-        if run.record.tokenizer not in (None, identity(path)):
+        if run.record.tokenizer != identity(path):
             raise GlgptError(f"{folder}: its tokenizer files are not the ones it was trained with; restore them")
         data = _load(text, settings, tokenizer, path, hooks)
         if data.key != run.record.data:
             shown = quoted(text.name, 300)
-            what = f"{shown} is not the text" if run.record.tokenizer else f"{shown} or the tokenizer is not"
-            raise GlgptError(f"{what} that {folder} was trained on: give the same files again")
+            raise GlgptError(f"{shown} is not the text that {folder} was trained on: give the same files again")
         trainer = stack.enter_context(_trainer().load(path, **_options(settings, hooks)))
         if settings.steps <= trainer.steps_done:
             raise GlgptError(f"{folder} has done its {trainer.steps_done} steps; to continue, give more with --steps")

@@ -10,7 +10,7 @@ from typing import Any
 from glgpt import models
 from glgpt.errors import GlgptError, written
 from glgpt.models.context import DEFAULT_CONTEXT
-from glgpt.models.spec import MOST_SIZE, ModelConfig
+from glgpt.models.spec import MAX_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
 MOST_NUMBER = 1 << 53  # maximum of steps and other counts: exact in a double
@@ -87,7 +87,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in (*SHAPE, "batch", "accumulate"):
-            self._whole(name, 1, MOST_SIZE)
+            self._whole(name, 1, MAX_SIZE)
         for name in ("steps", "sample_tokens"):
             self._whole(name, 1)
         for name in (

@@ -50,7 +50,7 @@ def write(
 def read(folder: Path) -> tuple[About, Callable[[str], NDArray[np.float32]]]:
     """Returns a state's metadata (`about` of `write`), and a function that reads and checks one of its arrays.
 
-    A state without checksums (an older one, or a browser's) is checked for shapes and for values that are not finite.
+    A state without checksums (a browser's) is checked for shapes and for values that are not finite.
     Raises FileError, naming file and field or tensor, for a folder without a state, or a state that is damaged.
     """
     path = folder / STATE

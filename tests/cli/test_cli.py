@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 import json
 import os
@@ -21,10 +20,9 @@ from command_line import Capture, refused
 
 import glgpt.cli.parser
 from glgpt.cli import main
-from glgpt.cli.options import size
+from glgpt.cli.option_types import size
 from glgpt.cli.parser import build_parser
 from glgpt.cli.progress import progress
-from glgpt.errors import quoted
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection import info
 
@@ -359,41 +357,24 @@ def test_sampling_options_are_checked_before_the_model_loads(options: list[str],
     )
 
 
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
-DOCUMENTS += sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md"), *ROOT.glob("weights/*/*.md")])
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_documented_commands_give_no_hint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks that no command in the documents is in an old form, to which the command line replies with a hint."""
-    monkeypatch.setattr(
-        "glgpt.cli.options.is_model", lambda word: word == "shakespeare" or word[:4] in ("RUN@", "runs")
-    )
-    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
-    for line, span in re.findall(r"^\$? ?(glgpt .+)$|`(glgpt [^`]+)`", text, re.MULTILINE):
-        with contextlib.suppress(SystemExit, ValueError):  # prose, or part of a command
-            found = build_parser().parse_args(shlex.split(line or span, comments=True)[1:])
-            assert not getattr(found, "hint", None), line or span
-
-
-def test_the_model_is_an_option_and_its_old_place_gives_a_hint(tmp_path: Path, capsys: Capture) -> None:
+def test_the_prompt_may_follow_options_and_the_model_is_an_option(capsys: Capture) -> None:
     parse = build_parser().parse_args
-    for words, model, late in (
-        ("logits --out o text", None, "text"), ("logits m text --out o", "m", "text"),
-        ("logits m --ids 1 --out o", "m", None), ("logits --ids 1 --model m --out o", "m", None),
-        ("dump --out o --raw text --model m", "m", "text"), ("dump m --out o --raw text", "m", "text"),
-        ("generate text", None, "text"), (f"generate {WIDE}", WIDE, None), (f"logits {WIDE} --out o", WIDE, None),
-        ("logits m --out o -- -text", "m", "-text"),
+    for words, model, prompt in (
+        ("logits --out o text", None, "text"), ("logits text --model m --out o", "m", "text"),
+        ("logits --ids 1 --model m --out o", "m", None), ("dump --out o --raw text --model m", "m", "text"),
+        ("generate text", None, "text"), (f"generate {WIDE}", None, WIDE), ("generate --seed 1 -", None, "-"),
+        ("logits --model m --out o -- -text", "m", "-text"),
     ):  # fmt: skip
         found = parse(words.split())
-        assert (found.model, found.prompt) == (model, late), words
-        assert bool(found.hint) == (model is not None and "--model" not in words), words
-    assert (parse(["eval", "m", "f"]).file, parse(["eval", "f", "--model", "m"]).model) == ("f", "m")
-    assert parse(["compare", "m", "--reference", "r"]).model == parse(["export", "m", "--out", "o"]).model == "m"
-    for words in ("generate a b", "logits a b c --out o", "logits a b --model m --out o", "eval", "eval a b --model m"):
-        refused(capsys, *words.split())
-    assert main(["logits", WIDE, "--ids", "1,2", "--out", str(tmp_path / "l.npz")]) == 0
-    assert capsys.readouterr().err == f"glgpt: hint: name the model as --model {quoted(WIDE)}\n"
+        assert (found.model, found.prompt) == (model, prompt), words
+    assert parse(["eval", "--model", "m", "f"]).file == parse(["eval", "f", "--model", "m"]).file == "f"
+    for words, said in (
+        ("generate a b", "unrecognized arguments: b"), ("logits m text --out o", "unrecognized arguments: text"),
+        ("eval m f", "unrecognized arguments: f"), ("eval --model m", "the following arguments are required: FILE"),
+        ("eval --model m a b", "b (see glgpt eval"), ("export m --out o", "unrecognized arguments: m"),
+        ("compare m --reference r", "unrecognized arguments: m"), ("split serve m", "unrecognized arguments: m"),
+    ):  # fmt: skip
+        assert said in refused(capsys, *words.split()), words
 
 
 def test_every_stop_text_counts(capsys: Capture) -> None:

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from glgpt.checkpoint.finding import embedded_weights
 from glgpt.cli import main, training_dashboard
+from glgpt.cli.commands.train import SIZES
 from glgpt.cli.parser import build_parser
-from glgpt.cli.train import SIZES
 from glgpt.cli.training_dashboard import Board, Log, clock, shown, sparkline
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.training.events import Start, Step
@@ -128,11 +128,11 @@ def test_an_overflow_in_halves_is_told(capsys: Capture) -> None:
     assert "step 3: gradients overflowed 2 times; repeated with a loss scale of 512" in out.getvalue()
 
 
-def test_generate_takes_a_folder_for_its_model(capsys: Capture) -> None:
+def test_a_prompt_is_never_taken_for_a_model(capsys: Capture) -> None:
     shutil.copytree(embedded_weights(), "run")
-    assert main(["generate", "run", "--tokens", "3", "--seed", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["prompt"] == "\n\n"
-    assert main(["generate", "x" * 200, "--tokens", "1", "--seed", "1"]) == 0
+    for words, prompt in ((["run"], "run"), (["--model", "run"], "\n\n"), (["x" * 200], "x" * 200)):
+        assert main(["generate", *words, "--tokens", "1", "--seed", "1", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["prompt"] == prompt
 
 
 # Output

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from glgpt.federation import protocol, rules
-from glgpt.federation.rounds import Rounds, RunOver
+from glgpt.federation.rounds.rounds import Rounds
+from glgpt.federation.rounds.updates import RunOver
 from glgpt.federation.session import Checkpoint, Files, Session, recipe_of
 from glgpt.training.program import program_digest
 from glgpt.training.settings import Settings
@@ -69,7 +70,7 @@ class Host:
         """Returns a connected member and its `key`."""
         session = self.session
         fields = {"token": self.token, "name": name, "digest": session.digest, "tokenizer": session.tokenizer}
-        member, key = self.rounds.admit(protocol.Join(**(fields | changed)))
+        member, key = self.rounds.members.admit(protocol.Join(**(fields | changed)))
         member.connections = 1
         self.rounds.offer(member)
         return SimpleNamespace(member=member, key=key)
@@ -146,13 +147,14 @@ def serving(files: Files, site: Any, limits: Any = None, port: int = 0, **more: 
     """Serves a gateway on 127.0.0.1 (port 0: a free one). Yields its address and the gateway."""
     import uvicorn
 
-    from glgpt.federation.gateway import Gateway
+    from glgpt.federation.gateway.routes import application
+    from glgpt.federation.gateway.service import Gateway
     from glgpt.federation.uvicorn_settings import configuration
     from glgpt.page.serve import bound_socket
 
     gateway = Gateway(files, site)
     listener = bound_socket("127.0.0.1", port, "--port", limits)
-    server = uvicorn.Server(configuration(gateway.application(), listener.connections, ws_ping_interval=None, **more))
+    server = uvicorn.Server(configuration(application(gateway), listener.connections, ws_ping_interval=None, **more))
     gateway.on_failure = partial(setattr, server, "should_exit", True)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()

@@ -13,7 +13,7 @@ import pytest
 import segno
 from fake_session import FakeFlower, make_files, make_session, serving
 
-from glgpt.cli import federate
+from glgpt.cli.commands.federate.serve import print_links
 from glgpt.page import built
 
 BUILD_IT = "the dashboard is not built; run `make viewer` in the checkout, or install a wheel of glgpt"
@@ -43,11 +43,11 @@ def test_a_dashboard_that_is_not_built_is_said(tmp_path: Path, dist: Path, capsy
         assert call(host.address)[:2] == (503, BUILD_IT + "\n")
     args = SimpleNamespace(json=False, url=[], host="127.0.0.1")
     links = {"desktop": "http://x/#a.b", "dashboard": "http://x/#host=a.b"}
-    federate._ready(args, make_session(), [links], "")
+    print_links(args, make_session(), [links], "")
     assert f"dashboard:  {BUILD_IT}" in capsys.readouterr().out.splitlines()
     (dist / "dashboard").mkdir(parents=True)
     (dist / "dashboard/index.html").write_text("<title>dashboard</title>")
-    federate._ready(args, make_session(), [links], "")
+    print_links(args, make_session(), [links], "")
     assert "dashboard:  http://x/#host=a.b" in capsys.readouterr().out.splitlines()
     with serving(files, FakeFlower(files)) as host:
         status, text, headers = call(host.address)

@@ -23,8 +23,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from glgpt.errors import ArgumentError
 from glgpt.federation import exchange as exchange_module
 from glgpt.federation.aggregation.updates import KEY
-from glgpt.federation.exchange import AGAIN, Supernodes, exchange, from_supernode, name_of
-from glgpt.federation.flower import AWAY
+from glgpt.federation.exchange import REQUEST_TIMEOUT_S, Supernodes, exchange, from_supernode, name_of
+from glgpt.federation.flower.error_codes import OFFLINE
 from glgpt.federation.rules import NormLimits
 from glgpt.federation.serve import Terms, begin
 from glgpt.federation.server_app import Nodes, strategy_of
@@ -81,7 +81,7 @@ def test_a_gateway_that_lost_its_message_is_asked_again(clock: SimpleNamespace) 
     found = exchange(grid, lambda: [question(GATEWAY)] if not 1005 < clock.at < 1025 else [])
     times = [at - 1000 for _, at in grid.sent]
     assert [q.metadata.dst_node_id for q, _ in found] == [GATEWAY]
-    assert times[0] == 0 and AGAIN < times[1] - times[0] < 30 and len(times) < 4 and clock.at < 1035
+    assert times[0] == 0 and REQUEST_TIMEOUT_S < times[1] - times[0] < 30 and len(times) < 4 and clock.at < 1035
     slow = Grid(lambda _, since: since > 100, lambda: clock.at)
     began = clock.at
     exchange(slow, lambda: [question(GATEWAY)])
@@ -89,7 +89,7 @@ def test_a_gateway_that_lost_its_message_is_asked_again(clock: SimpleNamespace) 
 
 
 def test_a_gateway_that_says_it_was_away_is_asked_again(clock: SimpleNamespace) -> None:
-    answers = iter([AWAY[0]])
+    answers = iter([OFFLINE[0]])
     grid = Grid(lambda _, since: since > 1 and next(answers, True), lambda: clock.at)
     assert len(exchange(grid, lambda: [question(GATEWAY)])) == 1 and len(grid.sent) == 2
 
@@ -101,7 +101,7 @@ def test_a_supernode_has_its_time_and_no_more() -> None:
     def answer(node: int, _: float) -> Any:
         if node == NODE:
             hangs.wait(60)
-        return {3: AWAY[2], 4: FAILED}.get(node, True)
+        return {3: OFFLINE[2], 4: FAILED}.get(node, True)
 
     nodes = Supernodes(Grid(answer, time.monotonic))
     began = time.monotonic()

@@ -23,7 +23,7 @@ from federation_commands import Command, running
 from kills import PROCESSES, SMALL, session
 from safetensors.numpy import load_file
 
-from glgpt.federation.flower import QUIET
+from glgpt.federation.flower.processes import QUIET
 from glgpt.federation.serve import Place, places
 from glgpt.system.files import data_path
 
@@ -228,7 +228,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
     from flwr.proto.message_pb2 import PushObjectResponse
     from flwr.supercore.task_identity import TaskIdentity
 
-    from glgpt.federation.flower import Site, message_to_proto
+    from glgpt.federation.flower.site import Site, message_to_proto
 
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     asked = Message(RecordDict({"config": ConfigRecord({"round": 1})}), dst_node_id=1, message_type="train")
@@ -300,10 +300,10 @@ def test_noise_is_what_was_asked_for(tmp_path):
 
 def test_superlinks_database_returns_the_space_of_its_rounds(tmp_path, monkeypatch):
     """Regression: it grew by 182 MB for a round of 11 M parameters, and never shrank."""
-    from glgpt.federation import flower
+    from glgpt.federation.flower import processes
 
     database = tmp_path / "superlink.sqlite"
-    flower.shrink_database(database)  # before SuperLink first starts
+    processes.shrink_database(database)  # before SuperLink first starts
     superlink = sqlite3.connect(database, isolation_level=None)
     superlink.execute("PRAGMA journal_mode = WAL")
     superlink.execute("CREATE TABLE objects (content BLOB)")
@@ -318,20 +318,20 @@ def test_superlinks_database_returns_the_space_of_its_rounds(tmp_path, monkeypat
         superlink.execute("DELETE FROM objects")
 
     take_round()
-    flower.trim_database(database)
+    processes.trim_database(database)
     assert size() > 4_000_000  # too little to be trimmed
-    monkeypatch.setattr(flower, "MAX_FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(processes, "MAX_FREE_BYTES", 1 << 20)
     for _ in range(3):
         take_round()
-        flower.trim_database(database)
+        processes.trim_database(database)
         assert size() < 100_000
     superlink.execute("INSERT INTO objects VALUES (zeroblob(4000000))")  # left by a killed run
     superlink.close()
-    flower.shrink_database(database)
+    processes.shrink_database(database)
     assert size() < 100_000
     assert sqlite3.connect(database).execute("SELECT id FROM node").fetchall() == [(7,)]
     database.write_bytes(b"damaged" * 1000)
-    flower.shrink_database(database)  # a broken database is for SuperLink to report
+    processes.shrink_database(database)  # a broken database is for SuperLink to report
 
 
 def supernode(folder: Path, superlink: int, config: str) -> subprocess.Popen[bytes]:

@@ -97,7 +97,7 @@ def test_an_upload_resumes_where_it_stopped(served):
     host = served(quorum=1, rounds=1)
     peer, token, key, round_ = asked(host)
     update, data = peer.update(round_, round_["parameters"] + 1)
-    assert len(data) < protocol.FRAME  # one frame: an interrupted one is sent again from its start
+    assert len(data) < protocol.MAX_FRAME_BYTES  # one frame: an interrupted one is sent again from its start
     peer.say(update)
     assert peer.next("ready")["have"] == 0
     peer.socket.close()
@@ -107,7 +107,7 @@ def test_an_upload_resumes_where_it_stopped(served):
 
 
 def test_frames_that_came_are_not_sent_again(served, monkeypatch):
-    monkeypatch.setattr(protocol, "FRAME", 1000)
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 1000)
     host = served(quorum=1, rounds=1)
     peer, token, key, update, data = announced(host)
     for frame in list(protocol.frames(data))[:3]:
@@ -125,7 +125,7 @@ def test_frames_that_came_are_not_sent_again(served, monkeypatch):
 
 def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypatch):
     """A round is offered before it is on disk, so that a fast device can send frames before that."""
-    from glgpt.federation.rounds import Rounds
+    from glgpt.federation.rounds.rounds import Rounds
 
     keep_open, acknowledged, kept = Rounds.keep_open, threading.Event(), threading.Event()
 
@@ -135,7 +135,7 @@ def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypat
         kept.set()
 
     monkeypatch.setattr(Rounds, "keep_open", slowly)
-    monkeypatch.setattr(protocol, "FRAME", 1000)
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 1000)
     peer, _, _, update, data = announced(served(quorum=1, rounds=1))
     frames = list(protocol.frames(data))
     peer.socket.send(frames[0])
@@ -148,7 +148,7 @@ def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypat
 
 
 def test_an_upload_whose_socket_closed_at_its_end_is_taken(served, monkeypatch):
-    from glgpt.federation.gateway import Client
+    from glgpt.federation.gateway.connection import Client
 
     host = served(quorum=1, rounds=1)
     peer, token, key, round_ = asked(host)
@@ -205,7 +205,7 @@ def test_a_client_that_does_not_read_gets_no_more_than_buffers_hold(served):
     whole = 4 * wide.parameter_count
     lazy, reads = Peer(host, host.gateway.invitations.create()), Peer(host, host.gateway.invitations.create())
     assert reads.next("round")["bytes"] == whole
-    member = next(c.member for c in host.gateway.clients if c.member.bytes_out < whole)
+    member = next(c.member for c in host.gateway.sockets.clients if c.member.bytes_out < whole)
     time.sleep(0.5)
     assert 0 < member.bytes_out < whole / 2
     assert len(lazy.next("round")["parameters"]) == wide.parameter_count  # after it reads again, it receives the rest
@@ -239,7 +239,7 @@ def test_too_much_closes_the_socket(served):
     large = Peer(host, token)
     large.next("round")
     with contextlib.suppress(ConnectionClosed):
-        large.say("x" * (protocol.MOST_TEXT + 1))
+        large.say("x" * (protocol.MAX_TEXT_BYTES + 1))
     assert large.closed()[0] == 4413
 
 
@@ -303,8 +303,9 @@ def test_who_leaves_at_once_is_not_waited_for(served):
     token = host.gateway.invitations.create()
     for _ in range(8):
         Peer(host, token, resume="").socket.socket.close()  # without a close frame, while the gateway is sending
-    wait(lambda: not host.gateway.clients and all(m.connections == 0 for m in host.gateway.rounds.members.values()))
-    wait(lambda: not host.gateway._sockets["127.0.0.1"])
+    sockets, members = host.gateway.sockets, host.gateway.rounds.members
+    wait(lambda: not sockets.clients and all(member.connections == 0 for member in members.values()))
+    wait(lambda: not sockets._of_address["127.0.0.1"])
 
 
 def test_an_answer_that_its_run_wants_no_more_is_given_to_the_next(served):

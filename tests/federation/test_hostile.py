@@ -26,7 +26,7 @@ from glgpt.errors import GlgptError
 from glgpt.federation import protocol
 from glgpt.federation.invitations import COMMANDS, HOST, HOST_LINK, digest
 from glgpt.federation.operation import logs
-from glgpt.federation.operation.logs import BURST, PERIOD, Throttle, rotate
+from glgpt.federation.operation.logs import MAX_RECORDS, PERIOD_S, Throttle, rotate
 from glgpt.federation.serve import Place, Supervisor
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -61,7 +61,7 @@ def test_a_background_task_that_fails_ends_the_gateway(served, task, monkeypatch
 
 
 def test_a_full_disk_ends_nothing(served, monkeypatch):
-    from glgpt.federation.gateway import Gateway
+    from glgpt.federation.gateway.service import Gateway
 
     report, failures = Gateway._report, []
 
@@ -119,9 +119,9 @@ def test_a_handshake_that_stops_is_closed_in_time(tmp_path):
 
 
 def test_sockets_are_counted_by_the_address_that_a_proxy_forwards(served, monkeypatch):
-    from glgpt.federation import gateway
+    from glgpt.federation.gateway import sockets
 
-    monkeypatch.setattr(gateway, "ADDRESS_SOCKETS", 2)
+    monkeypatch.setattr(sockets, "MAX_ADDRESS_SOCKETS", 2)
     host = served()
     address = host.address.replace("http", "ws") + "v1/socket"
 
@@ -148,10 +148,10 @@ def test_a_log_drops_what_repeats_too_often():
 
     flood()
     log.error("another place")
-    assert lines == [f"out of descriptors: {i}" for i in range(BURST)] + ["another place"]
-    now[0] = PERIOD + 1
+    assert lines == [f"out of descriptors: {i}" for i in range(MAX_RECORDS)] + ["another place"]
+    now[0] = PERIOD_S + 1
     flood()
-    assert lines[BURST + 1] == "out of descriptors: 0 (980 similar records were dropped)"
+    assert lines[MAX_RECORDS + 1] == "out of descriptors: 0 (980 similar records were dropped)"
 
 
 def test_a_large_log_is_rotated_while_a_process_appends(tmp_path, monkeypatch):
@@ -225,7 +225,7 @@ def test_a_first_message_of_bytes_is_refused(served, caplog):
 
 def test_pages_of_the_proxys_address_may_connect(served):
     host = served()
-    host.gateway.origins = (Place(url="https://example.org/team/").origin(),)
+    host.gateway.sockets.origins = (Place(url="https://example.org/team/").origin(),)
     raw(host, origin="https://example.org").close()
     for origin in ("https://example.org.evil.example", "http://[", "null"):
         with pytest.raises(InvalidStatus):
@@ -233,7 +233,7 @@ def test_pages_of_the_proxys_address_may_connect(served):
 
 
 def test_frames_that_no_update_announced_close_the_socket(served, monkeypatch):
-    monkeypatch.setattr(protocol, "FRAME", 1000)
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 1000)
     host = served(quorum=1, rounds=9)
     token = host.gateway.invitations.create()
     for frame in (b"x", b"", b"x" * 1000):
@@ -256,7 +256,7 @@ def test_frames_that_no_update_announced_close_the_socket(served, monkeypatch):
 
 
 def test_frames_of_an_update_that_was_turned_away_meanwhile_are_dropped(served, monkeypatch):
-    monkeypatch.setattr(protocol, "FRAME", 1000)
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 1000)
     host = served(quorum=1, rounds=9, grace=0.0)
     token = host.gateway.invitations.create()
     slow, quick = Peer(host, token), Peer(host, token)
@@ -273,7 +273,7 @@ def test_frames_of_an_update_that_was_turned_away_meanwhile_are_dropped(served, 
 
 def test_an_update_that_two_sockets_finish_counts_once(served, monkeypatch):
     """Regression: after waiting, the first socket deleted what had become another upload."""
-    from glgpt.federation.gateway import Client
+    from glgpt.federation.gateway.connection import Client
 
     host = served(quorum=1, rounds=1)
     token = host.gateway.invitations.create()

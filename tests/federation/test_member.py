@@ -17,7 +17,7 @@ from fake_session import FakeFlower, make_files, make_session, serving
 
 from glgpt.errors import GlgptError
 from glgpt.federation import protocol
-from glgpt.federation.gateway import Client as Connection
+from glgpt.federation.gateway.connection import Client as Connection
 from glgpt.federation.member import host as host_module
 from glgpt.federation.member import join
 from glgpt.federation.member.host import Host, Link
@@ -155,8 +155,8 @@ def endless() -> Iterator[Any]:
 
 
 def test_a_host_cannot_send_for_ever(endless, monkeypatch):
-    monkeypatch.setattr(host_module, "MAX_TERMS", 1 << 18)
-    monkeypatch.setattr(host_module, "MAX_TOKENIZER", 1 << 18)
+    monkeypatch.setattr(host_module, "MAX_TERMS_BYTES", 1 << 18)
+    monkeypatch.setattr(host_module, "MAX_TOKENIZER_BYTES", 1 << 18)
     session = make_session(train_tokens=1 << 16)
     for ask in (Host.session, Host.tokenizer, lambda host: host.ids(session)):
         with pytest.raises(GlgptError, match="sends more than the maximum of 262,144 bytes"):

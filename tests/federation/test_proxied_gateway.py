@@ -26,7 +26,7 @@ def test_a_round_is_trained_over_tls_and_a_path(served: Any, tmp_path: Path, mon
     with proxied(tmp_path, together=port) as (origin, cert):
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
         base = f"{origin}/together/"
-        host.gateway.origins = (Place(url=base).origin(),)
+        host.gateway.sockets.origins = (Place(url=base).origin(),)
         assert httpx.get(f"{base}health", verify=ssl.create_default_context()).json() == {"status": "ok"}
         token = host.gateway.invitations.create()
         peer = Peer(SimpleNamespace(address=base, gateway=host.gateway), token)

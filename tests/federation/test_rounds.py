@@ -10,9 +10,11 @@ import pytest
 from fake_session import Host, make_files
 
 from glgpt.errors import GlgptError
-from glgpt.federation import protocol, rounds, rules
+from glgpt.federation import protocol, rules
 from glgpt.federation.invitations import digest
-from glgpt.federation.rounds import Refused, Rejected
+from glgpt.federation.rounds import members
+from glgpt.federation.rounds.members import Refused
+from glgpt.federation.rounds.updates import Rejected
 from glgpt.federation.session import Checkpoint, Files, NotFiniteError, weights_id
 
 
@@ -114,7 +116,7 @@ def test_three_bad_updates_set_a_client_aside(host, claim):
     h = host()
     bad, good = h.join("bad"), h.join("good")
     h.begin()
-    for _ in range(rules.STRIKES):
+    for _ in range(rules.MAX_STRIKES):
         with pytest.raises(Rejected):
             h.send(bad.member, **claim)
     assert "3 rejected updates" in bad.member.aside
@@ -136,7 +138,7 @@ def test_values_that_are_not_finite_are_refused(host):
     broken[5] = np.nan
     with pytest.raises(GlgptError, match="NaN"):
         h.rounds.decoded(update, broken.tobytes(), h.before)
-    assert isinstance(h.rounds.faulty(a.member, "NaN"), Rejected) and a.member.strikes == 1
+    assert isinstance(h.rounds.members.strike(a.member, "NaN"), Rejected) and a.member.strikes == 1
 
 
 def test_a_killed_gateway_forgets_nothing(host, clock):
@@ -311,7 +313,7 @@ def test_tokens_are_stored_as_hashes_and_signed(host):
 def test_a_removed_device_stays_away(host):
     h = host()
     a = h.join()
-    assert h.rounds.remove(0) and not h.rounds.remove(9)
+    assert h.rounds.members.remove(0) and not h.rounds.members.remove(9)
     with pytest.raises(Refused) as caught:
         host().join(resume=a.key)
     assert caught.value.code == protocol.REMOVED
@@ -551,7 +553,7 @@ def test_the_two_checkpoints_before_the_last_are_kept(host):
 
 def leave(host, peer):
     peer.member.connections = 1
-    host.rounds.disconnected(peer.member)
+    host.rounds.members.disconnected(peer.member)
 
 
 def test_a_link_cannot_fill_a_session_for_good(host, clock):
@@ -564,7 +566,8 @@ def test_a_link_cannot_fill_a_session_for_good(host, clock):
     clock.now += 1
     leave(h, second)
     third = h.join("third")  # the member that left first loses its seat
-    assert third.member.number == 0 and not h.rounds.seated(first.member) and h.rounds.seated(second.member)
+    seated = h.rounds.members.seated
+    assert third.member.number == 0 and not seated(first.member) and seated(second.member)
     with pytest.raises(Rejected, match="place"):
         h.rounds.accept(first.member, h.update()[0], h.before, 1.0)
     again = h.join("first", resume=first.key)  # it is now a new member
@@ -585,8 +588,8 @@ def test_who_trained_keeps_a_seat_for_an_hour(host, clock):
     h.begin(2)
     c = h.join("c")
     assert c.member.number == a.member.number
-    h.rounds.connected(a.member)
-    assert h.rounds.seated(b.member)
+    h.rounds.members.connected(a.member)
+    assert h.rounds.members.seated(b.member)
 
 
 def test_who_sends_nothing_for_some_rounds_gives_way(host):
@@ -599,7 +602,7 @@ def test_who_sends_nothing_for_some_rounds_gives_way(host):
             h.join()
     h.before = h.before + np.float32(0.1)
     h.begin(4)
-    assert h.join("new").member.number == idle.member.number and not h.rounds.seated(idle.member)
+    assert h.join("new").member.number == idle.member.number and not h.rounds.members.seated(idle.member)
 
 
 def test_an_invitation_for_one_is_given_back_with_its_seat(host):
@@ -610,7 +613,7 @@ def test_an_invitation_for_one_is_given_back_with_its_seat(host):
     second = h.join()
     leave(h, second)
     assert h.join(token=once, resume=first.key).key != first.key
-    h.rounds.remove(0)
+    h.rounds.members.remove(0)
     with pytest.raises(Refused, match="no uses left"):  # no use is restored for a removed device
         h.join(token=once)
 
@@ -618,7 +621,7 @@ def test_an_invitation_for_one_is_given_back_with_its_seat(host):
 def test_a_removed_device_stays_away_when_its_seat_is_anothers(host):
     h = host(shards=1)
     gone = h.join("gone")
-    h.rounds.remove(0)
+    h.rounds.members.remove(0)
     assert h.join("new").member.number == 0
     for again in (h, host(), host()):  # also after restarts, which rewrite the members
         with pytest.raises(Refused) as caught:
@@ -631,10 +634,10 @@ def test_a_revoked_invitation_turns_out_who_joined_by_it(host):
     bad, good = h.invitations.create(), h.invitations.create()
     a, b, c = h.join("a", token=bad), h.join("b", token=bad), h.join("c", token=good)
     h.begin()
-    assert h.rounds.knows(a.key)
-    assert h.rounds.revoke("nothing") is None
-    assert h.rounds.revoke(digest(bad)) == [a.member, b.member]
-    assert not h.rounds.knows(a.key) and h.rounds.knows(c.key)
+    assert h.rounds.members.knows(a.key)
+    assert h.rounds.members.revoke("nothing") is None
+    assert h.rounds.members.revoke(digest(bad)) == [a.member, b.member]
+    assert not h.rounds.members.knows(a.key) and h.rounds.members.knows(c.key)
     assert h.rounds.offer(a.member) is None
     with pytest.raises(Rejected, match="revoked"):
         h.send(a.member)
@@ -648,10 +651,10 @@ def test_a_revoked_invitation_turns_out_who_joined_by_it(host):
 
 
 def test_the_file_of_members_does_not_grow_for_ever(host, monkeypatch):
-    monkeypatch.setattr(rounds, "MEMBER_LINES", 10)
+    monkeypatch.setattr(members, "MEMBER_LINES", 10)
     h = host()
     a, gone = h.join("a"), h.join("gone")
-    h.rounds.remove(gone.member.number)
+    h.rounds.members.remove(gone.member.number)
     for i in range(50):
         h.join(f"a{i}", resume=a.key)
         h.join(f"a{i}", resume=a.key)  # unchanged: nothing to write

@@ -104,7 +104,14 @@ def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
     host = Host(Files(run), Clock())
     files, before = host.files, host.before
     settings = asdict(files.session().settings)
-    record = {"preset": "nano", "files": [], "vocab_size": 256, "data": "x", "settings": settings}
+    record = {
+        "preset": "nano",
+        "files": [],
+        "vocab_size": 256,
+        "data": "x",
+        "tokenizer": "0" * 64,
+        "settings": settings,
+    }
     write_json(run / RECORD, record)
     (run / STATE).touch()
     (run / METRICS).write_text("".join(json.dumps({"step": step, "loss": 2.0}) + "\n" for step in (4, 8, 12)))

@@ -168,7 +168,7 @@ def _run_folders() -> list[Files]:
     about = {"config": config.fields(), "recipe": recipe, "lr": 1e-3, "seed": 1, "step": 3, "made": made}
     settings = settings_for("nano", None, {"n_embd": 4, "n_layer": 1, "n_head": 1, "context": 4})
     record = {"glgpt": "0", "files": ["play.txt"], "preset": "nano", "init": None, "vocab_size": 5, "data": "x",
-              "settings": vars(settings)}  # fmt: skip
+              "tokenizer": "0" * 64, "settings": vars(settings)}  # fmt: skip
     lines = [{"step": 0, "validation_loss": 2.0, "validation_bits_per_byte": 3.0}]
     lines += [{"step": i, "loss": 2.0, "grad_norm": 1.0, "lr": 1e-3, "tokens_per_s": 3.5} for i in range(1, 4)]
     open_shape = about | {"recipe": recipe | {"batch": None, "context": None}, "shape": [2, 4]}

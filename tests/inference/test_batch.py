@@ -12,7 +12,7 @@ from reference import within
 from test_model import ATOL, GOLDENS, RTOL, load, reference_of
 
 from glgpt.errors import GlgptError
-from glgpt.inference.batch import BatchDecoder, Heap, Text
+from glgpt.inference.batching.batch import BatchDecoder, Heap, Text
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 

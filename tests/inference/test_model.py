@@ -16,6 +16,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.chunks import window_start
 from glgpt.inference.generation import Generation
+from glgpt.inference.loading import load as load_model
 from glgpt.inference.model import LanguageModel
 from glgpt.models.gpt2.config import GPT2Config
 from glgpt.program.kernel import KERNELS
@@ -40,9 +41,7 @@ TEXT = (
 
 
 def load(name: Path | None, dtype: str = "f32", **options: Any) -> LanguageModel:
-    model = LanguageModel.from_pretrained(
-        name, dtype, **{"device": os.environ.get("GLGPT_TEST_DEVICE", "software")} | options
-    )
+    model = load_model(name, dtype, **{"device": os.environ.get("GLGPT_TEST_DEVICE", "software")} | options)
     if name:
         model.eos_ids = ()  # the references continue after it
     return model

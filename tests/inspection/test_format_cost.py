@@ -113,7 +113,7 @@ def test_a_large_model_is_compared_on_request(
     outliers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Fails if the first text waits minutes for a comparison that was not requested."""
-    monkeypatch.setattr(format_check, "LARGE", 1000)
+    monkeypatch.setattr(format_check, "MAX_UNASKED_PARAMETERS", 1000)
     assert generate(outliers, "q4") == 0
     assert "q4 was not compared with f32: it takes minutes" in capsys.readouterr().err and not cache_file().exists()
     assert generate(outliers, "q4", "--check") == 0 and CHANGES in capsys.readouterr().err

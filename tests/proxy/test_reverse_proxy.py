@@ -16,6 +16,7 @@ from serving import running
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.page.serve import Server, application
 from glgpt.split.engine import Engine
@@ -63,7 +64,7 @@ def test_a_text_is_generated_over_tls_and_a_path(proxy: str) -> None:
     url = proxy.replace("https", "wss") + "/split/"
     with LanguageModel.from_pretrained(MODEL, device="software") as model:
         whole = list(model.generate_ids([3, 31, 6], 6, temperature=0))
-    with LanguageModel.from_pretrained(MODEL, rest=url, token="secret", device="software") as split:
+    with load(MODEL, rest=url, token="secret", device="software") as split:
         assert list(split.generate_ids([3, 31, 6], 6, temperature=0)) == whole
 
 

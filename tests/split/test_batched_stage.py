@@ -12,6 +12,7 @@ import pytest
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
+from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.stages.batched_stage import BatchedStage, SessionCache, StepInput
 from glgpt.inference.stages.stage import Answer, Stage
@@ -218,7 +219,7 @@ def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, 
     slow = threading.Barrier(4)
 
     def client(i: int) -> None:
-        with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
+        with load(folder, rest=server.url, device="software") as split:
             run = split.generate_ids([3, 31, 6 + i], 8, temperature=1, seed=i)
             texts[i] = []
             for token in run:

@@ -17,6 +17,7 @@ import pytest
 from websockets.sync.client import connect
 
 from glgpt.cli import main
+from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.models.part import Part
 from glgpt.wire import hidden, messages
@@ -74,7 +75,7 @@ def test_the_text_is_the_unsplit_one_and_sessions_stay_where_their_caches_are(cl
     with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = [list(model.generate_ids(ids, TOKENS, temperature=1, seed=3)) for ids in prompts]
         logits, activations = model.run_with_cache(prompts[0])
-    models = [LanguageModel.from_pretrained(folder, rest=cluster["url"], device="software") for _ in prompts]
+    models = [load(folder, rest=cluster["url"], device="software") for _ in prompts]
     try:
         runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m, ids in zip(models, prompts, strict=True)]
         assert [list(t) for t in zip(*zip(*runs, strict=True), strict=True)] == wanted
@@ -84,7 +85,7 @@ def test_the_text_is_the_unsplit_one_and_sessions_stay_where_their_caches_are(cl
     finally:
         for model in models:
             model.close()
-    with LanguageModel.from_pretrained(folder, rest=cluster["url"], speculate=True, device="software") as split:
+    with load(folder, rest=cluster["url"], speculate=True, device="software") as split:
         assert list(split.generate_ids(prompts[0], TOKENS, temperature=1, seed=3)) == wanted[0]
 
 
@@ -122,7 +123,7 @@ def test_a_killed_replica_costs_no_token(cluster: dict[str, Any]) -> None:
     folder, ids, tokens = cluster["folder"], [3, 31, 6], 16
     with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = list(model.generate_ids(ids, tokens, temperature=1, seed=5))
-    with LanguageModel.from_pretrained(folder, rest=cluster["url"], device="software") as split:
+    with load(folder, rest=cluster["url"], device="software") as split:
         stream = split.generate_ids(ids, tokens, temperature=1, seed=5)
         text = [next(stream) for _ in range(3)]
         before = replicas(cluster["process"].pid, "stage-1")

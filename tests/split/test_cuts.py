@@ -12,6 +12,7 @@ import pytest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError
 from glgpt.inference.chunks import upload_token
+from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.stages.stage import Stage
 from glgpt.models.part import Part, checked_chain
@@ -103,7 +104,7 @@ def test_windows_and_batches_of_a_golden_give_the_same_bits(name: str, goldens: 
         scored = [text for text in texts if len(text) > 1]
         losses = list(model.losses(scored))
     server = serve(folder, "+0")
-    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
+    with load(folder, rest=server.url, device="software") as split:
         for ours, whole, beside in zip(split.logits_batch(texts), alone, batch, strict=True):
             assert np.array_equal(ours, whole)
             np.testing.assert_allclose(ours, beside, atol=1e-5 * np.abs(whole).max())
@@ -200,8 +201,8 @@ def test_over_a_server_the_text_is_the_unsplit_one(blocks: str, goldens: Path, s
         logits, wanted = model.run_with_cache(ids)
     if blocks == "0-1":  # no blocks are left for this machine
         with pytest.raises(GlgptError, match="does not leave"):
-            LanguageModel.from_pretrained(folder, rest=server.url, blocks=(0, 2), device="software")
-    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
+            load(folder, rest=server.url, blocks=(0, 2), device="software")
+    with load(folder, rest=server.url, device="software") as split:
         assert list(split.generate_ids(ids, LAST, temperature=0)) == greedy
         assert list(split.generate_ids(ids, LAST, temperature=0.9, top_k=20, seed=7)) == drawn
         assert list(split.generate_ids(ids, len(beyond), temperature=0)) == beyond
@@ -210,5 +211,5 @@ def test_over_a_server_the_text_is_the_unsplit_one(blocks: str, goldens: Path, s
         for name, array in wanted.items():
             assert np.array_equal(found[name], array), name
     if blocks == "1":
-        with LanguageModel.from_pretrained(folder, rest=server.url, device="software", speculate=True) as split:
+        with load(folder, rest=server.url, device="software", speculate=True) as split:
             assert list(split.generate_ids(ids, len(beyond), temperature=0)) == beyond

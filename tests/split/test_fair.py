@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from test_server import Raw, framed, states
 
+from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.split import limits, protocol, server
 from glgpt.split.batching_executor import BatchingExecutor, _Task
@@ -124,7 +125,7 @@ def test_the_client_that_has_used_the_least_time_runs_next() -> None:
 
 def test_an_opening_does_not_wait_for_the_queue(running: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if `open` waits for other clients' steps: after ten seconds, the client would count as silent."""
-    monkeypatch.setattr(server, "GREETING", 1.0)
+    monkeypatch.setattr(server, "OPEN_TIMEOUT_S", 1.0)
     engine, width = running.app.engine, running.app.engine.config.n_embd
     others = []
     for _ in range(3):
@@ -175,10 +176,10 @@ def long(running: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(app.engine, "look", look)
     monkeypatch.setattr(app.engine, "answer_bytes", lambda _, message: LONG * isinstance(message, Look))
-    monkeypatch.setattr(limits, "BUDGET", 4 * LONG)
-    monkeypatch.setattr(limits, "SHARE", 2 * LONG)
-    monkeypatch.setattr(protocol, "SLOW", 0.5)
-    monkeypatch.setattr(protocol, "SLOWEST", 1 << 40)
+    monkeypatch.setattr(limits, "MAX_LARGE_BYTES", 4 * LONG)
+    monkeypatch.setattr(limits, "MAX_CLIENT_BYTES", 2 * LONG)
+    monkeypatch.setattr(protocol, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(protocol, "MIN_BYTES_PER_S", 1 << 40)
     return found
 
 
@@ -225,7 +226,7 @@ def test_answers_that_are_not_read_take_bounded_memory(long: SimpleNamespace, cl
 
 def test_pings_without_reading_end_the_connection(long: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if each ping is answered into a buffer that is never emptied."""
-    monkeypatch.setattr(protocol, "SLOW", 60.0)
+    monkeypatch.setattr(protocol, "ANSWER_TIMEOUT_S", 60.0)
     ping = b"\x89\x80" + bytes(4)
     with contextlib.ExitStack() as stack:
         flood = lazy(long.server, stack, 1)
@@ -242,7 +243,7 @@ def test_idle_connections_make_way(running: Any, client: Any, goldens: Path, mon
     """Fails if idle connections can fill the server and lock out all other clients."""
     app = running.app
     app.connections.most = 6
-    monkeypatch.setattr(limits, "IDLE", 60.0)
+    monkeypatch.setattr(limits, "IDLE_TIMEOUT_S", 60.0)
     hoard = [client(running, "10.0.0.9") for _ in range(6)]
     for each in hoard:
         assert each.open()["op"] == "opened"
@@ -250,12 +251,12 @@ def test_idle_connections_make_way(running: Any, client: Any, goldens: Path, mon
         assert client(running, address).open()["op"] == "opened"
     until(lambda: sum(map(closed, hoard)) == 3)
     assert client(running, "10.0.0.9").open()["code"] == "full"  # it has its maximum
-    monkeypatch.setattr(limits, "IDLE", 0.3)
+    monkeypatch.setattr(limits, "IDLE_TIMEOUT_S", 0.3)
     time.sleep(0.4)
     folder = goldens / "llama-grouped"
     with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = list(model.generate_ids([3, 31, 6], 8, temperature=1, seed=2))
-    with LanguageModel.from_pretrained(folder, rest=running.url, device="software") as split:
+    with load(folder, rest=running.url, device="software") as split:
         tokens = split.generate_ids([3, 31, 6], 8, temperature=1, seed=2)
         found = [next(tokens) for _ in range(3)]
         time.sleep(0.4)

@@ -18,7 +18,7 @@ import pytest
 from glgpt.cli.operation.log import log_on_stderr
 from glgpt.cli.operation.options import operated
 from glgpt.errors import ArgumentError, GlgptError
-from glgpt.inference.model import LanguageModel
+from glgpt.inference.loading import load
 from glgpt.system.metrics import metrics_server
 
 
@@ -48,11 +48,11 @@ def test_metrics_count_steps_and_refusals(serve: Any, goldens: Path, caplog: pyt
     server = serve(folder, "1", token="secret")
     with metrics_server("127.0.0.1", 0) as address, caplog.at_level(logging.INFO, "glgpt.split"):
         before = values(got(address)[1])
-        with LanguageModel.from_pretrained(folder, rest=server.url, token="secret", device="software") as model:
+        with load(folder, rest=server.url, token="secret", device="software") as model:
             list(model.generate_ids([1, 2, 3], 3, temperature=0))
             during = values(got(address)[1])
         with pytest.raises(GlgptError, match="the token is wrong"):
-            LanguageModel.from_pretrained(folder, rest=server.url, token="wrong", device="software")
+            load(folder, rest=server.url, token="wrong", device="software")
         after = values(got(address)[1])
     assert during["glgpt_split_connections"] == during["glgpt_split_sessions"] == 1
     assert during["glgpt_split_max_sessions"] == 8 and during["glgpt_split_draining"] == 0

@@ -23,6 +23,7 @@ from proxies import Cutting, Delaying, Shuffling
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError
+from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.split import limits, protocol
 from glgpt.split.engine import Engine
@@ -177,14 +178,14 @@ def test_who_may_connect(serve: Any, folder: Path, raw: Any) -> None:
     with pytest.raises(InvalidStatus, match="403"):
         raw(named, origin="http://localhost:8042")
     with pytest.raises(GlgptError, match="token is required"):
-        LanguageModel.from_pretrained(folder, rest=server.url, device="software")
+        load(folder, rest=server.url, device="software")
     with pytest.raises(ArgumentError, match="--token"):
         StageServer(server.app.engine, Access(), "0.0.0.0", 0)
 
 
 def test_a_full_server_says_so_and_is_tried_again(serve: Any, folder: Path, raw: Any, ids: list[int]) -> None:
     server = serve(folder, "1")
-    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
+    with load(folder, rest=server.url, device="software") as split:
         expected = list(split.generate_ids(ids, 2, temperature=0))
         server.app.connections.most = 1
         assert raw(server).open()["code"] == "full"
@@ -211,9 +212,9 @@ def test_openings_beyond_what_may_wait_are_turned_away(monkeypatch: pytest.Monke
         rates = limits.Rates()
         taken = [await rates.take("a") for _ in range(int(3 * limits.OPENS_AT_ONCE))]
         assert await rates.take("b"), "one client uses up what is another's"
-        for i in range(2 * limits.CLIENTS):
+        for i in range(2 * limits.MAX_CLIENTS):
             await rates.take(str(i))
-        assert len(rates._left) == limits.CLIENTS
+        assert len(rates._left) == limits.MAX_CLIENTS
         return taken
 
     taken = asyncio.run(run())
@@ -228,8 +229,8 @@ def test_narrower_hidden_states_cost_fewer_bytes_and_some_precision(
     server = serve(folder, "1")
     with (
         LanguageModel.from_pretrained(folder, device="software") as whole,
-        LanguageModel.from_pretrained(folder, rest=server.url, wire=wire, device="software") as split,
-        LanguageModel.from_pretrained(folder, rest=server.url, device="software") as exact,
+        load(folder, rest=server.url, wire=wire, device="software") as split,
+        load(folder, rest=server.url, device="software") as exact,
     ):
         expected = whole.logits(ids)
         assert (exact.logits(ids) == expected).all()
@@ -263,9 +264,9 @@ def test_a_text_over_tls(
         server = stack.enter_context(running(StageServer(engine, port=0, certificate=files)))
         assert server.url.startswith("wss://")
         with pytest.raises(GlgptError, match="certificate"):
-            LanguageModel.from_pretrained(folder, rest=server.url, device="software")
+            load(folder, rest=server.url, device="software")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
+        with load(folder, rest=server.url, device="software") as split:
             assert list(split.generate_ids(ids, TOKENS, temperature=0)) == whole["greedy"]
 
 
@@ -273,7 +274,7 @@ def test_another_model_is_refused(serve: Any, goldens: Path, raw: Any) -> None:
     server = serve(goldens / NAME, "1")
     assert raw(server).open(model="0" * 32)["code"] == "unsuitable"
     with pytest.raises(GlgptError, match="another model"):
-        LanguageModel.from_pretrained(goldens / "dhead3-relu", rest=server.url, device="software")
+        load(goldens / "dhead3-relu", rest=server.url, device="software")
 
 
 def test_a_repeat_is_answered_as_before_and_a_lower_position_takes_rows_back(
@@ -312,10 +313,7 @@ def test_the_least_recently_used_session_is_evicted_and_its_text_goes_on(
 ) -> None:
     server = serve(folder, "1", sessions=1)
     with contextlib.ExitStack() as stack:
-        models = [
-            stack.enter_context(LanguageModel.from_pretrained(folder, rest=server.url, device="software"))
-            for _ in range(2)
-        ]
+        models = [stack.enter_context(load(folder, rest=server.url, device="software")) for _ in range(2)]
         runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m in models]
         texts = list(zip(*runs, strict=True))  # alternating: each evicts the other
         assert [list(t) for t in zip(*texts, strict=True)] == [whole["drawn"]] * 2
@@ -334,7 +332,7 @@ def test_a_restarted_server_goes_on_with_the_text(folder: Path, ids: list[int], 
     port = int(server.url.rpartition(":")[2])
     with contextlib.ExitStack() as stack:
         with running(server):
-            split = stack.enter_context(LanguageModel.from_pretrained(folder, rest=server.url, device="software"))
+            split = stack.enter_context(load(folder, rest=server.url, device="software"))
             run = split.generate_ids(ids, TOKENS, temperature=1, seed=3)
             text = [next(run) for _ in range(3)]
         first.close()
@@ -349,7 +347,7 @@ def test_cut_at_any_message_the_text_is_the_same(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
 ) -> None:
     server = serve(folder, "1")
-    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
+    with load(folder, rest=server.url, device="software") as split:
         stage, cuts = split._stages[1], 0
         for after in range(5, 7 + 2 * TOKENS):  # the first four messages open the connection
             proxy = Cutting(server.url, after)
@@ -369,12 +367,12 @@ def test_cut_while_a_connection_is_opened(
     for after in range(1, 5):  # the handshake and `open`, both ways
         proxy = Cutting(server.url, after)
         with pytest.raises(GlgptError, match=rf"{proxy.url}.*check that `glgpt split serve` is running there"):
-            LanguageModel.from_pretrained(folder, rest=proxy.url, device="software")
+            load(folder, rest=proxy.url, device="software")
         proxy.close()
         assert proxy.cuts == 1
     for again in range(1, 5):
         proxy = Cutting(server.url, 8, 8 + again)
-        with LanguageModel.from_pretrained(folder, rest=proxy.url, device="software") as split:
+        with load(folder, rest=proxy.url, device="software") as split:
             assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"], again
         proxy.close()
         assert proxy.cuts == 2
@@ -415,7 +413,7 @@ def test_an_interrupted_text_leaves_no_answer_to_the_next(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(folder, "1")
-    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
+    with load(folder, rest=server.url, device="software") as split:
         split.decoder.sizes = (1,)  # so that there are several chunks
         stage, taken = split._stages[1], 0
         take = stage.take
@@ -448,7 +446,7 @@ def test_a_fault_of_the_server_is_said(
     async def broken(_: Any) -> bytes:
         raise RuntimeError("a fault")
 
-    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
+    with load(folder, rest=server.url, device="software") as split:
         with monkeypatch.context() as patch:
             patch.setattr(server.app.engine, "step", broken)
             with pytest.raises(GlgptError, match="the server failed: RuntimeError: a fault"):
@@ -464,7 +462,7 @@ def test_over_a_link_of_high_latency_chunks_are_under_way_together(serve: Any, f
         ids = [i % model.config.vocab_size for i in range(min(6, model.config.n_positions - 4))]
         wanted = list(model.generate_ids(ids, 2, temperature=0))
     proxy = Delaying(server.url, 0.4)
-    with LanguageModel.from_pretrained(folder, rest=proxy.url, device="software") as split:
+    with load(folder, rest=proxy.url, device="software") as split:
         split.decoder.sizes = (1,)  # a chunk for each token
         list(split.generate_ids(ids, 1, temperature=0))  # compiles
         start = time.perf_counter()
@@ -478,21 +476,21 @@ def test_stages_share_the_shortest_context(serve: Any, folder: Path, ids: list[i
     server = serve(folder, "1", context=12)
     with LanguageModel.from_pretrained(folder, context=12, device="software") as model:
         wanted = list(model.generate_ids(ids, 12, temperature=0))  # beyond the context
-    with LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split:
+    with load(folder, rest=server.url, device="software") as split:
         assert split.context == split.max_context == 12
         assert list(split.generate_ids(ids, 12, temperature=0)) == wanted
         with pytest.raises(GlgptError, match=r"13 tokens .* holds 12; shorten it or raise --context"):
             split.logits([1] * 13)
-    with LanguageModel.from_pretrained(folder, rest=server.url, context=9, device="software") as split:
+    with load(folder, rest=server.url, context=9, device="software") as split:
         assert split.context == 9
     with pytest.raises(GlgptError, match="a context of 13 is beyond the 12 positions of ws://"):
-        LanguageModel.from_pretrained(folder, rest=server.url, context=13, device="software")
+        load(folder, rest=server.url, context=13, device="software")
 
 
 def test_a_split_model_gives_the_parameters_of_this_machine(serve: Any, folder: Path) -> None:
     server = serve(folder, "1")
     with (
-        LanguageModel.from_pretrained(folder, rest=server.url, device="software") as split,
+        load(folder, rest=server.url, device="software") as split,
         Checkpoint.open(folder) as stored,
     ):
         found = split.parameters()
@@ -504,10 +502,10 @@ def test_a_server_that_is_not_there(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(GlgptError, match="glgpt split serve"):
-        LanguageModel.from_pretrained(folder, rest=f"ws://127.0.0.1:{port}", device="software")
+        load(folder, rest=f"ws://127.0.0.1:{port}", device="software")
     for url in ("http://127.0.0.1:1", "ws://", "ws://x:99999", "nonsense"):
         with pytest.raises(GlgptError, match="not a server's address"):
-            LanguageModel.from_pretrained(folder, rest=url, device="software")
+            load(folder, rest=url, device="software")
 
 
 @pytest.fixture
@@ -566,7 +564,7 @@ def test_an_honest_server_of_that_kind_is_believed(folder: Path, hostile: Any) -
     url = hostile(
         about, lambda asked: message_of({"op": "stepped", "seq": asked["seq"], "n": asked["n"], "tokens": [1]})
     )
-    with LanguageModel.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model:
+    with load(folder, blocks=(0, 1), rest=url, device="software") as model:
         assert list(model.generate_ids([1, 2], 2, temperature=0)) == [1, 1]
 
 
@@ -585,7 +583,7 @@ def test_a_server_that_lies_is_told_by_a_sentence(
     url = hostile(about, say)
     with (
         pytest.raises(GlgptError, match=r"^ws://127.0.0.1|^the last stage|blocks") as refused,
-        LanguageModel.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model,
+        load(folder, blocks=(0, 1), rest=url, device="software") as model,
     ):
         list(model.generate_ids([1, 2], 2, temperature=0))
     assert len(str(refused.value)) < 1000
@@ -603,7 +601,7 @@ def test_a_look_is_bounded_and_leaves_out_the_logits_that_nobody_wants(
     rows = states(3, config.n_embd)
     whole, data = client.say(Look(**wanted), rows)
     assert [name for name, _ in whole["arrays"]] == ["h.1.ln_1", "logits"]
-    monkeypatch.setattr(engines, "LOOK_BYTES", 4 * 3 * config.n_embd)
+    monkeypatch.setattr(engines, "MAX_CAPTURE_BYTES", 4 * 3 * config.n_embd)
     part, alone = client.say(Look(**wanted, end=False), rows)
     assert part["arrays"] == [["h.1.ln_1", [3, config.n_embd]]] and alone == data[: len(alone)]
     refused, _ = client.say(Look(**wanted), rows)
@@ -631,7 +629,7 @@ def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> N
                 {"op": "looked", "seq": asked["seq"], "arrays": arrays}, bytes(length)
             ),
         )
-        with LanguageModel.from_pretrained(folder, blocks=(0, 1), rest=url, device="software") as model:
+        with load(folder, blocks=(0, 1), rest=url, device="software") as model:
             if wrong is None:
                 assert model.run_with_cache([1, 2], ["h.1.attn.pattern"])
                 continue
@@ -646,7 +644,7 @@ def test_a_server_that_does_not_come_back_is_named(folder: Path, ids: list[int])
     with contextlib.ExitStack() as stack:
         stack.callback(engine.close)
         with running(StageServer(engine, port=0)) as server:
-            split = stack.enter_context(LanguageModel.from_pretrained(folder, rest=server.url, device="software"))
+            split = stack.enter_context(load(folder, rest=server.url, device="software"))
             run = split.generate_ids(ids, TOKENS, temperature=0)
             next(run)
         split._connections[0].patience = 0.3
@@ -659,7 +657,7 @@ def test_speculation_gives_the_same_text(serve: Any, folder: Path, whole: dict[s
     loop = [5, 9, 2, 5, 9, 2, 5, 9, 2, 5, 9]
     with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = [list(model.generate_ids(loop, 12, temperature=t, seed=1)) for t in (0, 1)]
-    with LanguageModel.from_pretrained(folder, rest=server.url, speculate=True, device="software") as split:
+    with load(folder, rest=server.url, speculate=True, device="software") as split:
         assert [list(split.generate_ids(loop, 12, temperature=t, seed=1)) for t in (0, 1)] == wanted
         assert split.decoder.guessed > 0
 
@@ -698,23 +696,20 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
         wanted = list(model.generate_ids(ids, TOKENS, temperature=1, seed=3))
     plans = ["0@here,1@{0}", "embed@here,+0@{0},1@here", "embed@here,+0-1@{0},head@here", "0@{0},1@{0}"]
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "NARROWED", 1)
-        patch.setattr(engines, "MOST_NARROWED", 2)
-        models = [
-            stack.enter_context(LanguageModel.from_pretrained(folder, plan=plan.format(server.url), device="software"))
-            for plan in plans
-        ]
+        patch.setattr(engines, "MAX_IDLE_PARTS", 1)
+        patch.setattr(engines, "MAX_PARTS", 2)
+        models = [stack.enter_context(load(folder, plan=plan.format(server.url), device="software")) for plan in plans]
         runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m in models]
         assert [list(t) for t in zip(*zip(*runs, strict=True), strict=True)] == [wanted] * len(plans)
         assert len(engine._narrowed) <= 2 and engine.sessions._made <= 2
-        with LanguageModel.from_pretrained(folder, rest=server.url, blocks=(0, 1), device="software") as split:
+        with load(folder, rest=server.url, blocks=(0, 1), device="software") as split:
             assert split.parts[1][0] == "1,head"
             assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == wanted
     used = raw(server)
     used.open(part="0")
     assert used.say(Step(seq=0, pos=0, n=1), struct.pack("<I", 3))[0]["op"] == "stepped"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "NARROWED", 1)
+        patch.setattr(engines, "MAX_IDLE_PARTS", 1)
         for part in ("embed", "+0", "head"):  # unused: each new one unloads an older one
             raw(server).open(part=part)
     assert {str(part) for part in engine._narrowed} == {"1,head", "embed,0", "head"}
@@ -730,13 +725,13 @@ def test_messages_that_come_twice_or_in_the_wrong_order_change_no_text(
 ) -> None:
     server = serve(folder, "1")
     proxy = Shuffling(server.url, swaps=3)
-    with LanguageModel.from_pretrained(folder, rest=proxy.url, device="software") as split:
+    with load(folder, rest=proxy.url, device="software") as split:
         split.decoder.sizes = (1,)  # a chunk per token of the prompt, several in flight
         assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"]
     proxy.close()
     assert proxy.repeated > 2 and proxy.swapped == 3
     always = Shuffling(server.url, swaps=1 << 30)
-    with LanguageModel.from_pretrained(folder, rest=always.url, device="software") as split:
+    with load(folder, rest=always.url, device="software") as split:
         split.decoder.sizes = (1,)
         with pytest.raises(GlgptError, match="lost the text"):
             list(split.generate_ids(ids, TOKENS, temperature=1, seed=3))
@@ -746,7 +741,7 @@ def test_messages_that_come_twice_or_in_the_wrong_order_change_no_text(
 def test_who_takes_no_answers_is_cut_off_and_holds_nobody_up(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "SLOW", 0.5)
+    monkeypatch.setattr(protocol, "ANSWER_TIMEOUT_S", 0.5)
     server = serve(folder, "+0")
     width = server.app.engine.config.n_embd
     with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as lazy:
@@ -762,9 +757,7 @@ def test_who_takes_no_answers_is_cut_off_and_holds_nobody_up(
             lazy.settimeout(5)
             for seq in range(5000):
                 lazy.sendall(framed(messages.encode(Step(seq=seq, pos=0, n=rows), states(rows, width))))
-        with LanguageModel.from_pretrained(
-            folder, plan=f"embed@here,+0@{server.url},1@here", device="software"
-        ) as split:
+        with load(folder, plan=f"embed@here,+0@{server.url},1@here", device="software") as split:
             assert list(split.generate_ids(ids, TOKENS, temperature=1, seed=3)) == whole["drawn"]
         end = time.monotonic() + 20
         while server.app.connections and time.monotonic() < end:

@@ -19,7 +19,7 @@ else:
     import tomli as tomllib
 
 OPTION = "--config"
-MOST = 1 << 20  # bytes of a file
+MAX_FILE_BYTES = 1 << 20  # bytes of a file
 
 
 def configured(args: Sequence[str], options: dict[str, argparse.Action]) -> list[str]:
@@ -37,7 +37,7 @@ def configured(args: Sequence[str], options: dict[str, argparse.Action]) -> list
         raise ArgumentError(f"{OPTION} is given {len(files)} times; give it once")
     name = f"{OPTION} {quoted(files[0], 300)}"
     try:
-        values = tomllib.loads(read_text(Path(files[0]).expanduser(), MOST))
+        values = tomllib.loads(read_text(Path(files[0]).expanduser(), MAX_FILE_BYTES))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ArgumentError(f"{name} is not TOML: {quoted(error or 'nested too deep', 160)}") from None
     given = {word.partition("=")[0] for word in words}

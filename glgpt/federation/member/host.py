@@ -15,8 +15,8 @@ from glgpt.errors import GlgptError, quoted
 from glgpt.federation.session import Session
 from glgpt.text.dataset import Ids
 
-MAX_TERMS = 1 << 20  # maximum bytes of the session's terms
-MAX_TOKENIZER = 64 << 20  # maximum bytes of all tokenizer files together
+MAX_TERMS_BYTES = 1 << 20  # maximum bytes of the session's terms
+MAX_TOKENIZER_BYTES = 64 << 20  # maximum bytes of all tokenizer files together
 VECTORS = 8  # number of parameter vectors that a member holds: the round's, AdamW's moments, gradients, the update
 DEFAULT_MEMORY = 8 << 30  # bytes, assumed if the system does not report its memory
 
@@ -81,7 +81,7 @@ class Host:
     def session(self) -> Session:
         """Returns the session's terms. Raises GlgptError if they are invalid or need too much memory."""
         try:
-            about = json.loads(self.get("v1/session", MAX_TERMS))
+            about = json.loads(self.get("v1/session", MAX_TERMS_BYTES))
             fields = {k: v for k, v in about.items() if k in Session.model_fields}
             session = Session.model_validate_json(json.dumps(fields))
             count = session.model.parameter_count
@@ -99,7 +99,7 @@ class Host:
     def tokenizer(self) -> dict[str, str]:
         """Returns the tokenizer's files by name."""
         try:
-            files = json.loads(self.get("v1/session/tokenizer", MAX_TOKENIZER))
+            files = json.loads(self.get("v1/session/tokenizer", MAX_TOKENIZER_BYTES))
             if isinstance(files, dict) and all(isinstance(text, str) for text in files.values()):
                 return files
         except (RecursionError, UnicodeError, json.JSONDecodeError):

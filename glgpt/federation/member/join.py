@@ -32,10 +32,10 @@ from glgpt.text.dataset import Ids
 from glgpt.text.files import Text
 
 logger = logging.getLogger(__name__)
-BACKOFF, MOST_BACKOFF = 0.5, 4.0  # seconds between two attempts to connect
-PING = 10.0  # seconds between two pings
-TELL = 0.5  # seconds between two progress messages
-STALL = 60.0  # seconds without a message from the host after which the socket is reopened
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.5, 4.0  # seconds between two attempts to connect
+PING_INTERVAL_S = 10.0  # seconds between two pings
+PROGRESS_INTERVAL_S = 0.5  # seconds between two progress messages
+STALL_TIMEOUT_S = 60.0  # seconds without a message from the host after which the socket is reopened
 FATAL = (protocol.NO_TOKEN, protocol.FULL, protocol.REMOVED)
 
 
@@ -96,21 +96,21 @@ class Socket:
         self._thread.join(5)
 
     def _keep(self) -> None:
-        wait = BACKOFF
+        wait = MIN_BACKOFF_S
         while not (self._stop or self.closed or self.failed):
             try:
                 with connect(
                     self.link.socket,
-                    max_size=protocol.FRAME + 1024,
+                    max_size=protocol.MAX_FRAME_BYTES + 1024,
                     open_timeout=20,
                     compression=None,
                     proxy=None,
-                    ping_timeout=STALL,
+                    ping_timeout=STALL_TIMEOUT_S,
                 ) as connection:
                     self._connection = connection
                     self._say(self.join().model_dump())
                     self._listen(connection)
-                    wait = BACKOFF
+                    wait = MIN_BACKOFF_S
             except ConnectionClosed as ended:
                 code, reason = (ended.rcvd.code, ended.rcvd.reason) if ended.rcvd else (0, "")
                 if code in FATAL:
@@ -126,7 +126,7 @@ class Socket:
             if not (self._stop or self.closed or self.failed):
                 self.hooks.say("reconnecting")
                 time.sleep(wait * random.uniform(0.7, 1.3))
-                wait = min(MOST_BACKOFF, 2 * wait)
+                wait = min(MAX_BACKOFF_S, 2 * wait)
         self.fresh.set()
 
     def _listen(self, connection: ClientConnection) -> None:
@@ -136,10 +136,10 @@ class Socket:
                 text = connection.recv(timeout=1.0)
                 heard = time.monotonic()
             except TimeoutError:
-                if time.monotonic() - heard > STALL:
+                if time.monotonic() - heard > STALL_TIMEOUT_S:
                     return
                 text = None
-            if time.monotonic() - asked > PING:
+            if time.monotonic() - asked > PING_INTERVAL_S:
                 asked = self._sent = time.monotonic()
                 self._say({"type": "ping", "n": 0, "ms": self._ms})
             if isinstance(text, str):
@@ -174,7 +174,7 @@ class Socket:
             raise GlgptError(f"a round of {offer.bytes} bytes and {len(offer.lr)} steps, not {size} and {steps}")
         data = bytearray()
         while len(data) < size:
-            frame = connection.recv(timeout=STALL)
+            frame = connection.recv(timeout=STALL_TIMEOUT_S)
             if isinstance(frame, bytes):
                 data += frame
         if len(data) != size:
@@ -318,7 +318,7 @@ class Client:
         rate = step * s.batch * s.accumulate * s.context / max(1e-6, time.monotonic() - began)
         if loss is not None and not math.isfinite(loss):
             loss = None
-        if time.monotonic() - self._told > TELL or step == self.session.local_steps:
+        if time.monotonic() - self._told > PROGRESS_INTERVAL_S or step == self.session.local_steps:
             self._told = time.monotonic()
             self.socket.progress({"step": step, "loss": loss, "tokens_per_s": round(rate, 1)})
         if self.hooks.on_step:

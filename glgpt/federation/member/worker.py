@@ -27,7 +27,7 @@ from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 from glgpt.text.tokenizer_training import identity
 
 logger = logging.getLogger(__name__)
-SLOTS = 64  # maximum clients of one session on one machine
+MAX_SLOTS = 64  # maximum clients of one session on one machine
 OnStep = Callable[[int, float | None], str]  # submitted steps, last known loss -> "on", "stop" or "drop"
 
 
@@ -102,12 +102,12 @@ def host_folder(host: str, session: str) -> Path:
 
 def open_slot(base: Path, kind: str = "") -> Slot:
     """Returns the first slot in a session's folder for a kind of member that no other process has locked."""
-    for number in range(SLOTS):
+    for number in range(MAX_SLOTS):
         folder = base / kind / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         if (unlock := lock_folder(folder)) is not None:
             return Slot(folder, unlock)
-    raise GlgptError(f"this machine already runs {SLOTS} clients of this session, the maximum")
+    raise GlgptError(f"this machine already runs {MAX_SLOTS} clients of this session, the maximum")
 
 
 def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]], base: Path) -> Ids:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from glgpt.system.logs import MAX_LOG_BYTES, start_logging
 
-BURST, PERIOD = 20, 60.0  # maximum records per source line, per period in seconds
+MAX_RECORDS, PERIOD_S = 20, 60.0  # maximum records per source line, per period in seconds
 
 
 class Throttle(logging.Filter):
@@ -27,13 +27,13 @@ class Throttle(logging.Filter):
             return True
         now = self._clock()
         seen = self._seen.setdefault((record.name, record.levelno, record.lineno), [now, 0, 0])
-        if now - seen[0] >= PERIOD:
+        if now - seen[0] >= PERIOD_S:
             if seen[2]:
                 record.msg = f"{record.getMessage()} ({seen[2]:.0f} similar records were dropped)"
                 record.args = ()
             seen[:] = [now, 0, 0]
         seen[1] += 1
-        if seen[1] > BURST:
+        if seen[1] > MAX_RECORDS:
             seen[2] += 1
             return False
         return True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import Counter, Gauge
 
 if TYPE_CHECKING:
-    from glgpt.federation.gateway import Gateway
+    from glgpt.federation.gateway.service import Gateway
 
 ROUND = Gauge("glgpt_federation_round", "Number of finished rounds.")
 ROUNDS = Gauge("glgpt_federation_rounds", "Number of rounds of the session.")
@@ -25,7 +25,7 @@ def observe(gateway: Gateway) -> None:
     ROUND.set_function(files.round_of)
     ROUNDS.set(gateway.session.rounds)
     PAUSED.set_function(lambda: files.paused)
-    SOCKETS.set_function(lambda: len(gateway.clients))
+    SOCKETS.set_function(lambda: len(gateway.sockets.clients))
     MEMBERS.set_function(lambda: sum(member.connections > 0 for member in list(rounds.members.values())))
     ANSWERS.set_function(lambda: len(rounds.open.updates) if rounds.open else 0)
     BYTES.labels("in").set_function(lambda: sum(member.bytes_in for member in list(rounds.members.values())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from glgpt.errors import ArgumentError, FileError, quoted
-from glgpt.federation.rounds import OPEN, SPOOL
+from glgpt.federation.rounds.rounds import OPEN, SPOOL
 from glgpt.federation.serve import SUPERLINK, end_leftovers
 from glgpt.federation.session import Files
 from glgpt.system.locks import lock_folder

@@ -1,4 +1,4 @@
-"""Checks the arguments of `LanguageModel.from_pretrained` before any file is opened."""
+"""Checks the arguments of `load` and `LanguageModel.from_pretrained` before any file is opened."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ SPLIT = ("blocks", "wire", "token", "speculate")  # options of a split model
 OPTIONS = (*DEVICE, "context", "max_texture_memory", "progress", "rest", "plan", *SPLIT)
 
 
-def check_loading(name: Any, dtype: Any, options: Mapping[str, Any]) -> None:
-    """Raises ArgumentError if the name, the dtype or an option has the wrong type or is out of range."""
+def checked_options(name: Any, dtype: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that are not None.
+
+    Raises ArgumentError if the name, the dtype or an option has the wrong type or is out of range.
+    """
     if name is not None and not isinstance(name, (str, os.PathLike)):
         raise ArgumentError(f"{written(name)} is not a model; give a folder, a Hub name or None")
     if not isinstance(dtype, str) or dtype not in FORMATS:
@@ -38,6 +41,7 @@ def check_loading(name: Any, dtype: Any, options: Mapping[str, Any]) -> None:
     if not callable(given.get("progress", print)):
         raise ArgumentError(f"progress is {written(given['progress'])}; it must be a function of two numbers")
     _check_split(given)
+    return given
 
 
 def _check_split(given: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
-from glgpt.inference.batch import SPARE, Member, SharedCaches
+from glgpt.inference.batching.batch import SPARE, Member, SharedCaches
 from glgpt.inference.chunks import Rows
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 from glgpt.inference.stages.stage import Answer, Stage, sampler_of, weighed

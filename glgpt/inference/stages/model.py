@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
+from glgpt.inference.arguments.loading import checked_options
 from glgpt.inference.arguments.names import Names
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.edits import Edits
@@ -25,7 +27,7 @@ from glgpt.inference.stages.stage import Stage
 from glgpt.models.part import Part, checked_chain
 from glgpt.models.spec import LOGITS, ModelConfig
 from glgpt.program.formats import Floats
-from glgpt.text.tokenizer import Tokenizer
+from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.wire.client import Connection
 
 HERE = "here"
@@ -44,7 +46,7 @@ def parse_plan(text: str) -> list[tuple[str, str]]:
 
 
 class SplitLanguageModel(LanguageModel):
-    """A model of several stages with the unsplit model's text, from `from_pretrained` with `rest` or `plan`.
+    """A model of several stages with the unsplit model's text, from `glgpt.load` with `rest` or `plan`.
 
     Local stages load only their own tensors of the checkpoint. `traffic` returns what was sent over each connection.
     Raises GlgptError for a server that cannot be reached, refuses, or holds another model or part.
@@ -97,6 +99,18 @@ class SplitLanguageModel(LanguageModel):
             self.close()
             raise
         self._decoder = self.decoder
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | Path | None = None, dtype: str = "f32", **options: Any
+    ) -> SplitLanguageModel:
+        """Loads the local stages of a checkpoint and connects to the servers; see `glgpt.load`."""
+        options = checked_options(name_or_path, dtype, options)
+        if not {"rest", "plan"} & options.keys():
+            raise ArgumentError("a split model needs rest or plan, which say what runs on servers")
+        with Checkpoint.open(name_or_path) as checkpoint:
+            tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
+            return cls(checkpoint, tokenizer, dtype, **options)
 
     def _sizes(self) -> tuple[int, ...]:
         """Returns the chunk sizes to send: those of the local stages, or else of the first server."""

@@ -1,341 +1,48 @@
-"""The rounds of one site: the members, the open round, its updates, and when it closes.
-
-It is independent of sockets and of Flower: a clock supplies the time, and one thread makes all calls. Members and
-accepted updates are written to disk before they are confirmed, so that a killed gateway loses nothing.
-"""
+"""Manages the open round of a site: its updates, when it closes, and its reply."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 import logging
 import math
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from safetensors import safe_open
 from safetensors.numpy import save
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation import protocol, rules
 from glgpt.federation.aggregation import strategies
-from glgpt.federation.invitations import Invitations, digest
-from glgpt.federation.protocol import Join, Update, Vector
+from glgpt.federation.invitations import Invitations
+from glgpt.federation.protocol import Update, Vector
+from glgpt.federation.rounds.members import Member, Members
+from glgpt.federation.rounds.updates import SPOOLED, OpenRound, Rejected, Reply, Spooled
 from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
 
-MOST_HELD = 256 << 20  # bytes of a round's updates; above it, the site replies with their clipped mean
-OPEN, MEMBERS, SPOOL, QUARANTINE = "open.safetensors", "members.jsonl", "spool", "quarantine"
-MAX_SAID = 200  # maximum characters of a reason that is shown to all
-REMOVED, REVOKED = "removed", "the invitation was revoked"  # reasons that bar a member from connecting
-IDLE_ROUNDS = 3  # rounds without an update after which a new member's seat may be reassigned
-ABSENCE = 3600.0  # seconds offline after which the seat of a member that trained may be reassigned
-MEMBER_LINES = 1000  # lines of members.jsonl beyond one per member after which it is rewritten
+MAX_HELD_BYTES = 256 << 20  # bytes of a round's updates; above it, the site replies with their clipped mean
+OPEN, SPOOL, QUARANTINE = "open.safetensors", "spool", "quarantine"
 logger = logging.getLogger(__name__)
 
 
-class Refused(Exception):  # noqa: N818, not a programming error
-    """Raised to refuse a client; `code` is the close code of its socket."""
-
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
-        self.code = code
-
-
-class Rejected(Exception):  # noqa: N818
-    """Raised to reject an update. If it is `stale`, for another round, it does not count against the member."""
-
-    def __init__(self, why: str, stale: bool = False) -> None:
-        super().__init__(why)
-        self.stale = stale
-
-
-class RunOver(Exception):  # noqa: N818
-    """Raised if Flower's run has ended: its round's result is not needed, and the next run requests it again."""
-
-
-@dataclass
-class Member:
-    """A client that joined. Its number identifies its seat and never changes."""
-
-    number: int
-    key: str  # SHA-256 of its resume key
-    name: str
-    device: str
-    kind: str
-    own_text: bool
-    strikes: int = 0
-    aside: str = ""  # reason the member is set aside; "" if it is not
-    accepted: int = 0  # number of accepted updates
-    invitation: str = ""  # SHA-256 of the token it last joined with
-    # shown only, not stored
-    connections: int = 0
-    step: int = 0
-    loss: float | None = None
-    norm: float | None = None
-    tokens_per_s: float = 0.0
-    ping_ms: float = 0.0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    said: str = ""  # outcome of its last update
-    offered: str = ""  # id of the last round offered to it
-    since: int = 0  # round in which it joined
-    seen: float = 0.0  # time of its last connection, by the clock of `Rounds`
-
-    KEPT = ("number", "key", "name", "device", "kind", "own_text", "strikes", "aside", "accepted", "invitation")
-    HIDDEN = ("key", "offered", "invitation", "since", "seen")
-
-    @property
-    def barred(self) -> bool:
-        """True if it may not connect."""
-        return self.aside in (REMOVED, REVOKED)
-
-    def kept(self) -> dict[str, Any]:
-        """Returns the fields that are stored on disk."""
-        return {name: getattr(self, name) for name in self.KEPT}
-
-    def shown(self) -> dict[str, Any]:
-        """Returns the fields that the dashboard and other members see."""
-        return {k: v for k, v in asdict(self).items() if k not in self.HIDDEN}
-
-
-@dataclass(frozen=True)
-class Spooled:
-    """An accepted update, stored in the spool folder."""
-
-    member: int
-    tokens: int
-    steps: int
-    loss: float
-    norm: float
-    file: Path
-
-    def after(self) -> Vector:
-        """Returns the client's parameters after its steps."""
-        return np.fromfile(self.file, "<f4").astype(np.float32, copy=False)
-
-    def check(self, bounds: rules.Bounds, limits: rules.NormLimits, count: int) -> None:
-        """Raises GlgptError or OSError if the update cannot be combined with others of `count` values."""
-        rules.check_claims(self, bounds)
-        limits.check(self.norm, self.steps)
-        values = self.after()
-        if len(values) != count or not np.isfinite(values).all():
-            raise GlgptError(f"{self.file.name} does not hold {count} finite values")
-
-
-_SPOOLED = TypeAdapter(Spooled)
-
-
-@dataclass
-class OpenRound:
-    """A round that is being trained, or a closed one whose reply Flower has not received yet."""
-
-    number: int
-    id: str
-    parameters: Vector
-    limits: rules.NormLimits
-    task: bytes
-    opened: float
-    deadline: float
-    quorum_at: float | None = None
-    closed: bool = False
-    settled: bool = False  # closed on disk: it can be answered, and a restart does not reopen it
-    wrapped_up: bool = False
-    updates: dict[int, Spooled] = field(default_factory=dict)
-    attempt: int = 0  # number of times all gateways together missed the quorum
-    had: int = 0  # number of updates at the end of the previous attempt
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A site's reply to a round: row i of `updates` [k, n] holds client i's parameters after the round."""
-
-    task: bytes
-    updates: NDArray[np.float32]
-    metrics: dict[str, list[float] | int]
-
-
 class Rounds:
-    """Manages the members and the open round of a site."""
+    """Has the members of a site, and manages its open round."""
 
     def __init__(self, files: Files, invitations: Invitations, clock: Callable[[], float] = time.monotonic) -> None:
         self.files, self.invitations, self.clock = files, invitations, clock
         self.session: Session = files.session()
-        self.members: dict[int, Member] = {}
         self.open: OpenRound | None = None
-        self.most_held = MOST_HELD
+        self.members = Members(files, invitations, lambda: self.open, clock)
+        self.most_held = MAX_HELD_BYTES
         self._attended = -math.inf  # when a device last worked on a round
         self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share
         self.spool = files.site_folder / SPOOL
         self.spool.mkdir(parents=True, exist_ok=True)
-        self._removed: set[str] = set()  # keys of removed members, whose seats others may take
-        self._lines = 0  # number of lines in members.jsonl
-        self._restore_members()
         self._restore()
-
-    # -- members ----------------------------------------------------------------------------------------------------
-
-    def _restore_members(self) -> None:
-        for line in json_lines(self.files.site_folder / MEMBERS):
-            member = Member(**line)
-            if member.aside == REMOVED:
-                self._removed.add(member.key)
-            member.seen = self.clock()
-            self.members[member.number] = member
-        self._write_members()
-
-    def admit(self, join: Join) -> tuple[Member, str]:
-        """Admits a new member, or one known by its resume key. Returns it and its key. Raises Refused."""
-        known = self._by_key(join.resume) if join.resume else None
-        if join.resume and _hash(join.resume) in self._removed:
-            raise Refused(protocol.REMOVED, "the host removed this device")
-        try:
-            self.invitations.check(join.token)
-        except GlgptError as error:
-            raise Refused(protocol.NO_TOKEN, str(error)) from None
-        if join.digest != self.session.digest:
-            raise Refused(protocol.NO_TOKEN, "another program: this client would train another model than the session")
-        if join.tokenizer != self.session.tokenizer:
-            raise Refused(protocol.NO_TOKEN, "another tokenizer: this client's token ids differ from the session's")
-        if known is not None:
-            self._resume(known, join)
-            return known, join.resume
-        number = self._seat()
-        self._use(join.token)
-        before = self.members.get(number)
-        if before is not None and not before.aside:
-            self.invitations.give_back(before.invitation)
-        key = secrets.token_urlsafe(24)
-        name = join.name or f"{join.kind} {number + 1}"
-        member = Member(number, _hash(key), name, join.device, join.kind, join.own_text)
-        member.invitation, member.since, member.seen = digest(join.token), self._number(), self.clock()
-        self.members[number] = member
-        self._keep(member)
-        return member, key
-
-    def _resume(self, known: Member, join: Join) -> None:
-        """Admits a known member, also with another invitation. Raises Refused if that invitation has no uses left."""
-        before = known.kept()
-        if known.invitation != digest(join.token):
-            if known.invitation:
-                self._use(join.token)
-            known.invitation = digest(join.token)
-            if known.aside == REVOKED:
-                known.aside = _struck_out(known.strikes, known.said)
-        known.name, known.device = join.name or known.name, join.device or known.device
-        if known.kept() != before:
-            self._keep(known)
-
-    def _use(self, token: str) -> None:
-        try:
-            self.invitations.use(token)
-        except GlgptError as error:
-            raise Refused(protocol.NO_TOKEN, str(error)) from None
-
-    def _number(self) -> int:
-        """Returns the number of the current round."""
-        return self.open.number if self.open is not None else self.files.round_of() + 1
-
-    def _seat(self) -> int:
-        """Returns a number for a new member: a free one, or one taken from another member. Raises Refused."""
-        numbers = range(self.files.site, self._seats(), self.session.gateways)
-        for number in numbers:
-            if number not in self.members:
-                return number
-        giving = [(rank, m.seen, m.number) for m in self.members.values() if (rank := self._gives_way(m)) is not None]
-        if not giving:
-            raise Refused(protocol.FULL, f"the session is full: it has {len(self.members)} members")
-        return min(giving)[2]
-
-    def _seats(self) -> int:
-        return min(self.session.members * self.session.gateways, self.session.shards)
-
-    def _gives_way(self, member: Member) -> int | None:
-        """Returns the priority for reassigning a member's seat (0: first), or None if it keeps its seat.
-
-        The order is: members that are set aside, members offline that never trained, connected members without an
-        update for `IDLE_ROUNDS` rounds, members that trained and have been offline for `ABSENCE` seconds.
-        """
-        if member.number >= self._seats() or (self.open is not None and member.number in self.open.updates):
-            return None  # an update under this number counts in the open round
-        if member.aside:
-            return 0
-        if not member.connections:
-            if not member.accepted:
-                return 1
-            return 3 if self.clock() - member.seen >= ABSENCE else None
-        idle = not member.accepted and self._number() - member.since >= IDLE_ROUNDS
-        return 2 if idle else None
-
-    def seated(self, member: Member) -> bool:
-        """True unless the member's seat was given to another."""
-        return self.members.get(member.number) is member
-
-    def connected(self, member: Member) -> None:
-        """Counts a new connection of a member."""
-        member.connections += 1
-
-    def disconnected(self, member: Member) -> None:
-        """Counts a closed connection of a member."""
-        member.connections -= 1
-        member.seen = self.clock()
-
-    def revoke(self, token_digest: str) -> list[Member] | None:
-        """Revokes an invitation. Sets its members aside and returns them; returns None if it is unknown."""
-        if not self.invitations.revoke(token_digest):
-            return None
-        found = [m for m in self.members.values() if m.invitation == token_digest and m.aside != REMOVED]
-        for member in found:
-            member.aside = REVOKED
-            self._keep(member)
-        return found
-
-    def _by_key(self, key: str) -> Member | None:
-        wanted = _hash(key)
-        return next((m for m in self.members.values() if secrets.compare_digest(m.key, wanted)), None)
-
-    def knows(self, key: str) -> bool:
-        """True if a resume key belongs to a member that may connect."""
-        found = self._by_key(key)
-        return found is not None and not found.barred
-
-    def remove(self, number: int) -> bool:
-        """Removes a member permanently. Returns False if there is none."""
-        member = self.members.get(number)
-        if member is None:
-            return False
-        member.aside = REMOVED
-        self._removed.add(member.key)
-        self._keep(member)
-        return True
-
-    def _keep(self, member: Member) -> None:
-        with (self.files.site_folder / MEMBERS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(member.kept()) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._lines += 1
-        if self._lines > MEMBER_LINES + len(self.members) + len(self._removed):
-            self._write_members()
-
-    def _write_members(self) -> None:
-        """Rewrites members.jsonl with one line per member; removed members come first."""
-        removed = [line for line in json_lines(self.files.site_folder / MEMBERS) if line["aside"] == REMOVED]
-        lines = {line["key"]: line for line in removed} | {m.key: m.kept() for m in self.members.values()}
-        write_synced(
-            self.files.site_folder / MEMBERS, "".join(json.dumps(line) + "\n" for line in lines.values()).encode()
-        )
-        self._lines = len(lines)
-
-    # -- the open round ---------------------------------------------------------------------------------------------
 
     def asked_for(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> OpenRound:
         """Returns the round to open next, or the open one with its updates if it is requested again.
@@ -386,7 +93,7 @@ class Rounds:
         if self.files.round_of() >= number:  # Flower has received the reply
             return
         self.open = self._round(number, parameters, base64.b64decode(text["task"]))
-        self.open.attempt, self.open.had = int(text.get("attempt", 0)), int(text.get("had", 0))
+        self.open.attempt, self.open.had = int(text["attempt"]), int(text["had"])
         self.open.closed = self.open.settled = (self.spool / f"{self.open.id}.closed").exists()
         self._restore_updates(self.open)
         self._check_quorum()
@@ -394,20 +101,20 @@ class Rounds:
     def _restore_updates(self, round_: OpenRound) -> None:
         """Reads the accepted updates of a restored round, and moves those that cannot be combined out of the spool.
 
-        Such a file is damaged, or written by a version that accepted more. If it stayed, the round would fail after
-        every restart. A closed round that then misses its quorum accepts updates again.
+        If a damaged file stayed, the round would fail after every restart. A closed round that then misses its quorum
+        accepts updates again.
         """
         lines, bounds, unsound = self.spool / f"{round_.id}.jsonl", self.session.bounds, False
         for line in json_lines(lines):
             try:
-                spooled = _SPOOLED.validate_python({**line, "file": self.spool / Path(str(line["file"])).name})
+                spooled = SPOOLED.validate_python({**line, "file": self.spool / Path(str(line["file"])).name})
                 spooled.check(bounds, round_.limits, len(round_.parameters))
                 round_.updates[spooled.member] = spooled
             except (KeyError, OSError, TypeError, ValueError) as error:
                 unsound = True
                 self._quarantine(line, error)
         if unsound:
-            left = "".join(_line(spooled) for spooled in round_.updates.values())
+            left = "".join(spooled.line() for spooled in round_.updates.values())
             write_synced(lines, left.encode())
         if unsound and round_.closed and not self._enough(round_):
             round_.closed = round_.settled = False
@@ -447,7 +154,7 @@ class Rounds:
     def check(self, member: Member, update: Update) -> None:
         """Raises Rejected if an announced update cannot count, before its bytes are sent."""
         round_ = self.open
-        if not self.seated(member):
+        if not self.members.seated(member):
             raise Rejected("this device lost its place to another one")
         if member.aside:
             raise Rejected(f"set aside: {member.aside}")
@@ -456,13 +163,14 @@ class Rounds:
         if member.number in round_.updates:
             raise Rejected("this device has already sent an update for this round", stale=True)
         if update.dtype != self.session.dtype:
-            raise self._strike(member, f"the session's dtype is {self.session.dtype}, not {update.dtype}")
+            raise self.members.strike(member, f"the session's dtype is {self.session.dtype}, not {update.dtype}")
         if update.bytes != protocol.encoded_size(update.dtype, len(round_.parameters)):
-            raise self._strike(member, f"{update.bytes} bytes is the wrong size for {len(round_.parameters)} values")
+            size = f"{update.bytes} bytes is the wrong size for {len(round_.parameters)} values"
+            raise self.members.strike(member, size)
         try:
             rules.check_claims(update, self.session.bounds)
         except GlgptError as error:
-            raise self._strike(member, str(error)) from None
+            raise self.members.strike(member, str(error)) from None
 
     def decoded(self, update: Update, data: bytes, before: Vector) -> tuple[Vector, float]:
         """Returns the parameters of an update and the norm of their change. Safe to call in another thread.
@@ -480,32 +188,20 @@ class Rounds:
         try:
             round_.limits.check(norm, update.steps)
         except GlgptError as error:
-            raise self._strike(member, str(error)) from None
+            raise self.members.strike(member, str(error)) from None
         file = self.spool / f"{round_.id}.{member.number}.f32"
         write_synced(file, after.astype("<f4").tobytes())
         spooled = Spooled(member.number, update.tokens, update.steps, update.loss, norm, file)
         with (self.spool / f"{round_.id}.jsonl").open("a", encoding="utf-8") as lines:
-            lines.write(_line(spooled))
+            lines.write(spooled.line())
             lines.flush()
             os.fsync(lines.fileno())
         round_.updates[member.number] = spooled
         member.accepted += 1
         member.strikes = 0
         member.loss, member.norm, member.step, member.said = update.loss, norm, update.steps, "accepted"
-        self._keep(member)
+        self.members.keep(member)
         self._check_quorum()
-
-    def faulty(self, member: Member, why: str) -> Rejected:
-        """Counts an update that could not be decoded against the member. Returns the error to report."""
-        return self._strike(member, why)
-
-    def _strike(self, member: Member, why: str) -> Rejected:
-        why = quoted(why, MAX_SAID)
-        member.strikes += 1
-        member.said = f"rejected: {why}"
-        member.aside = _struck_out(member.strikes, why)
-        self._keep(member)
-        return Rejected(why)
 
     def _check_quorum(self) -> None:
         round_ = self.open
@@ -662,21 +358,8 @@ class Rounds:
         }
 
 
-def _struck_out(strikes: int, why: str) -> str:
-    """Returns why a member with this many rejected updates is set aside; "" if it is not."""
-    return f"{strikes} rejected updates; the last: {why}" if strikes >= rules.STRIKES else ""
-
-
 def _streamed_mean(rows: Iterable[Vector], weights: list[float], count: int) -> Vector:
     mean, total = np.zeros(count), sum(weights)
     for row, weight in zip(rows, weights, strict=True):
         mean += row * (weight / total)
     return mean.astype(np.float32)
-
-
-def _line(spooled: Spooled) -> str:
-    return json.dumps(asdict(spooled) | {"file": spooled.file.name}) + "\n"
-
-
-def _hash(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()

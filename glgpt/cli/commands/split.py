@@ -1,51 +1,43 @@
-"""`glgpt split serve`, and the options of other commands that use split servers."""
+"""`glgpt split serve`: serves blocks of a model."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from glgpt.cli.argument_parser import Subparsers, add_command, add_group
+from glgpt.cli.common import add_device_options, device_options
 from glgpt.cli.operation.options import add_server_options, listening, operated
-from glgpt.cli.options import (
-    Parser,
-    add_command,
-    add_device_options,
-    device_options,
-    not_negative,
-    positive,
-)
+from glgpt.cli.option_types import not_negative, positive
 from glgpt.cli.progress import progress
+from glgpt.cli.split_options import TOKEN, get_token
 from glgpt.errors import ArgumentError, quoted
 from glgpt.system.files import named_errors
 from glgpt.wire import hidden
 
 if TYPE_CHECKING:
-    from glgpt.inference.model import LanguageModel
-    from glgpt.page.split import SplitPage
     from glgpt.split.engine import EngineBase
 
-TOKEN = "GLGPT_SPLIT_TOKEN"  # environment variable with the default of --token
 
-WIRE = "number format of hidden states on the network (default f32, exact)"
-
-
-def add_split_commands(parser: Parser) -> None:
-    """Adds the subcommands of `glgpt split`."""
-    sub = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+def add_parser(sub: Subparsers) -> None:
+    """Adds the command and its subcommand."""
+    group = add_group(
+        sub,
+        "split",
+        "run the blocks of a model on several machines",
+        'glgpt split serve --blocks 4-5 --listen 8043\nglgpt generate --split ws://127.0.0.1:8043 "To be"',
+    )
     text = "serve some blocks of a model to clients over WebSocket"
     more = "A client runs the other blocks itself and exchanges hidden states with the server, one request per step."
     examples = """glgpt split serve --blocks 4-5
 glgpt generate --split ws://127.0.0.1:8043 "To be"
 glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRET --tls cert.pem key.pem"""
-    p = add_command(sub, "serve", text, examples, more)
-    p.set_defaults(run=run_split_serve)
-    p.most = 1  # a model's name, as an old form
+    p = add_command(group, "serve", run, text, examples, more)
     p.add_argument("--model", metavar="MODEL", help="folder or Hugging Face Hub name (default: the embedded model)")
     p.add_argument(
         "--blocks",
@@ -99,92 +91,7 @@ glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRE
     add_server_options(p)
 
 
-def add_client_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a command that can use split servers."""
-    group = parser.add_argument_group("split over servers")
-    group.add_argument(
-        "--split", metavar="URL", help="use a server of glgpt split serve: it runs its blocks, this machine the others"
-    )
-    group.add_argument(
-        "--plan", metavar="PLAN", help="use several servers, such as 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043"
-    )
-    group.add_argument("--wire", choices=hidden.FORMATS, help=WIRE)
-    group.add_argument("--token", metavar="TEXT", help=f"secret of the servers (default: ${TOKEN})")
-    group.add_argument(
-        "--speculate", action="store_true",
-        help="speculative decoding: guess tokens from the text so far and check several in one round trip",
-    )  # fmt: skip
-
-
-def client_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the keyword arguments of `LanguageModel.from_pretrained` for a split model; none if it is not split."""
-    if getattr(args, "split", None) is None and getattr(args, "plan", None) is None:
-        for name in ("token", "speculate", "wire"):
-            if getattr(args, name, None):
-                raise ArgumentError(f"--{name} needs --split or --plan")
-        return {}
-    if args.split is not None and args.plan is not None:
-        raise ArgumentError("--split and --plan cannot be combined; give one of them")
-    where = {"rest": args.split} if args.plan is None else {"plan": args.plan}
-    return {**where, "wire": args.wire or "f32", "token": _token(args), "speculate": args.speculate}
-
-
-def add_page_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options with which `glgpt export` leaves some blocks to a server."""
-    group = parser.add_argument_group("split over a server")
-    group.add_argument(
-        "--server", metavar="URL",
-        help="server of glgpt split serve that can run some of the blocks; the visitor chooses how many",
-    )  # fmt: skip
-    group.add_argument(
-        "--split", type=positive, metavar="K", help="put only the embedding and the first K blocks into the page"
-    )
-    group.add_argument(
-        "--head", choices=("server", "page"), default="server", help="where logits are computed (default server)"
-    )
-    group.add_argument("--wire", choices=hidden.FORMATS, help=WIRE)
-
-
-def split_page(args: argparse.Namespace) -> SplitPage | None:
-    """Returns the values of `add_page_options`; None for a page that holds the whole model."""
-    if args.server is None:
-        for name in ("split", "head", "wire"):
-            if getattr(args, name) not in (None, "server"):
-                raise ArgumentError(f"--{name} needs --server URL, which runs the blocks that are not in the page")
-        return None
-    from glgpt.page.split import SplitPage
-
-    return SplitPage(args.split, args.server, args.wire or "f32", args.head == "page")
-
-
-def split_figures(model: LanguageModel) -> list[dict[str, Any]]:
-    """Returns the traffic and times of each stage of a split model; an empty list if it is not split."""
-    traffic = getattr(model, "traffic", None)
-    return traffic() if traffic else []
-
-
-def render_split(stages: list[dict[str, Any]]) -> str:
-    """Returns the traffic and times as text, one line for each stage."""
-    lines = []
-    for s in stages:
-        steps = max(1, s["steps"])
-        if "ms" in s:
-            did = f"{s['rows']} tokens, {s['ms'] / steps:.1f} ms per step"
-        else:
-            there, wire = s["there_ms"] / steps, s["wire_ms"] / steps
-            did = f"{s['rows']} tokens, {there:.1f} ms per step on the server and {wire:.1f} on the network, "
-            did += f"{s['sent']:,} bytes sent, {s['received']:,} received"
-            again = f", reconnected {s['reconnects']}x" if s["reconnects"] else ""
-            did += again + (f", text sent again {s['replays']}x" if s["replays"] else "")
-        lines.append(f"{s['part']} @ {s['place']}: {did}")
-    return "\n".join(lines)
-
-
-def _token(args: argparse.Namespace) -> str | None:
-    return args.token or os.environ.get(TOKEN) or None
-
-
-def run_split_serve(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """`glgpt split serve`."""
     from glgpt.split.server import Access, StageServer
 
@@ -195,7 +102,7 @@ def run_split_serve(args: argparse.Namespace) -> int:
         engine: EngineBase = kind(args.model, args.blocks, progress=show, **options)
     try:
         with operated(args):
-            server = StageServer(engine, Access(_token(args), tuple(args.origin)), host, port, args.tls, args.idle)
+            server = StageServer(engine, Access(get_token(args), tuple(args.origin)), host, port, args.tls, args.idle)
             _announce(args, engine, server.url)
             server.run()
     finally:

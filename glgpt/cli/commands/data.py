@@ -6,8 +6,9 @@ import argparse
 import shlex
 from dataclasses import asdict
 
-from glgpt.cli.commands import report
-from glgpt.cli.options import Parser, above_zero, add_command, names, not_negative, size
+from glgpt.cli.argument_parser import Parser, Run, Subparsers, add_command, add_group
+from glgpt.cli.common import add_json_option, report
+from glgpt.cli.option_types import above_zero, names, not_negative, size
 from glgpt.cli.progress import progress
 from glgpt.data.books import BOOKS
 from glgpt.data.bundled import SETS, bundled
@@ -26,14 +27,13 @@ glgpt data inspect clean.txt
 glgpt train clean.txt"""
 
 
-def add_data_commands(p: Parser) -> None:
-    """Adds the subcommands of `glgpt data`."""
-    sub = p.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+def add_parser(sub: Subparsers) -> None:
+    """Adds the command and its subcommands."""
+    group = add_group(sub, "data", "list, fetch, inspect and clean training texts", EXAMPLES)
 
-    def add(name: str, run: object, text: str, examples: str, more: str = "") -> Parser:
-        command = add_command(sub, name, text, examples, more)
-        command.set_defaults(run=run)
-        command.add_argument("--json", action="store_true", help="print the results as JSON")
+    def add(name: str, run: Run, text: str, examples: str, more: str = "") -> Parser:
+        command = add_command(group, name, run, text, examples, more)
+        add_json_option(command)
         return command
 
     add("list", run_list, "list the data sets that come with glgpt, and some books", "glgpt data list")
@@ -96,19 +96,19 @@ def run_fetch(args: argparse.Namespace) -> int:
     out = output_file(args.out)
     if args.name in SETS:
         data = bundled(args.name).encode()
-        figures = {"source": f"glgpt {args.name}", "bytes": len(data)}
+        results = {"source": f"glgpt {args.name}", "bytes": len(data)}
     else:
         with progress("fetching", "B") as show:
             limits = {"most": args.most, "timeout": args.timeout}
             found = fetch(args.name, mirror=args.mirror, encoding=args.encoding, progress=show, **limits)
-        data, figures = found.path.read_bytes(), found.record()
+        data, results = found.path.read_bytes(), found.record()
     with written_whole(out) as file:
         file.write(data)
     hint = f"train on it with: glgpt train {shlex.quote(args.out)}"
     report(
         args,
-        figures | {"out": args.out},
-        f"{quoted(args.out)}: {len(data):,} bytes from {quoted(figures['source'], 300)}\n{hint}",
+        results | {"out": args.out},
+        f"{quoted(args.out)}: {len(data):,} bytes from {quoted(results['source'], 300)}\n{hint}",
     )
     return 0
 
@@ -139,6 +139,6 @@ def run_clean(args: argparse.Namespace) -> int:
     with written_whole(out) as file:
         file.write(text.encode())
     lines = [f"{r.step:<11}{r.characters:>9,} characters at {r.places:,} places" for r in removed]
-    figures = {"out": args.out, "characters": len(text), "removed": [asdict(r) for r in removed]}
-    report(args, figures, "\n".join([*lines, f"{quoted(args.out)}: {len(text):,} characters"]))
+    results = {"out": args.out, "characters": len(text), "removed": [asdict(r) for r in removed]}
+    report(args, results, "\n".join([*lines, f"{quoted(args.out)}: {len(text):,} characters"]))
     return 0

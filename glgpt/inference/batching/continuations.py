@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 
 from glgpt.errors import GlgptError
-from glgpt.inference.batch import SPARE, BatchDecoder, Text
+from glgpt.inference.batching.batch import SPARE, BatchDecoder, Text
 from glgpt.inference.generation import GenerationStats, StopText
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 from glgpt.ops import MOST_ROWS

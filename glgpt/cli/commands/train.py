@@ -1,40 +1,40 @@
-"""`glgpt train` and `glgpt tokenizer`."""
+"""`glgpt train`: trains or fine-tunes a model."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
-import tempfile
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from glgpt.cli.commands import report
-from glgpt.cli.options import (
-    DEVICE,
-    Parser,
-    add_command,
-    count,
-    device,
-    not_negative,
-    positive,
-    size,
-)
-from glgpt.cli.progress import progress
-from glgpt.errors import GlgptError, quoted
-from glgpt.system.files import staged_folder
-from glgpt.system.outputs import output_folder
+from glgpt.cli.argument_parser import Subparsers, add_command
+from glgpt.cli.commands.tokenizer import TOKENIZERS
+from glgpt.cli.common import DEVICE, report
+from glgpt.cli.option_types import count, device, not_negative, positive, size
+from glgpt.errors import GlgptError
 from glgpt.training.settings import PRECISIONS, PRESETS, SCHEDULES, Settings
 
 SIZES = "nano (0.8 M parameters), tiny (2.8 M), small (11 M), medium (28 M), large (65 M), gpt2 (124 M)"
-TOKENIZERS = "gpt2, bytes, bpe:N (BPE with N tokens, trained on the text), or a folder"
-DIVERGED = 1
-VALIDATION = 0.1  # share of a text, at its end, on which no tokenizer is trained
+DIVERGED = 1  # exit code
 
 
-def add_train_options(p: Parser) -> None:
-    """Adds the options of `glgpt train`."""
+def add_parser(sub: Subparsers) -> None:
+    """Adds the command."""
+    p = add_command(
+        sub,
+        "train",
+        run,
+        "train or fine-tune a model on text files",
+        "glgpt train play.txt --preset nano --out runs/play\n"
+        "glgpt train play.txt --preset small --precision f16 --steps 2000\n"
+        "glgpt train letters.txt --init gpt2 --lr 1e-4 --steps 200  # fine-tuning\n"
+        "glgpt train --resume runs/play\n"
+        "glgpt generate --model runs/play  # the trained model",
+        "Writes a run folder with checkpoints in the format of Hugging Face transformers, the loss of each step\n"
+        "and the settings. Ctrl-C saves a checkpoint and stops; --resume continues.",
+    )
     p.add_argument("files", nargs="*", metavar="FILE", help="UTF-8 text; several files are read as one text")
     p.add_argument("--out", metavar="RUN", help="folder of the run (default: a new one in runs)")
     p.add_argument("--resume", metavar="RUN", help="resume the run in this folder from its last checkpoint")
@@ -83,7 +83,7 @@ def _add(p: Any, name: str, kind: Any, text: str, metavar: str = "N") -> None:
     p.add_argument(name, type=kind, metavar=metavar, help=text)
 
 
-def run_train(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """`glgpt train`; returns 1 if the run diverged."""
     from glgpt.cli.training_dashboard import watcher
     from glgpt.training.events import DivergedError
@@ -112,72 +112,6 @@ def run_train(args: argparse.Namespace) -> int:
         if done.interrupted
         else f"try it: glgpt generate --model {folder}"
     )
-    figures = asdict(done) | {"folder": str(done.folder)}
-    report(args, figures, f"{done.folder}: {done.step} steps{losses}\n{further}")
+    results = asdict(done) | {"folder": str(done.folder)}
+    report(args, results, f"{done.folder}: {done.step} steps{losses}\n{further}")
     return 128 + done.signal if done.signal else 0
-
-
-def add_tokenizer_commands(p: Parser) -> None:
-    """Adds the subcommands of `glgpt tokenizer`."""
-    sub = p.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-
-    def add(name: str, run: object, text: str, examples: str) -> Parser:
-        command = add_command(sub, name, text, examples)
-        command.add_argument("files", nargs="+", metavar="FILE", help="UTF-8 text; several files are read as one text")
-        command.set_defaults(run=run)
-        return command
-
-    examples = """glgpt tokenizer train play.txt --vocab 1024 --out my-tokenizer
-glgpt train play.txt --tokenizer my-tokenizer"""
-    t = add("train", run_tokenizer_train, "train a byte-level BPE tokenizer in GPT-2's file format", examples)
-    t.add_argument("--vocab", type=positive, required=True, metavar="N", help="size of the vocabulary, at least 257")
-    t.add_argument("--out", required=True, metavar="DIR", help="folder to write vocab.json and merges.txt to")
-    t.add_argument("--json", action="store_true", help="print the results as JSON")
-    examples = "glgpt tokenizer inspect play.txt --tokenizer bpe:512 --tokenizer bytes"
-    text = "show how tokenizers split a text: bytes per token, longest and rarest tokens"
-    t = add("inspect", run_tokenizer_inspect, text, examples)
-    kinds = f"{TOKENIZERS}; may repeat, to compare (default bpe:512)"
-    t.add_argument("--tokenizer", action="append", metavar="KIND", help=kinds)
-    t.add_argument("--json", action="store_true", help="print the results as JSON")
-
-
-def run_tokenizer_train(args: argparse.Namespace) -> int:
-    """`glgpt tokenizer train`."""
-    from glgpt.text.files import Text
-    from glgpt.text.tokenizer_training import FILES, train_bpe
-
-    held = "a tokenizer; give another folder", lambda path: any((path / name).exists() for name in FILES)
-    out = output_folder(args.out, held=held)
-    text = Text.of_files(args.files)
-    with progress("training", "B") as show, staged_folder(out) as folder:
-        train_bpe(text, args.vocab, folder, show)
-    figures = {"out": args.out, "vocab_size": args.vocab, "text_bytes": text.size}
-    hint = f"use it with: glgpt train FILE --tokenizer {shlex.quote(args.out)}"
-    report(args, figures, f"{quoted(args.out)}: {args.vocab} tokens from {text.size:,} bytes; {hint}")
-    return 0
-
-
-def run_tokenizer_inspect(args: argparse.Namespace) -> int:
-    """`glgpt tokenizer inspect`."""
-    from glgpt.text.files import Text
-    from glgpt.text.tokenizer_inspection import Cut, cut_of
-    from glgpt.text.tokenizer_training import make_tokenizer
-
-    text = Text.of_files(args.files)
-    found: list[Cut] = []
-    for kind in args.tokenizer or ["bpe:512"]:
-        with tempfile.TemporaryDirectory() as folder, progress("tokenizing", "B") as show:
-            tokenizer = make_tokenizer(kind, text.split(VALIDATION)[0], Path(folder), show)
-            found.append(cut_of(kind, tokenizer, text, progress=show))
-
-    def listed(tokens: list[dict[str, object]]) -> str:
-        return "  ".join(f"{token['label']} ({token['count']})" for token in tokens) or "none"
-
-    lines = [
-        f"{quoted(c.name)}: {c.vocab_size:,} tokens in the vocabulary; {c.bytes:,} bytes become {c.tokens:,} tokens, "
-        f"{c.bytes_per_token:.2f} bytes per token\n"
-        f"  {'|'.join(c.beginning)}\n  longest: {listed(c.longest)}\n  rarest: {listed(c.rarest)}"
-        for c in found
-    ]
-    report(args, [asdict(c) for c in found], "\n".join(lines))
-    return 0

@@ -1,0 +1,113 @@
+"""`glgpt eval`: measures a model on a text."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from glgpt.checkpoint.steps import step_folder
+from glgpt.cli.argument_parser import Subparsers, add_command
+from glgpt.cli.common import (
+    add_device_options,
+    add_json_option,
+    add_model_option,
+    device_options,
+    open_model,
+    read_input,
+    report,
+)
+from glgpt.cli.option_types import count, positive
+from glgpt.cli.progress import progress
+from glgpt.errors import GlgptError
+from glgpt.inference.model import LanguageModel
+from glgpt.inspection.evaluate import evaluate
+from glgpt.scoring.suite import Texts, as_csv, render, score, texts_of_run
+from glgpt.text.files import Text
+
+
+def add_parser(sub: Subparsers) -> None:
+    """Adds the command."""
+    p = add_command(
+        sub,
+        "eval",
+        run,
+        "measure a model's loss and perplexity on a text file",
+        "glgpt eval play.txt --model runs/play --window 256\n"
+        "glgpt eval runs/play --suite\n"
+        "glgpt eval held.txt --model gpt2 --suite --training play.txt --json",
+        "Prints nats per token, bits per byte and perplexity. With --suite, also accuracy, calibration and copying,\n"
+        "next to chance, n-gram models and the embedded model.",
+    )
+    p.late = "file"
+    p.add_argument(
+        "file", nargs="?", metavar="FILE",
+        help="UTF-8 text, or - to read it from stdin; with --suite also the folder of a run",
+    )  # fmt: skip
+    add_model_option(p)
+    p.add_argument(
+        "--window", type=positive, metavar="N", help="maximum context of a prediction, in tokens (default: the model's)"
+    )
+    g = p.add_argument_group("suite")
+    text = "full score: also accuracy, calibration and copying, next to chance, n-grams and the embedded model"
+    g.add_argument("--suite", action="store_true", help=text)
+    g.add_argument(
+        "--training", action="append", metavar="FILE",
+        help="the model's training text, for the n-gram models; may repeat (a run knows its own)",
+    )  # fmt: skip
+    g.add_argument(
+        "--tokens", type=count, default=8192, metavar="N", help="maximum tokens to score; 0 for all (default 8192)"
+    )
+    g.add_argument("--csv", action="store_true", help="print CSV, one line for each predictor")
+    add_json_option(p)
+    add_device_options(p)
+
+
+def run(args: argparse.Namespace) -> int:
+    """`glgpt eval`."""
+    if args.suite:
+        return _run_suite(args)
+    if args.csv or args.training:
+        raise GlgptError("--csv and --training need --suite")
+    text = read_input(args.file)
+    with open_model(args) as model, progress("evaluating", "token") as show:
+        result = evaluate(model, text, args.window, show)
+    report(
+        args,
+        asdict(result),
+        f"{result.nats_per_token:.4f} nats/token, {result.bits_per_byte:.4f} bits/byte, perplexity "
+        f"{result.perplexity:.2f}\n{result.tokens} tokens predicted, window {result.window}, "
+        f"{result.tokens_per_s:.0f} tokens/s",
+    )
+    return 0
+
+
+def _run_suite(args: argparse.Namespace) -> int:
+    """`glgpt eval --suite`; scores a run on its own text, or a model on a text file."""
+    if args.csv and args.json:
+        raise GlgptError("--csv and --json cannot be combined; give one of them")
+    if args.window is not None:
+        raise GlgptError("--window cannot be combined with --suite, which uses the whole context; set --context")
+    texts = _texts(args)
+    with (
+        open_model(args) as model,
+        LanguageModel.from_pretrained(None, **device_options(args) | {"context": None}) as embedded,
+    ):
+        other = None if model.path == embedded.path else embedded
+        with progress("scoring") as show:
+            found = score(
+                model, texts, tokens=args.tokens, embedded=other, progress=show and (lambda _, *done: show(*done))
+            )
+    report(args, found.as_json(), as_csv(found).rstrip("\n") if args.csv else render(found))
+    return 0
+
+
+def _texts(args: argparse.Namespace) -> Texts:
+    """Returns the texts of the run that FILE names, which becomes `args.model`; else the texts that were given."""
+    run = Path(args.file) if Path(args.file).is_dir() else step_folder(args.file)
+    if args.file != "-" and run:
+        if args.model is not None or args.training:
+            raise GlgptError(f"{args.file} is a run with its own model and text; remove --model and --training")
+        args.model = args.file
+        return texts_of_run(run)
+    return Texts(Text.of_files([args.file]), Text.of_files(args.training) if args.training else None)

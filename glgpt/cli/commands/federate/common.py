@@ -1,0 +1,43 @@
+"""Defines what the subcommands of `glgpt federate` share: the check of its packages, events, calls of a gateway."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import ssl
+import sys
+from typing import Any
+
+from glgpt.errors import GlgptError
+
+PACKAGES = ("flwr", "websockets", "httpx")  # of `glgpt[federate]`
+
+
+def check_extra() -> None:
+    """Raises GlgptError if the dependencies of `glgpt[federate]` are missing."""
+    if sys.version_info < (3, 11):
+        raise GlgptError("glgpt federate needs Python 3.11 or newer, as Flower does")
+    if any(importlib.util.find_spec(name) is None for name in PACKAGES):
+        raise GlgptError('glgpt federate needs Flower: pip install "glgpt[federate]"')
+
+
+def print_event(args: argparse.Namespace, event: dict[str, Any], text: str) -> None:
+    """Prints an event as a line of JSON with --json, else as text."""
+    print(json.dumps(event, ensure_ascii=False, allow_nan=False) if args.json else text, flush=True)
+
+
+def call_gateway(host: dict[str, str], method: str, path: str, body: Any = None) -> dict[str, Any] | None:
+    """Calls a gateway on this machine. Returns its answer, or None if there is none."""
+    import httpx
+
+    headers, trusted = {"Authorization": f"Bearer {host['token']}"}, ssl.create_default_context()
+    try:
+        answer = httpx.request(
+            method, host["address"] + path, headers=headers, json=body, timeout=10, trust_env=False, verify=trusted
+        )
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+        return found
+    except (httpx.HTTPError, OSError, ValueError):
+        return None

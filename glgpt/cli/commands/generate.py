@@ -1,0 +1,150 @@
+"""`glgpt generate`: continues a prompt."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from glgpt.cli.argument_parser import Subparsers, add_command
+from glgpt.cli.common import (
+    add_device_options,
+    add_json_option,
+    add_model_option,
+    add_prompt_options,
+    add_sampling_options,
+    encode,
+    open_model,
+    prompt_text,
+    report,
+    sampling_options,
+)
+from glgpt.cli.format_check import add_check_option, check_format
+from glgpt.cli.option_types import count, positive
+from glgpt.cli.progress import progress
+from glgpt.cli.split_options import add_client_options, render_split, split_traffic
+from glgpt.inference.model import LanguageModel
+from glgpt.inference.sampling import Sampler
+from glgpt.system.files import named_errors
+
+START = "\n\n"  # the prompt if none is given; it is not printed
+
+
+def add_parser(sub: Subparsers) -> None:
+    """Adds the command."""
+    p = add_command(
+        sub,
+        "generate",
+        run,
+        "generate text from a prompt",
+        'glgpt generate "To be" --tokens 60 --seed 1\n'
+        "glgpt generate --model gpt2 --temperature 0 'The capital of France is'\n"
+        "glgpt generate --model runs/play --top-k 40 --top-p 0.95 --samples 4\n"
+        "glgpt generate - --model gpt2 --dtype q8 --stop Yours < letter.txt",
+        "Prints the prompt and its continuation as it is generated. The speed and the seed go to stderr.\n"
+        "The same seed and options generate the same text.",
+    )
+    add_prompt_options(p, "text to continue, or - to read it from stdin (default: none)")
+    add_model_option(p)
+    p.add_argument("--tokens", type=count, default=200, metavar="N", help="number of tokens to generate (default 200)")
+    p.add_argument("--no-eos", dest="eos", action="store_false", help="do not stop at the model's end-of-text tokens")
+    p.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; may repeat")
+    p.add_argument(
+        "--samples", type=positive, default=1, metavar="N",
+        help="generate N continuations at once, with the seeds S, S+1, ... (default 1)",
+    )  # fmt: skip
+    add_sampling_options(p)
+    add_json_option(p)
+    add_device_options(p)
+    add_check_option(p)
+    add_client_options(p)
+
+
+def run(args: argparse.Namespace) -> int:
+    """`glgpt generate`."""
+    text = prompt_text(args, default=START)
+    sampling = sampling_options(args)
+    Sampler(**sampling, seed=args.seed)  # raises for values out of range before the model loads
+    options = {"stop": args.stop, "eos": args.eos, **sampling}
+    with open_model(args) as model:
+        ids = encode(model, text, args.ids)
+        start = " ".join(map(str, ids)) if text is None else text
+        check_format(args, args.dtype, model)
+        if args.samples > 1:
+            return _samples(args, model, ids, start, options)
+        generation = model.generate(ids, args.tokens, seed=args.seed, **options)
+        check_format(args, args.dtype, model)
+
+        def show(piece: str) -> None:
+            if not args.json:
+                with named_errors(Path("stdout")):
+                    print(piece, end="", flush=True)
+
+        try:
+            with progress(f"processing {len(ids)} prompt tokens"):
+                first = next(generation, "")
+            show("" if args.prompt is None and args.ids is None else start)
+            for piece in itertools.chain([first], generation):
+                show(piece)
+        finally:
+            show("\n")
+        stats = generation.figures() | {"context": model.context}
+        split = split_traffic(model)
+        stats |= {"split": split} if split else {}
+    if args.json:
+        report(args, {"prompt": start, "text": generation.text, "ids": generation.ids, **stats}, "")
+    else:
+        print(_speed(args, stats), file=sys.stderr)
+        if split:
+            print(render_split(split), file=sys.stderr)
+    return 0
+
+
+def _samples(
+    args: argparse.Namespace, model: LanguageModel, ids: list[int], start: str, options: dict[str, Any]
+) -> int:
+    """Generates several continuations of one prompt together; prints them in order, each when it is complete."""
+    first = secrets.randbelow(2**32) if args.seed is None else args.seed
+    seeds = range(first, first + args.samples)
+    runs = model.generate_batch([ids] * args.samples, args.tokens, seeds=seeds, **options)
+    check_format(args, args.dtype, model)
+    begun = time.perf_counter()
+    shown = "" if args.prompt is None and args.ids is None else start
+    for i, run in enumerate(runs, 1):
+        with progress(f"generating {args.samples} samples", "token") as show:
+            for _ in run:
+                if show:
+                    show(len(run.ids), args.tokens)
+        if not args.json:
+            with named_errors(Path("stdout")):
+                print(f"--- sample {i} of {args.samples}, seed {run.seed}\n{shown}{run.text}\n", flush=True)
+    seconds = time.perf_counter() - begun
+    if args.json:
+        samples = [{"text": run.text, "ids": run.ids, **run.figures()} for run in runs]
+        report(args, {"prompt": start, "seconds": seconds, "context": model.context, "samples": samples}, "")
+    else:
+        tokens = sum(len(run.ids) for run in runs)
+        slides = sum(run.stats.slides for run in runs)
+        beyond = _beyond(slides, model.context)
+        print(f"{beyond}{args.samples} samples, {tokens} tokens at {tokens / seconds:.1f}/s", file=sys.stderr)
+    return 0
+
+
+def _beyond(slides: int, context: int) -> str:
+    """Returns a line about a text longer than the context, or "" if it fitted."""
+    times = {1: "once", 2: "twice"}.get(slides, f"{slides} times")
+    reached = f"the text reached the context length of {context} tokens {times}"
+    return f"{reached}: the older half was dropped\n" if slides else ""
+
+
+def _speed(args: argparse.Namespace, stats: dict[str, Any]) -> str:
+    full = _beyond(stats["slides"], stats["context"])
+    seed = "" if args.temperature == 0 else f", seed {stats['seed']}"
+    return (
+        f"{full}prefill {stats['prefill_tokens']} tokens at {stats['prefill_tokens_per_s']:.1f}/s, "
+        f"decode {stats['decode_tokens']} tokens at {stats['decode_tokens_per_s']:.1f}/s{seed}"
+    )

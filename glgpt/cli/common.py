@@ -1,0 +1,194 @@
+"""Defines what commands share: the options of a model, a prompt, a device and sampling, and how results are printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from glgpt.cli.argument_parser import Parser
+from glgpt.cli.option_types import above_zero, bias, count, device, fraction, ids, not_negative, positive, size
+from glgpt.cli.progress import progress
+from glgpt.cli.split_options import client_options
+from glgpt.errors import GlgptError
+from glgpt.inference.loading import load
+from glgpt.inference.model import LanguageModel
+from glgpt.program.formats import FORMATS
+from glgpt.system.files import named_errors, read_text
+from glgpt.text.tokenizer import GPT2_VOCAB_SIZE
+
+MODEL = (
+    "folder with config.json and weights, a .gguf file, RUN@400 for a saved step of a run, or a Hugging Face Hub name "
+    "such as gpt2 or OWNER/NAME:FILE.gguf; 'smollm2' is SmolLM2-135M-Instruct, 'shakespeare' is the embedded model"
+)
+DEVICE = "auto, software (OpenGL on the CPU), gpu, or the number of an EGL device, see glgpt info (default auto)"
+CONTEXT = "context length, in tokens (default: the model's, at most 2048; longer if the prompt needs it)"
+BYTE_ORDER_MARK = "\ufeff"  # not part of a text
+MAX_TEXT_BYTES = 1 << 30  # of a text that is read at once
+
+
+def add_model_option(parser: Parser) -> None:
+    """Adds `--model`."""
+    parser.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default)")
+
+
+def add_prompt_options(parser: Parser, text: str) -> None:
+    """Adds the positional PROMPT, with this help, and `--ids`."""
+    parser.late = "prompt"
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=text)
+    parser.add_argument("--ids", type=ids, metavar="ID,ID,...", help="token ids instead of a text, such as 464,3290")
+
+
+def add_json_option(parser: Parser, text: str = "print the results as JSON") -> None:
+    """Adds `--json`."""
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def add_device_options(
+    parser: argparse.ArgumentParser, memory: bool = True, dtype: str | None = "f32", context: str = CONTEXT
+) -> None:
+    """Adds the options of every subcommand that uses the GPU; with `memory`, also --max-texture-memory.
+
+    `dtype` is the default of --dtype; with None the command chooses: f16 for the embedded model, f32 for others.
+    `context` is the help of --context.
+    """
+    group = parser.add_argument_group("model format and device")
+    group.add_argument("--device", type=device, default="auto", help=DEVICE)
+    default = dtype or "f16 for the embedded model, else f32"
+    group.add_argument(
+        "--dtype",
+        choices=tuple(FORMATS),
+        default=dtype,
+        help=f"format of the weights on the GPU (default {default}); compared with f32, f16 takes half the memory, "
+        "q8 (8-bit quantization) a quarter, q4 (4-bit) a sixth",
+    )
+    group.add_argument("--context", type=positive, metavar="N", help=context)
+    if memory:
+        text = "refuse to load a model that needs more texture memory than this, such as 2GiB (default: no limit)"
+        group.add_argument("--max-texture-memory", type=size, metavar="SIZE", help=text)
+    group.add_argument(
+        "--kernel",
+        choices=("auto", "4x4", "4x8", "8x4"),
+        default="auto",
+        help="tile size of the matrix-multiplication shaders (default auto: the fastest, measured once per driver)",
+    )
+    group.add_argument(
+        "--fetch",
+        choices=("auto", "texelFetch", "textureLod"),
+        default="auto",
+        help="GLSL function that reads texels (default auto: the faster one)",
+    )
+    group.add_argument(
+        "--storage",
+        choices=("auto", "float", "uint"),
+        default="auto",
+        help="texture format of f32 values: float (RGBA32F) or uint (RGBA32UI), for GPUs that cannot render to float "
+        "textures (default auto)",
+    )
+
+
+def device_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the values of `add_device_options` as keyword arguments of `glgpt.load`."""
+    names = ("device", "dtype", "kernel", "fetch", "storage", "context", "max_texture_memory")
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}
+
+
+def add_sampling_options(p: Parser) -> None:
+    """Adds the options that say how the next token is chosen."""
+    g = p.add_argument_group("sampling")
+    g.add_argument(
+        "--temperature", type=not_negative, default=0.8, metavar="T",
+        help="higher is more varied; 0 always takes the most likely token, greedy decoding (default 0.8)",
+    )  # fmt: skip
+    g.add_argument(
+        "--top-k", type=positive, metavar="K", help="sample from the K most likely tokens (default: from all)"
+    )
+    g.add_argument(
+        "--top-p", type=fraction, metavar="P",
+        help="nucleus sampling: sample from the most likely tokens whose probabilities add up to P (default 1)",
+    )  # fmt: skip
+    g.add_argument(
+        "--min-p", type=fraction, metavar="P",
+        help="sample from tokens at least P times as likely as the most likely one (default: from all)",
+    )  # fmt: skip
+    g.add_argument(
+        "--repetition-penalty", type=above_zero, metavar="R",
+        help="penalize tokens that are already in the text: 1 is off, higher is stronger (default 1)",
+    )  # fmt: skip
+    g.add_argument(
+        "--logit-bias", type=bias, action="append", metavar="ID=B",
+        help="add B to the logit of token ID, such as 198=-2.5; 198=-inf forbids the token; may repeat",
+    )  # fmt: skip
+    g.add_argument("--seed", type=count, metavar="S", help="random seed (default: a new one, printed at the end)")
+
+
+def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the values of `add_sampling_options`, except the seed, as keyword arguments of `generate`."""
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    return {name: getattr(args, name) for name in names} | {"logit_bias": dict(args.logit_bias or ())}
+
+
+@contextmanager
+def open_model(args: argparse.Namespace) -> Iterator[LanguageModel]:
+    """Opens the model that the arguments name, with a progress bar while it loads."""
+    with progress("loading", "B") as show:
+        model = load(args.model, progress=show, **device_options(args), **client_options(args))
+    with model:
+        yield model
+
+
+def read_input(name: str) -> str:
+    """Returns the text of a UTF-8 file, or of stdin for `-`, without a byte order mark."""
+    if name != "-":
+        return read_text(Path(name), MAX_TEXT_BYTES).removeprefix(BYTE_ORDER_MARK)
+    if sys.stdin is None:
+        raise GlgptError("stdin is closed; give the text as an argument or a file")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removeprefix(BYTE_ORDER_MARK)
+    except UnicodeDecodeError as error:
+        raise GlgptError(f"stdin is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | None:
+    """Returns the prompt of the arguments, read from stdin for `-`; None if ids are given instead."""
+    if args.ids is not None:
+        if args.prompt is not None:
+            raise GlgptError("both a prompt and --ids were given; give one of them")
+        return None
+    text = default if args.prompt is None else read_input("-") if args.prompt == "-" else str(args.prompt)
+    if not text:
+        raise GlgptError("the prompt is empty; give some text, or token ids with --ids")
+    if any("\ud800" <= c <= "\udfff" for c in text):  # Python's surrogates for bytes that are not UTF-8
+        raise GlgptError("the prompt is not UTF-8 text")
+    return text
+
+
+def encode(model: LanguageModel, text: str | None, ids: list[int] | None) -> list[int]:
+    """Returns the token ids of `text`, or `ids` if it is None."""
+    if text is None:
+        return ids or []
+    if model.tokenizer is None:
+        own = model.config.vocab_size == GPT2_VOCAB_SIZE
+        why = " files, and GPT-2's tokenizer is not cached and cannot be downloaded" if own else ""
+        raise GlgptError(f"{model.name} has no tokenizer{why}; give token ids with --ids")
+    return model.tokenizer.prompt(text)
+
+
+def report(args: argparse.Namespace, results: Any, text: str) -> None:
+    """Prints the results as JSON with --json, else as text."""
+    with named_errors(Path("stdout")):
+        print(json.dumps(finite(results), indent=1, ensure_ascii=False, allow_nan=False) if args.json else text)
+
+
+def finite(results: Any) -> Any:
+    """Returns a copy with infinities and NaN, which JSON does not have, replaced by None."""
+    if isinstance(results, dict):
+        return {key: finite(value) for key, value in results.items()}
+    if isinstance(results, (list, tuple)):
+        return [finite(value) for value in results]
+    return None if isinstance(results, float) and not math.isfinite(results) else results

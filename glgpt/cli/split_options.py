@@ -1,0 +1,74 @@
+"""The options of commands that use split servers, and how the traffic with those servers is printed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from glgpt.errors import ArgumentError
+from glgpt.wire import hidden
+
+if TYPE_CHECKING:
+    from glgpt.inference.model import LanguageModel
+
+TOKEN = "GLGPT_SPLIT_TOKEN"  # environment variable with the default of --token
+WIRE = "number format of hidden states on the network (default f32, exact)"
+
+
+def add_client_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a command that can use split servers."""
+    group = parser.add_argument_group("split over servers")
+    group.add_argument(
+        "--split", metavar="URL", help="use a server of glgpt split serve: it runs its blocks, this machine the others"
+    )
+    group.add_argument(
+        "--plan", metavar="PLAN", help="use several servers, such as 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043"
+    )
+    group.add_argument("--wire", choices=hidden.FORMATS, help=WIRE)
+    group.add_argument("--token", metavar="TEXT", help=f"secret of the servers (default: ${TOKEN})")
+    group.add_argument(
+        "--speculate", action="store_true",
+        help="speculative decoding: guess tokens from the text so far and check several in one round trip",
+    )  # fmt: skip
+
+
+def client_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the keyword arguments of `glgpt.load` for a split model; none if it is not split."""
+    if getattr(args, "split", None) is None and getattr(args, "plan", None) is None:
+        for name in ("token", "speculate", "wire"):
+            if getattr(args, name, None):
+                raise ArgumentError(f"--{name} needs --split or --plan")
+        return {}
+    if args.split is not None and args.plan is not None:
+        raise ArgumentError("--split and --plan cannot be combined; give one of them")
+    where = {"rest": args.split} if args.plan is None else {"plan": args.plan}
+    return {**where, "wire": args.wire or "f32", "token": get_token(args), "speculate": args.speculate}
+
+
+def split_traffic(model: LanguageModel) -> list[dict[str, Any]]:
+    """Returns the traffic and times of each stage of a split model; an empty list if it is not split."""
+    traffic = getattr(model, "traffic", None)
+    return traffic() if traffic else []
+
+
+def render_split(stages: list[dict[str, Any]]) -> str:
+    """Returns the traffic and times as text, one line for each stage."""
+    lines = []
+    for s in stages:
+        steps = max(1, s["steps"])
+        if "ms" in s:
+            did = f"{s['rows']} tokens, {s['ms'] / steps:.1f} ms per step"
+        else:
+            there, wire = s["there_ms"] / steps, s["wire_ms"] / steps
+            did = f"{s['rows']} tokens, {there:.1f} ms per step on the server and {wire:.1f} on the network, "
+            did += f"{s['sent']:,} bytes sent, {s['received']:,} received"
+            again = f", reconnected {s['reconnects']}x" if s["reconnects"] else ""
+            did += again + (f", text sent again {s['replays']}x" if s["replays"] else "")
+        lines.append(f"{s['part']} @ {s['place']}: {did}")
+    return "\n".join(lines)
+
+
+def get_token(args: argparse.Namespace) -> str | None:
+    """Returns the secret of the servers: `--token`, else the environment variable."""
+    return args.token or os.environ.get(TOKEN) or None

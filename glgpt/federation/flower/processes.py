@@ -1,0 +1,83 @@
+"""Has the commands that start Flower's processes, and keeps SuperLink's database small."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import sys
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+# Disables what Flower does by default: telemetry, the update check, and `uv sync` at the start of a run.
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+ROUND_TABLES = ("object_children", "run_objects", "objects", "message_ins", "message_res")  # of SuperLink's database
+MAX_FREE_BYTES = 32 << 20  # unused space that SuperLink's database may take
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Returns the environment for Flower's processes: no telemetry, files under `home`, this Python's commands."""
+    search = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    return dict(os.environ) | QUIET | {"FLWR_HOME": str(home), "PATH": os.pathsep.join(search)}
+
+
+def superlink_command(port: int, database: Path, secret: Path) -> list[str]:
+    """Returns the command for SuperLink, on loopback: its Control API has no authentication and can run code."""
+    return [
+        sys.executable, "-c", "from flwr.superlink.cli import flower_superlink; flower_superlink()",
+        "--insecure", "--host", "127.0.0.1", "--port", str(port), "--database", str(database),
+        "--isolation", "process", "--superexec-auth-secret-file", str(secret),
+        "--disable-runtime-dependency-installation",
+    ]  # fmt: skip
+
+
+def shrink_database(database: Path) -> None:
+    """Deletes old rounds from the database of a SuperLink that is not running, and frees the disk space.
+
+    Runs and nodes remain, so that supernodes stay registered. The next run requests unfinished rounds again.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # for `trim_database`; set by VACUUM
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            for table in ROUND_TABLES:
+                if table in tables:
+                    connection.execute(f"DELETE FROM {table}")
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        logger.warning("%s could not be shrunk: %s", database, error)
+
+
+def trim_database(database: Path) -> None:
+    """Frees the disk space of rounds that SuperLink has deleted, if there is much of it.
+
+    SQLite retains that space, and a write-ahead log as large as a round. Safe to call while SuperLink runs.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:
+            (page,), (free,) = (connection.execute(f"PRAGMA {x}").fetchone() for x in ("page_size", "freelist_count"))
+            log = database.with_name(database.name + "-wal")
+            if page * free + (log.stat().st_size if log.exists() else 0) > MAX_FREE_BYTES:
+                connection.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:  # such as "database is locked": the next round tries again
+        logger.info("%s could not be trimmed: %s", database, error)
+
+
+def superexec_command(port: int, secret: Path, serverapp: Path) -> list[str]:
+    """Returns the command for SuperExec.
+
+    It starts the ServerApp when a run begins, and writes the ServerApp's process id to `serverapp`.
+    """
+    return [
+        sys.executable, "-c", "from glgpt.federation.flower.superexec import superexec; superexec()", str(serverapp),
+        "--insecure", "--runtime-api-address", f"127.0.0.1:{port}", "--superexec-auth-secret-file", str(secret),
+        "--parent-pid", str(os.getpid()),
+    ]  # fmt: skip

@@ -1,0 +1,100 @@
+"""Defines the state of one client's socket: what it may send, its unfinished update, its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.websockets import WebSocket
+
+from glgpt.federation import protocol
+from glgpt.federation.protocol import Update
+from glgpt.federation.rounds.members import Member
+
+MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
+SENT_FRAME_BYTES = 1 << 17  # bytes: each socket buffers a few frames, also for a client that reads slowly
+
+
+class Bucket:
+    """Token bucket that limits how many messages a client may send."""
+
+    def __init__(self) -> None:
+        self._left, self._at = MESSAGES_BURST, time.monotonic()
+
+    def take(self) -> bool:
+        """Takes one message from the bucket, or returns False if the bucket is empty."""
+        now = time.monotonic()
+        self._left = min(MESSAGES_BURST, self._left + (now - self._at) * MESSAGES_PER_S)
+        self._at = now
+        self._left -= 1
+        return self._left >= 0
+
+
+class Upload:
+    """A partially received update, buffered in an anonymous temporary file: many clients send at once."""
+
+    def __init__(self, update: Update, folder: Path) -> None:
+        self.update, self._have = update, 0
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115, closed with this object
+
+    @property
+    def frames(self) -> int:
+        """Returns the number of frames received so far."""
+        return protocol.frame_count(self._have)
+
+    @property
+    def missing(self) -> int:
+        """Returns the number of bytes still to be received."""
+        return self.update.bytes - self._have
+
+    @property
+    def complete(self) -> bool:
+        """True if the whole update has been received."""
+        return not self.missing
+
+    def add(self, frame: bytes) -> bool:
+        """Appends the next frame. Returns False if its size is not the announced one."""
+        if not self.missing or len(frame) != min(protocol.MAX_FRAME_BYTES, self.missing):
+            return False
+        self._file.seek(self._have)  # an earlier write may have failed halfway
+        self._file.write(frame)
+        self._have += len(frame)
+        return True
+
+    def data(self) -> bytes:
+        """Returns the bytes received so far."""
+        self._file.seek(0)
+        return self._file.read()
+
+
+class Client:
+    """A connected socket of a member."""
+
+    def __init__(self, socket: WebSocket, member: Member) -> None:
+        self.socket, self.member = socket, member
+        self.sent = ""  # id of the last round sent on this socket
+        self.upload: Upload | None = None  # the update that the client announced last
+        self.owed = 0  # announced bytes that the client has not sent yet
+        self._lock = asyncio.Lock()  # keeps a message and its frames together
+
+    @property
+    def busy(self) -> bool:
+        """True while a message is being sent, which takes long to a slow client."""
+        return self._lock.locked()
+
+    async def say(
+        self, message: dict[str, Any], data: bytes | memoryview = b"", still: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Sends a message and its frames, unless `still()` is false when earlier messages have been sent."""
+        async with self._lock:
+            if not still():
+                return
+            await self.socket.send_text(json.dumps(message, allow_nan=False))
+            for frame in protocol.frames(data, SENT_FRAME_BYTES):
+                await self.socket.send_bytes(frame)
+                self.member.bytes_out += len(frame)

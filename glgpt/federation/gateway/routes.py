@@ -1,0 +1,226 @@
+"""Answers the gateway's HTTP calls: of members, of the host and its dashboard, and the page's files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+import zipfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import segno
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+
+from glgpt.errors import GlgptError
+from glgpt.federation import protocol
+from glgpt.federation.gateway.service import Gateway
+from glgpt.federation.gateway.sockets import MAX_SHOWN_ROUNDS
+from glgpt.federation.invitations import HOST_KINDS, HOST_LINK, MEMBER_LIFE_S, digest
+from glgpt.federation.session import ENDED, Files
+from glgpt.page.built import built_dashboard
+from glgpt.page.serve import Files as PageFiles
+from glgpt.page.serve import Headers
+from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
+
+MAX_QR_BYTES = 2000  # of the text of a QR code
+
+
+def application(gateway: Gateway) -> Any:
+    """Returns the ASGI application of a gateway, which runs its rounds."""
+    return Headers(Starlette(routes=Routes(gateway).routes(), lifespan=gateway.running))
+
+
+class Routes:
+    """Answers the HTTP calls of members and of the host."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.files, self.rounds = gateway, gateway.files, gateway.rounds
+        self.invitations = gateway.invitations
+
+    def routes(self) -> list[BaseRoute]:
+        """Returns all routes."""
+        host: Callable[..., Any] = self._for_host
+        routes: list[BaseRoute] = [
+            WebSocketRoute("/v1/socket", self.gateway.sockets.socket),
+            Route("/health", self.health),
+            Route("/v1/session", self._for_members(self.about)),
+            Route("/v1/session/tokenizer", self._for_members(self.tokenizer)),
+            Route("/v1/session/text", self._for_members(self.text)),
+            Route("/v1/session", host(self.end), methods=["DELETE"]),
+            Route("/v1/status", host(self.status)),
+            Route("/v1/pause", host(self.pause), methods=["POST"]),
+            Route("/v1/invitations", host(self.invite), methods=["POST"]),
+            Route("/v1/invitations", host(self.invited), methods=["GET"]),
+            Route("/v1/invitations/{digest}", host(self.revoke), methods=["DELETE"]),
+            Route("/v1/members/{number:int}", host(self.remove), methods=["DELETE"]),
+            Route("/v1/model", host(self.model)),
+            Route("/v1/qr", host(self.qr), methods=["POST"]),
+            Route("/v1/host/token", host(self.host_token), methods=["POST"]),
+            Route("/v1/host/link", host(self.host_link), methods=["POST"]),
+        ]
+        if self._has_page:
+            routes.append(Mount("/train", PageFiles(directory=str(self.files.page), html=True)))
+        return [*routes, _dashboard()]
+
+    @property
+    def _has_page(self) -> bool:
+        """True if browsers can join with an exported page."""
+        return (self.files.page / "index.html").is_file()
+
+    def _for_host(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def guarded(request: Request) -> Response:
+            try:
+                self.invitations.check(_bearer(request), *HOST_KINDS)
+            except GlgptError:
+                return JSONResponse({"error": "the host's token is required"}, 401)
+            return await work(request)
+
+        return guarded
+
+    def _for_members(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def guarded(request: Request) -> Response:
+            token = _bearer(request)
+            try:
+                self.invitations.check(token)
+            except GlgptError:
+                if not self.rounds.members.knows(token):
+                    return JSONResponse({"error": "an invitation is required"}, 401)
+            return await work(request)
+
+        return guarded
+
+    async def health(self, _: Request) -> Response:
+        """Answers a health check: 503 once a task of the gateway has failed."""
+        return JSONResponse({"status": "failed" if self.gateway.failed else "ok"}, 503 if self.gateway.failed else 200)
+
+    async def about(self, _: Request) -> Response:
+        """Sends what a client needs to train: the session, the shapes and the size of the text."""
+        session = self.gateway.session
+        ids = np.load(self.files.ids, mmap_mode="r")
+        return JSONResponse(
+            session.model_dump()
+            | {
+                "shapes": [[name, list(shape)] for name, shape in session.shapes().items()],
+                "ids": {"dtype": str(ids.dtype), "count": len(ids)},
+            }
+        )
+
+    async def tokenizer(self, _: Request) -> Response:
+        """Sends the tokenizer's files by name."""
+        return JSONResponse(self.files.tokenizer_files())
+
+    async def text(self, _: Request) -> Response:
+        """Sends the text's token ids as little-endian uint32."""
+        ids = await asyncio.to_thread(lambda: np.load(self.files.ids).astype("<u4").tobytes())
+        return Response(ids, media_type="application/octet-stream")
+
+    async def status(self, _: Request) -> Response:
+        """Sends what the dashboard shows."""
+        notes = await asyncio.to_thread(self.files.notes)
+        more = {"page": self._has_page, "history": notes[-MAX_SHOWN_ROUNDS:]}
+        return JSONResponse(self.rounds.status() | more)
+
+    async def pause(self, request: Request) -> Response:
+        """Pauses or resumes: `{"paused": true}`. Clients finish the round that they are training."""
+        paused = (await _json(request)).get("paused")
+        if not isinstance(paused, bool):
+            return JSONResponse({"error": "paused must be true or false"}, 400)
+        self.files.pause(paused)
+        return JSONResponse({"paused": paused})
+
+    async def end(self, _: Request) -> Response:
+        """Ends the session without starting another round."""
+        (self.files.folder / ENDED).touch()
+        return JSONResponse({"ended": True})
+
+    async def invite(self, request: Request) -> Response:
+        """Creates an invitation: `{"uses": 1, "hours": 24}`, both optional."""
+        asked = await _json(request)
+        uses, hours = asked.get("uses"), asked.get("hours", MEMBER_LIFE_S / 3600)
+        good = (uses is None or (isinstance(uses, int) and uses > 0)) and isinstance(hours, (int, float)) and hours > 0
+        if not good:
+            return JSONResponse({"error": "uses must be a positive integer and hours a positive number"}, 400)
+        token = self.invitations.create(hours * 3600, uses)
+        return JSONResponse({"token": token, "digest": digest(token)}, 201)
+
+    async def invited(self, _: Request) -> Response:
+        """Lists all invitations by their hashes."""
+        return JSONResponse({"invitations": self.invitations.listed()})
+
+    async def revoke(self, request: Request) -> Response:
+        """Revokes an invitation and disconnects the members that joined with it."""
+        members = self.rounds.members.revoke(request.path_params["digest"])
+        self.gateway.sockets.turn_out_unwanted()
+        if members is None:
+            return JSONResponse({"revoked": False}, 404)
+        return JSONResponse({"revoked": True, "members": [member.number for member in members]})
+
+    async def remove(self, request: Request) -> Response:
+        """Removes a device permanently."""
+        number = request.path_params["number"]
+        if not self.rounds.members.remove(number):
+            return JSONResponse({"error": "unknown device"}, 404)
+        self.gateway.sockets.turn_out_unwanted()
+        return JSONResponse({"removed": number})
+
+    async def host_token(self, request: Request) -> Response:
+        """Exchanges the one-time token of a dashboard's link for one that a tab stores."""
+        return JSONResponse({"token": self.invitations.exchange(_bearer(request))}, 201)
+
+    async def host_link(self, request: Request) -> Response:
+        """Creates a token for another dashboard link. `{"rotate": true}` revokes the tokens of all other hosts."""
+        if (await _json(request)).get("rotate") is True:
+            self.invitations.turn_out_hosts(but=_bearer(request))
+        return JSONResponse({"token": self.invitations.create(kind=HOST_LINK)}, 201)
+
+    async def model(self, _: Request) -> Response:
+        """Sends the current model as a zip of the folder that `glgpt generate --model` takes."""
+        path = await asyncio.to_thread(_zipped, self.files)
+        return FileResponse(path, filename="model.zip", background=BackgroundTask(path.unlink))
+
+    async def qr(self, request: Request) -> Response:
+        """Sends `{"text": "https://…"}` as a QR code: a string per row, with "1" for dark modules."""
+        text = (await _json(request)).get("text")
+        if not isinstance(text, str) or not 0 < len(text.encode(errors="replace")) <= MAX_QR_BYTES:
+            return JSONResponse({"error": f"text must be a string of 1 to {MAX_QR_BYTES} bytes"}, 400)
+        code = await asyncio.to_thread(segno.make_qr, text, error="l")
+        return JSONResponse({"rows": ["".join("1" if module else "0" for module in row) for row in code.matrix]})
+
+
+def _dashboard() -> BaseRoute:
+    """Returns the dashboard's route; if it is not built, the route sends the reason as text."""
+    try:
+        return Mount("/", PageFiles(directory=str(built_dashboard()), html=True))
+    except GlgptError as error:
+        return Route("/", PlainTextResponse(f"{error}\n", 503))
+
+
+def _zipped(files: Files) -> Path:
+    """Writes a checkpoint's files to a temporary zip, uncompressed because weights hardly compress."""
+    with tempfile.NamedTemporaryFile(suffix=".zip", delete=False) as found, zipfile.ZipFile(found, "w") as archive:
+        for name in ("config.json", "model.safetensors", *TOKENIZER_FILES):
+            if (files.run / name).is_file():
+                archive.write(files.run / name, f"model/{name}")
+    return Path(found.name)
+
+
+def _bearer(request: Request) -> str:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if kind.lower() == "bearer" else ""
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    with contextlib.suppress(ValueError, ClientDisconnect):
+        body = await request.body()
+        found = json.loads(body[: protocol.MAX_TEXT_BYTES] or b"{}")
+        if isinstance(found, dict):
+            return found
+    return {}

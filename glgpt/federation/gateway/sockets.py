@@ -1,0 +1,307 @@
+"""Speaks the protocol of a session with the sockets of its members."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from glgpt.errors import GlgptError
+from glgpt.federation import protocol
+from glgpt.federation.gateway.connection import Bucket, Client, Upload
+from glgpt.federation.operation import metrics
+from glgpt.federation.protocol import Join, Ping, Progress, Update
+from glgpt.federation.rounds.members import REMOVED, Member, Refused
+from glgpt.federation.rounds.rounds import Rounds
+from glgpt.federation.rounds.updates import Rejected
+from glgpt.federation.session import Files
+
+logger = logging.getLogger(__name__)
+
+JOIN_TIMEOUT_S = 10.0  # seconds within which a client must send `join`
+MAX_ADDRESS_SOCKETS = 128  # maximum sockets per address
+MAX_SHOWN_ROUNDS = 500  # maximum number of rounds that clients and the dashboard receive
+MAX_SHOWN_SAMPLES = 20  # that many of the latest rounds include their sample text
+
+
+class Sockets:
+    """Serves the sockets of a site's members."""
+
+    def __init__(self, files: Files, rounds: Rounds, origins: tuple[str, ...] = ()) -> None:
+        self.files, self.rounds, self.origins = files, rounds, origins
+        self.clients: set[Client] = set()
+        self.ended = False
+        self._uploads: dict[str, Upload] = {}  # unfinished uploads, by the hash of the member's key
+        self._of_address: Counter[str] = Counter()  # number of open sockets
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._decoding = asyncio.Lock()  # one at a time: decoding takes several times the parameters' memory
+
+    async def close(self) -> None:
+        """Cancels all messages that are being sent."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- to all clients ---------------------------------------------------------------------------------------------
+
+    def begin_round(self) -> None:
+        """Discards the uploads of the previous round, so that every client is offered this one."""
+        self.discard_uploads()
+        for client in self.clients:
+            client.sent = ""
+
+    def discard_uploads(self) -> None:
+        """Discards all unfinished uploads."""
+        self._uploads.clear()
+
+    def broadcast_state(self) -> None:
+        """Sends the state to the clients that are not receiving a message."""
+        state = {"type": "state", **self._state()}
+        for client in [client for client in self.clients if not client.busy]:
+            self._spawn(client.say(state))
+
+    def end(self, why: str) -> None:
+        """Reports to all clients that the session has ended."""
+        self.ended = True
+        self.broadcast({"type": "closed", "why": why})
+
+    def _state(self) -> dict[str, Any]:
+        status = self.rounds.status()
+        shown = ("number", "name", "kind", "step", "loss", "tokens_per_s", "connections", "said", "aside")
+        members = [{k: m[k] for k in shown} for m in status["members"]]
+        return {"round": status["round"], "done": status["done"], "paused": status["paused"], "members": members}
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except (WebSocketDisconnect, RuntimeError):  # the client has disconnected
+                pass
+            except Exception:  # affects this client only
+                logger.exception("sending to a client failed")
+
+        task = asyncio.create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def broadcast(self, message: dict[str, Any]) -> None:
+        """Sends a message to all clients."""
+        for client in list(self.clients):
+            self._spawn(client.say(message))
+
+    def offer_all(self) -> None:
+        """Sends the open round to the clients that do not have it."""
+        for client in list(self.clients):
+            self._spawn(self._offer(client))
+
+    async def _offer(self, client: Client, again: bool = False) -> None:
+        message = self.rounds.offer(client.member)
+        if message is not None and self.rounds.open is not None and (again or client.sent != message["attempt"]):
+            client.sent = message["attempt"]
+            weights = np.asarray(self.rounds.open.parameters, "<f4")  # one copy for all clients
+            await client.say(message, weights.data.cast("B"), lambda: client.sent == message["attempt"])
+
+    # -- one client ------------------------------------------------------------------------------------------------
+
+    async def socket(self, socket: WebSocket) -> None:
+        """Serves a client's socket from its `join` until it closes."""
+        address = socket.client.host if socket.client else ""
+        if not self._origin_fits(socket) or self._of_address[address] >= MAX_ADDRESS_SOCKETS:
+            await socket.close(1008)
+            return
+        await socket.accept()
+        self._of_address[address] += 1
+        client = None
+        try:
+            admitted = await self._admitted(socket)
+            if admitted is not None:
+                client, key = Client(socket, admitted[0]), admitted[1]
+                self.rounds.members.connected(client.member)
+                await self._welcome(client, key)
+                await self._listen(client)
+        except (WebSocketDisconnect, RuntimeError, asyncio.TimeoutError):
+            pass
+        except OSError as error:  # such as a full disk
+            logger.error("a client's message cannot be stored: %s", error)
+        finally:
+            self._of_address[address] -= 1
+            if client is not None:
+                self.clients.discard(client)
+                self.rounds.members.disconnected(client.member)
+
+    def _origin_fits(self, socket: WebSocket) -> bool:
+        """True if Origin is same-origin, on the allow-list, or absent (programs other than browsers)."""
+        origin = socket.headers.get("origin")
+        if origin is None or origin in self.origins:
+            return True
+        try:
+            return urlsplit(origin).netloc == socket.headers.get("host")
+        except ValueError:  # not a valid URL
+            return False
+
+    async def _admitted(self, socket: WebSocket) -> tuple[Member, str] | None:
+        message = await asyncio.wait_for(socket.receive(), JOIN_TIMEOUT_S)
+        if message["type"] == "websocket.disconnect":
+            return None
+        text = message.get("text")  # absent in a binary message
+        try:
+            said = protocol.parsed(text[: protocol.MAX_TEXT_BYTES]) if text else None
+            if not isinstance(said, Join):
+                raise GlgptError("the first message must be join")
+            admitted = self.rounds.members.admit(said)
+            self.turn_out_unwanted()  # the member that had the seat
+            return admitted
+        except GlgptError as error:
+            await socket.close(protocol.NO_TOKEN, protocol.close_reason(str(error)))
+        except Refused as refused:
+            await socket.close(refused.code, protocol.close_reason(str(refused)))
+        return None
+
+    def _unwanted(self, member: Member) -> bool:
+        """True if the member must not be connected."""
+        return member.barred or not self.rounds.members.seated(member)
+
+    async def _turn_out(self, client: Client) -> None:
+        """Closes the socket of a member that must not be connected, with the reason."""
+        if not self.rounds.members.seated(client.member):
+            code, why = protocol.FULL, "this device lost its place to another one: it sent no update for several rounds"
+        elif client.member.aside == REMOVED:
+            code, why = protocol.REMOVED, "the host removed this device"
+        else:
+            code, why = protocol.NO_TOKEN, client.member.aside
+        await client.socket.close(code, why)
+
+    def turn_out_unwanted(self) -> None:
+        """Closes the sockets of all members that must not be connected, and discards their unfinished uploads."""
+        for client in [client for client in self.clients if self._unwanted(client.member)]:
+            self.clients.discard(client)
+            self._spawn(self._turn_out(client))
+        wanted = {member.key for member in self.rounds.members.values() if not member.barred}
+        for key in self._uploads.keys() - wanted:
+            del self._uploads[key]
+
+    async def _welcome(self, client: Client, key: str) -> None:
+        member = client.member
+        notes = await asyncio.to_thread(self.files.notes)
+        welcome = {"type": "welcome", "member": member.number, "resume": key, "name": member.name}
+        rounds = [without_devices(note) for note in notes[-MAX_SHOWN_ROUNDS:]]
+        for note in rounds[:-MAX_SHOWN_SAMPLES]:
+            note.pop("sample", None)
+        await client.say(welcome | {"rounds": rounds, "aside": member.aside, **self._state()})
+        self.clients.add(client)  # only now: the welcome must be the first message
+        if self._unwanted(member):  # became so during the welcome
+            await self._turn_out(client)
+            return
+        if self.ended:
+            await client.say({"type": "closed", "why": "all rounds are done"})
+        self._spawn(self._offer(client))  # in a task, so that the socket is read at the same time
+
+    async def _listen(self, client: Client) -> None:
+        bucket = Bucket()
+        while True:
+            message = await client.socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            text, data = message.get("text"), message.get("bytes")
+            client.member.bytes_in += len(text or data or b"")
+            if not bucket.take() or len(text or "") > protocol.MAX_TEXT_BYTES:
+                await client.socket.close(protocol.TOO_MUCH, "too many messages, or a message that is too long")
+                return
+            if self._unwanted(client.member):
+                await self._turn_out(client)
+                return
+            if data is not None:
+                if not await self._frame(client, data):
+                    await client.socket.close(protocol.TOO_MUCH, "data that no update announced")
+                    return
+                del message, data  # do not hold a frame for every socket while waiting
+                continue
+            try:
+                said = protocol.parsed(text or "")
+            except GlgptError as error:
+                await client.say({"type": "rejected", "why": str(error)})
+                continue
+            await self._heed(client, said)
+
+    async def _heed(self, client: Client, said: Join | Update | Progress | Ping) -> None:
+        if isinstance(said, Update):
+            await self._announced(client, said)
+        elif isinstance(said, Progress):
+            client.member.step, client.member.tokens_per_s = said.step, said.tokens_per_s
+            client.member.loss = said.loss if said.loss is not None else client.member.loss
+        elif isinstance(said, Ping):
+            client.member.ping_ms = said.ms
+            await client.say({"type": "pong", "n": said.n})
+
+    async def _announced(self, client: Client, update: Update) -> None:
+        """Answers an announced update with the number of frames already received, perhaps on an earlier socket."""
+        member = client.member
+        try:
+            self.rounds.check(member, update)
+        except Rejected as rejected:
+            self._uploads.pop(member.key, None)
+            await self._reject(client, rejected, update)
+            return
+        upload = self._uploads.get(member.key)
+        if upload is None or upload.update != update:
+            upload = self._uploads[member.key] = Upload(update, self.rounds.spool)
+        if upload.complete:  # its socket closed after the last frame, before the update was accepted
+            del self._uploads[member.key]
+            await self._finish(client, upload)
+            return
+        client.upload = upload
+        client.owed = min(2 * update.bytes, client.owed + upload.missing)  # an update may be announced twice
+        await client.say({"type": "ready", "attempt": update.attempt, "have": upload.frames})
+
+    async def _frame(self, client: Client, data: bytes) -> bool:
+        """Accepts a frame of the update that this socket announced. Returns False for any other frame."""
+        upload, key = client.upload, client.member.key
+        client.owed -= len(data)
+        if upload is None or not data or client.owed < 0:
+            return False
+        if self._uploads.get(key) is not upload:  # the upload was rejected or accepted in between
+            return True
+        if not upload.add(data):
+            return False
+        await client.say({"type": "ack", "attempt": upload.update.attempt, "have": upload.frames})
+        if upload.complete and self._uploads.get(key) is upload:  # else another socket of the member has finished it
+            del self._uploads[key]
+            await self._finish(client, upload)
+        return True
+
+    async def _finish(self, client: Client, upload: Upload) -> None:
+        member, update, round_ = client.member, upload.update, self.rounds.open
+        try:
+            self.rounds.check(member, update)
+            assert round_ is not None
+            before = round_.parameters
+            try:
+                async with self._decoding:
+                    after, norm = await asyncio.to_thread(lambda: self.rounds.decoded(update, upload.data(), before))
+            except GlgptError as error:
+                raise self.rounds.members.strike(member, str(error)) from None
+            self.rounds.accept(member, update, after, norm)
+        except Rejected as rejected:
+            await self._reject(client, rejected, update)
+            return
+        metrics.UPDATES.labels("accepted").inc()
+        await client.say({"type": "accepted", "attempt": update.attempt, "norm": norm})
+
+    async def _reject(self, client: Client, rejected: Rejected, update: Update) -> None:
+        """Sends the reason. After a stale update, sends the current weights too."""
+        metrics.UPDATES.labels("rejected").inc()
+        message = {"type": "rejected", "attempt": update.attempt, "why": str(rejected), "aside": client.member.aside}
+        await client.say(message)
+        if rejected.stale:
+            await self._offer(client, again=True)
+
+
+def without_devices(note: dict[str, Any]) -> dict[str, Any]:
+    """Returns a round's line without its devices: with them, 500 rounds would be megabytes."""
+    return {name: value for name, value in note.items() if name != "devices"}

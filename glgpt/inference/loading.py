@@ -1,0 +1,25 @@
+"""Loads a model of any kind: whole on this machine's device, or split over servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from glgpt.inference.model import LanguageModel
+from glgpt.inference.stages.model import SplitLanguageModel
+
+
+def load(name_or_path: str | Path | None = None, dtype: str = "f32", **options: Any) -> LanguageModel:
+    """Loads a checkpoint: a folder, a Hub name such as "gpt2", or None for the embedded Shakespeare model.
+
+    Without `rest` and `plan` it does what `LanguageModel.from_pretrained` does, with the same options. With
+    `rest="ws://…"`, a server (`glgpt split serve`) runs its blocks, and this machine loads and runs only the others;
+    `blocks=(first, end)` checks which those are. `plan="0-3@here,4-7@ws://a,8-11@ws://b"` chains several servers. Both
+    accept `wire` ("f32", "f16" or "int8", the format of hidden states sent over the network), `token` and `speculate`.
+    The text is the same as the unsplit model's.
+
+    Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before any pass runs.
+    """
+    split = options.get("rest") is not None or options.get("plan") is not None
+    kind = SplitLanguageModel if split else LanguageModel
+    return kind.from_pretrained(name_or_path, dtype, **options)

@@ -1,0 +1,36 @@
+"""Checks that each command of the command line is defined in a separate file."""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+from types import ModuleType
+
+import pytest
+
+from glgpt.cli import commands
+from glgpt.cli.parser import COMMANDS, build_parser
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Returns the parsers of a command's subcommands by name."""
+    found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found[0].choices) if found else {}
+
+
+def test_every_file_of_a_command_is_on_the_command_line() -> None:
+    files = {module.name for module in pkgutil.iter_modules(commands.__path__)}
+    assert files == {command.__name__.rpartition(".")[2] for command in COMMANDS}
+    names = list(subcommands(build_parser()))
+    assert len(names) == len(COMMANDS) == 15
+    assert [name[:4] for name in names] == [command.__name__.rpartition(".")[2][:4] for command in COMMANDS]
+
+
+@pytest.mark.parametrize(("name", "module"), list(zip(subcommands(build_parser()), COMMANDS, strict=True)))
+def test_the_file_of_a_command_runs_it(name: str, module: ModuleType) -> None:
+    """Checks that a command and its subcommands run functions of the command's file or folder."""
+    command = subcommands(build_parser())[name]
+    runs = [one.get_default("run") for one in subcommands(command).values() or [command]]
+    assert runs
+    for run in runs:
+        assert callable(run) and run.__module__.startswith(module.__name__), f"glgpt {name} runs {run}"
