@@ -32,14 +32,22 @@ class HFTokenizer(Tokenizer):
         eos = special.get(named.get("eos_token", EOS))
         super().__init__(tokens, special, self._ordinary_ids, size, eos, split=None)
         self.prompt_prefix, self.prompt_suffix = document.around
+        self.plain = document.plain - set(named.values())
 
     def _ordinary_ids(self, text: str) -> list[int]:
+        self._engine.encode_special_tokens = True  # as plain text
+        try:
+            return self._engine_ids(text)
+        finally:
+            self._engine.encode_special_tokens = False
+
+    def _engine_ids(self, text: str) -> list[int]:
         with _refused(GlgptError, f"{self._name}: tokenizers cannot encode the text"):
             return list(self._engine.encode(text, add_special_tokens=False).ids)
 
     def encode(self, text: str) -> list[int]:
         """Encodes `text`; each special token in it becomes its one id."""
-        return self.checked(self._ordinary_ids(text))
+        return self.checked(self._engine_ids(text))
 
 
 @contextlib.contextmanager
