@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glgpt.errors import ArgumentError, DeviceError, FileError, GlgptError
     from glgpt.inference.capture import RawTexture
+    from glgpt.inference.conversation import Conversation
     from glgpt.inference.generation import Generation, GenerationStats, TokenStream
     from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
     from glgpt.inference.loading import load
@@ -24,6 +25,7 @@ __all__ = [
     "Ablate",
     "ArgumentError",
     "Attend",
+    "Conversation",
     "DeviceError",
     "DeviceSettings",
     "FileError",
@@ -54,6 +56,7 @@ _PACKAGES = {
     "Attend": "inference.interventions",
     "Ablate": "inference.interventions",
     "ArgumentError": "errors",
+    "Conversation": "inference.conversation",
     "DeviceError": "errors",
     "DeviceSettings": "tuning.kernel_selection",
     "FileError": "errors",
