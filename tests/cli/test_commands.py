@@ -22,7 +22,7 @@ def test_every_file_of_a_command_is_on_the_command_line() -> None:
     files = {module.name for module in pkgutil.iter_modules(commands.__path__)}
     assert files == {command.__name__.rpartition(".")[2] for command in COMMANDS}
     names = list(subcommands(build_parser()))
-    assert len(names) == len(COMMANDS) == 15
+    assert len(names) == len(COMMANDS) == 16
     assert [name[:4] for name in names] == [command.__name__.rpartition(".")[2][:4] for command in COMMANDS]
 
 
