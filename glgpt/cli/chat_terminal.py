@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,12 @@ from glgpt.inference.conversation import Conversation
 from glgpt.inference.generation import Generation
 from glgpt.system.files import named_errors, read_json
 from glgpt.text.untrusted.chat_template import checked_messages
+
+termios: Any
+try:
+    import termios
+except ImportError:  # Windows
+    termios = None
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -89,7 +97,8 @@ class ChatTerminal:
         self._stopped = self._answering = False
         before = signal.signal(signal.SIGINT, self._interrupt)
         try:
-            self._stream(begin())
+            with _without_echo():
+                self._stream(begin())
         except KeyboardInterrupt:
             self._stopped = True
         finally:
@@ -99,9 +108,10 @@ class ChatTerminal:
 
     def _stream(self, answer: Iterator[str]) -> None:
         self._notice()
+        lines = WrappedLines(shutil.get_terminal_size().columns)
         for piece in answer:
             self._answering = True
-            print(_printable(piece), end="", flush=True)
+            print(lines.push(printable(piece)), end="", flush=True)
             if self._stopped:
                 return
         self._answering = False
@@ -131,7 +141,7 @@ class ChatTerminal:
         if text:
             self.conversation.set_system(None if text == "-" else text)
         system = self.conversation.system
-        print("no system message" if system is None else f"system message: {_printable(system)}")
+        print("no system message" if system is None else f"system message: {printable(system)}")
 
     def _clear(self, _: str) -> None:
         self.conversation.clear()
@@ -154,7 +164,7 @@ class ChatTerminal:
         self.conversation.messages, self.conversation.dropped = messages, 0
         print(f"{len(messages)} messages loaded from {quoted(path, 300)}")
         for message in messages[-2:]:
-            print(f"{'> ' if message['role'] == 'user' else ''}{_printable(str(message.get('content')))}")
+            print(f"{'> ' if message['role'] == 'user' else ''}{printable(str(message.get('content')))}")
 
     def _stats(self, _: str) -> None:
         if self.conversation.last is None:
@@ -191,7 +201,59 @@ def saved_messages(path: Path) -> list[dict[str, Any]]:
         raise FileError(f"{quoted(path, 300)}: {error}") from None
 
 
-def _printable(text: str) -> str:
+class WrappedLines:
+    """Breaks streamed text between words: a word that reaches the edge of the terminal moves to the next line."""
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+        self._at, self._word = 0, ""  # column of the cursor, and what was written of the current word
+
+    def push(self, text: str) -> str:
+        """Returns what to write for more text: it may begin with erasing the beginning of a word."""
+        return "".join(map(self._next, text.expandtabs(4)))
+
+    def _next(self, char: str) -> str:
+        width, full = _width(char), ""
+        if char == "\n":
+            self._at, self._word = 0, ""
+            return char
+        if self._at + width > self._columns:
+            own = _width(self._word)
+            if char == " " or own >= self._columns // 2:  # moving the word would leave half a line empty
+                self._word, own = "", 0
+            # After the last column the cursor stays on it.
+            full = (f"\x1b[{own - (self._at == self._columns)}D\x1b[K" if own > 1 else "") + "\n"
+            full, self._at = full + self._word, own
+            if char == " ":  # the end of the line stands for it
+                return full
+        self._word = "" if char == " " else self._word + char
+        self._at += width
+        return full + char
+
+
+def _width(text: str) -> int:
+    from wcwidth import wcwidth
+
+    return sum(max(0, wcwidth(char)) for char in text)
+
+
+@contextlib.contextmanager
+def _without_echo() -> Iterator[None]:
+    """Keeps the terminal from showing what is typed during an answer, such as ^C; the next prompt receives it."""
+    if termios is None or not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    changed = before.copy()
+    changed[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+
+
+def printable(text: str) -> str:
     """Returns the text without control characters, which could change the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 

@@ -12,7 +12,7 @@ import resource
 import sys
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -73,7 +73,7 @@ def _environment() -> Environment:
     class Generation(Extension):
         """Ignores `{% generation %}`, which marks the model's answers for training, and keeps what is inside."""
 
-        tags: ClassVar[set[str]] = {"generation"}
+        tags = {"generation"}  # noqa: RUF012, jinja2 declares it for instances
 
         def parse(self, parser: Parser) -> list[nodes.Node]:
             """Returns the statements up to `{% endgeneration %}`."""
