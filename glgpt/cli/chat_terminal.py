@@ -221,9 +221,9 @@ class WrappedLines:
             own = _width(self._word)
             if char == " " or own >= self._columns // 2:  # moving the word would leave half a line empty
                 self._word, own = "", 0
-            # After the last column the cursor stays on it.
-            full = (f"\x1b[{own - (self._at == self._columns)}D\x1b[K" if own > 1 else "") + "\n"
-            full, self._at = full + self._word, own
+            back = own - (self._at == self._columns)  # after the last column the cursor stays on it
+            erase = (f"\x1b[{back}D" if back else "") + "\x1b[K" if own else ""
+            full, self._at = f"{erase}\n{self._word}", own
             if char == " ":  # the end of the line stands for it
                 return full
         self._word = "" if char == " " else self._word + char

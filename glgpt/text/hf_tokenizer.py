@@ -24,7 +24,9 @@ class HFTokenizer(Tokenizer):
         with _refused(FileError, f"{self._name} is damaged: tokenizers cannot read it"):
             self._engine = Engine.from_str(document.for_engine())
             vocab = self._engine.get_vocab(with_added_tokens=True)
-            self._engine.add_special_tokens([text for text in named.values() if text in vocab])
+            # Adding one again would reset whether it takes the blanks around it.
+            others = [text for text in named.values() if text in vocab and text not in document.added]
+            self._engine.add_special_tokens(others)
             special = {about.content: token for token, about in self._engine.get_added_tokens_decoder().items()}
         decoded = _decoding(document)
         tokens = {token: text.encode() if text in special else decoded(text) for text, token in vocab.items()}
