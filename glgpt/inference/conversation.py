@@ -11,7 +11,7 @@ from glgpt.inference.model import CHAT_TOKENS, LanguageModel
 from glgpt.text.untrusted.chat_template import ChatPrompt, Message, checked_messages
 
 SYSTEM = ("system", "developer")
-ROOM = 4  # at least one in so many positions of the context is left for an answer
+ROOM = 4  # an answer has room for at least a quarter of the context, or for its maximum length
 
 
 class Conversation:

@@ -127,7 +127,7 @@ class ChatTemplate:
         return ChatPrompt(ids, self._borders(ids, rendered.replace(mark, "").split(border), add_generation_prompt))
 
     def _marked(self, value: Any, mark: str, key: str = "") -> Any:
-        """Returns a copy in which `mark` precedes every special token, and what could become one at the edges."""
+        """Returns a copy in which `mark` precedes each special token, and what could become one at the edges."""
         if isinstance(value, Mapping):
             whole = re.compile(self._pattern)
             return {whole.sub(rf"{mark}\g<0>", str(k)): self._marked(v, mark, str(k)) for k, v in value.items()}
@@ -138,7 +138,7 @@ class ChatTemplate:
         text = re.sub(self._pattern, rf"{mark}\g<0>", value)
         if key not in ("content", "text"):  # names and types, which templates compare
             return text
-        # The template may write the rest of a token before or after the text.
+        # The template may write the rest of a token at either edge of the text.
         ends = max((n for token in self._special for n in range(1, len(token)) if text.endswith(token[:n])), default=0)
         text = text[: len(text) - ends] + mark * bool(ends) + text[len(text) - ends :]
         begins = any(

@@ -27,7 +27,7 @@ class Renderer:
     def start(self) -> subprocess.Popen[bytes]:
         """Starts the process if it does not run, and returns it; the caller need not wait until it is ready."""
         if self._process is None or self._process.poll() is not None:
-            # A session of its own: Ctrl-C in a terminal stops an answer, and must not end this process.
+            # In a separate session: Ctrl-C in a terminal stops an answer, and must not end this process.
             self._process = subprocess.Popen(
                 _COMMAND,
                 stdin=subprocess.PIPE,
