@@ -58,7 +58,7 @@ class ChatTerminal:
 
     def run(self) -> int:
         """Reads and answers messages until Ctrl-D, /exit, or Ctrl-C twice at an empty prompt; returns 0."""
-        print(f"{self.conversation.model.name}: type a message; /help lists commands, Ctrl-D ends.")
+        _say(f"{self.conversation.model.name}: type a message; /help lists commands, Ctrl-D ends.")
         interrupted = False
         while True:
             try:
@@ -86,7 +86,7 @@ class ChatTerminal:
             elif command in self._commands:
                 self._commands[command](argument.strip())
             else:
-                print(f"{quoted(command, 40)} is not a command; /help lists them (a message beginning with / needs //)")
+                _say(f"{quoted(command, 40)} is not a command; /help lists them (a message beginning with / needs //)")
         except GlgptError as error:
             print(f"error: {error}")
         except OSError as error:
@@ -118,7 +118,7 @@ class ChatTerminal:
         print()
         self._notice()
         if not self.conversation.notice and self.conversation.last and self.conversation.last.stats.stopped == "tokens":
-            print(f"[the answer reached {self.conversation.tokens} tokens; --tokens allows more]")
+            _say(f"[the answer reached {self.conversation.tokens} tokens; --tokens allows more]")
         with contextlib.suppress(KeyboardInterrupt):
             self.conversation.read_ahead()  # while the user reads the answer
 
@@ -130,7 +130,7 @@ class ChatTerminal:
 
     def _notice(self) -> None:
         if self.conversation.notice:
-            print(f"[{self.conversation.notice}]")
+            _say(f"[{self.conversation.notice}]")
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class ChatTerminal:
         path = Path(name).expanduser()
         messages = saved_messages(path)
         self.conversation.messages, self.conversation.dropped = messages, 0
-        print(f"{len(messages)} messages loaded from {quoted(path, 300)}")
+        _say(f"{len(messages)} messages loaded from {quoted(path, 300)}")
         for message in messages[-2:]:
             print(f"{'> ' if message['role'] == 'user' else ''}{printable(str(message.get('content')))}")
 
@@ -170,11 +170,16 @@ class ChatTerminal:
         if self.conversation.last is None:
             print("no answer yet")
             return
-        print(statistics(self.conversation.last))
+        _say(statistics(self.conversation.last))
         used = len(self.conversation.last_prompt.ids) + len(self.conversation.last.ids)
         count, dropped = len(self.conversation.messages), self.conversation.dropped
         left_out = f", of which the model no longer reads the {dropped} oldest" if dropped else ""
-        print(f"{count} messages{left_out}; {used} of {self.conversation.model.max_context} tokens of context")
+        _say(f"{count} messages{left_out}; {used} of {self.conversation.model.max_context} tokens of context")
+
+
+def _say(text: str) -> None:
+    """Prints a line, broken between words."""
+    print(WrappedLines(shutil.get_terminal_size().columns).push(text))
 
 
 def statistics(answer: Generation) -> str:
@@ -205,7 +210,7 @@ class WrappedLines:
     """Breaks streamed text between words: a word that reaches the edge of the terminal moves to the next line."""
 
     def __init__(self, columns: int) -> None:
-        self._columns = columns
+        self._columns = columns - 1  # on the last column, terminals differ in where the cursor is
         self._at, self._word = 0, ""  # column of the cursor, and what was written of the current word
 
     def push(self, text: str) -> str:
@@ -221,8 +226,7 @@ class WrappedLines:
             own = _width(self._word)
             if char == " " or own >= self._columns // 2:  # moving the word would leave half a line empty
                 self._word, own = "", 0
-            back = own - (self._at == self._columns)  # after the last column the cursor stays on it
-            erase = (f"\x1b[{back}D" if back else "") + "\x1b[K" if own else ""
+            erase = f"\x1b[{own}D\x1b[K" if own else ""
             full, self._at = f"{erase}\n{self._word}", own
             if char == " ":  # the end of the line stands for it
                 return full

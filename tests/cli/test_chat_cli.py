@@ -188,17 +188,17 @@ def test_words_are_wrapped_at_the_edge_of_the_terminal(pieces: list[str], column
     lines = WrappedLines(columns)
     screen, text = [""], "".join(pieces)
     for written in map(lines.push, pieces):
-        for erased, back, char in re.findall(r"((?:\x1b\[(\d+)D)?\x1b\[K)|(.|\n)", written):
+        for erased, back, char in re.findall(r"(\x1b\[(\d+)D\x1b\[K)|(.|\n)", written):
             if erased:
                 width = sum(2 if c == "日" else 1 for c in screen[-1])
-                left = width - int(back or 0) - (width == columns)
+                left = width - int(back)
                 while sum(2 if c == "日" else 1 for c in screen[-1]) > left:
                     screen[-1] = screen[-1][:-1]
             elif char == "\n":
                 screen.append("")
             else:
                 screen[-1] += char
-    assert all(sum(2 if c == "日" else 1 for c in line) <= columns for line in screen)
+    assert all(sum(2 if c == "日" else 1 for c in line) < columns for line in screen)
     assert "".join(screen).replace(" ", "") == text.replace(" ", "").replace("\n", "")
-    whole = {word for word in text.split() if sum(2 if c == "日" else 1 for c in word) < columns // 2}
+    whole = {word for word in text.split() if sum(2 if c == "日" else 1 for c in word) < (columns - 1) // 2}
     assert whole <= {word for line in screen for word in line.split()}
