@@ -108,6 +108,7 @@ class ChatTerminal:
 
     def _stream(self, answer: Iterator[str]) -> None:
         self._notice()
+        before = self.conversation.notice
         lines = WrappedLines(shutil.get_terminal_size().columns)
         for piece in answer:
             self._answering = True
@@ -116,7 +117,8 @@ class ChatTerminal:
                 return
         self._answering = False
         print()
-        self._notice()
+        if self.conversation.notice != before:
+            self._notice()
         if not self.conversation.notice and self.conversation.last and self.conversation.last.stats.stopped == "tokens":
             _say(f"[the answer reached {self.conversation.tokens} tokens; --tokens allows more]")
         with contextlib.suppress(KeyboardInterrupt):

@@ -43,6 +43,13 @@ def test_messages_are_answered_in_turn(model: str, capsys: pytest.CaptureFixture
     assert found["turns"][0]["cached_tokens"] == 0 < found["turns"][1]["cached_tokens"]
 
 
+def test_a_full_context_is_said_once(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--temperature", "0", "--tokens", "5", "--device", "software", "--context", "128"]
+    assert main(["chat", model, *["--message", "hello " * 8] * 3, *options]) == 0
+    errors = capsys.readouterr().err
+    assert errors.count("the context of 128 tokens is full: the model no longer reads the 4 oldest messages") == 1
+
+
 def test_stdin_is_a_message(model: str) -> None:
     command = [sys.executable, "-m", "glgpt", "chat", model, "--temperature", "0", "--tokens", "4", "--json"]
     command += ["--device", "software", "--system", "Be brief."]

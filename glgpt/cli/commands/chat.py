@@ -102,8 +102,8 @@ def _answers(args: argparse.Namespace, conversation: Conversation, messages: lis
     turns: list[dict[str, Any]] = []
     for i, text in enumerate(messages):
         answer = conversation.send(text)
-        if conversation.notice:
-            print(conversation.notice, file=sys.stderr)
+        if before := conversation.notice:
+            print(before, file=sys.stderr)
         with named_errors(Path("stdout")):
             print("\n" if i and not args.json else "", end="")
             for piece in answer:
@@ -111,9 +111,9 @@ def _answers(args: argparse.Namespace, conversation: Conversation, messages: lis
             print("" if args.json else "\n", end="", flush=True)
         assert conversation.last
         turns.append(conversation.last.figures() | {"cached_tokens": conversation.last.stats.cached_tokens})
-        if conversation.notice:
+        if conversation.notice != before:
             print(conversation.notice, file=sys.stderr)
-        elif not args.json:
+        if not args.json:
             print(statistics(conversation.last), file=sys.stderr)
     if args.json:
         own = {"model": conversation.model.name, "context": conversation.model.context, "dropped": conversation.dropped}
