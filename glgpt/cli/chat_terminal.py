@@ -59,23 +59,32 @@ class ChatTerminal:
     def run(self) -> int:
         """Reads and answers messages until Ctrl-D, /exit, or Ctrl-C twice at an empty prompt; returns 0."""
         _say(f"{self.conversation.model.name}: type a message; /help lists commands, Ctrl-D ends.")
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self._converse()
+        except KeyboardInterrupt:  # the second Ctrl-C, before the next prompt
+            pass
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return 0
+
+    def _converse(self) -> None:
         interrupted = False
         while True:
             try:
                 text = self._session.prompt([("bold", "> ")]).strip()
+                interrupted = False
+                if text in ("/exit", "/quit"):
+                    return
+                if text:
+                    self._handle(text)
             except EOFError:
-                return 0
+                return
             except KeyboardInterrupt:
                 if interrupted:
-                    return 0
+                    return
                 interrupted = True
                 print("press Ctrl-C again, or Ctrl-D, to end")
-                continue
-            interrupted = False
-            if text in ("/exit", "/quit"):
-                return 0
-            if text:
-                self._handle(text)
 
     def _handle(self, text: str) -> None:
         """Runs a command or sends a message; prints an error instead of ending the chat."""
