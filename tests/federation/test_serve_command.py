@@ -21,7 +21,7 @@ from helpers.command_line import Capture, refused
 from helpers.fake_session import Clock, Host, make_files
 
 from glgpt.errors import GlgptError
-from glgpt.federation import flower
+from glgpt.federation.flower import processes
 from glgpt.federation.operation.rollback import roll_back
 from glgpt.federation.serve import PROCESSES, SUPERLINK, Place, end_leftovers
 from glgpt.federation.session import ENDED, Checkpoint, Files
@@ -67,7 +67,7 @@ def test_processes_import_nothing_from_the_current_folder(tmp_path: Path) -> Non
     """Fails if a module next to a downloaded text runs when the text is trained on."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     for command in (["-c", "import json"], ["-m", "glgpt.federation.gateway", "--help"]):
-        environment = flower.environment(tmp_path / "home")
+        environment = processes.environment(tmp_path / "home")
         done = subprocess.run(
             [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )

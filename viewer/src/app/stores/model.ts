@@ -81,12 +81,14 @@ class ModelStore {
 function measuringSpeed(show: (progress: Progress & { speed: number }) => void): (p: Progress) => void {
   const heard: { at: number; fetched: number }[] = [];
   let timer = 0;
+  let latest: Progress;
   return (p) => {
+    latest = p;
     const [at, fetched] = [performance.now(), p.done - p.cached];
     if (heard.at(-1)?.fetched !== fetched) {
       heard.push({ at, fetched });
       clearTimeout(timer);
-      timer = setTimeout(() => show({ ...p, speed: 0 }), STALE_MS);
+      timer = setTimeout(() => show({ ...latest, speed: 0 }), STALE_MS);
     }
     while (heard.length > 2 && at - heard[0]!.at > WINDOW_MS) heard.shift();
     const [first, last] = [heard[0]!, heard.at(-1)!];
