@@ -34,7 +34,7 @@ from glgpt.errors import GlgptError
 
 SECONDS = 5.0  # a case
 MEMORY = 1 << 30  # bytes, beyond what the process has before its first case
-PATIENCE = 6  # times SECONDS, where a case does nothing
+STALL_FACTOR = 6  # times SECONDS, where a case does nothing
 BATCH = 500  # cases a child
 LONGEST = 1000  # characters of a message
 REGRESSIONS = Path(__file__).parent / "regressions"
@@ -148,7 +148,7 @@ def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
                 while at < len(cases):
                     if not select.select([pipe], [], [], SECONDS)[0]:
                         waited += 1  # on a busy machine a case that works may take long, and one that waits takes none
-                        if _cpu(child) - used < SECONDS and waited < PATIENCE:
+                        if _cpu(child) - used < SECONDS and waited < STALL_FACTOR:
                             continue
                         yield f"more than {SECONDS:g} s"
                         at += 1

@@ -154,7 +154,10 @@ def _session(args: argparse.Namespace) -> Any:
 
 
 def print_links(args: argparse.Namespace, session: Any, gateways: list[dict[str, str]], why: str) -> None:
-    """Prints the links of a session, and a QR code of the browsers' if a phone can reach it. `why`: no page exists."""
+    """Prints the links of a session, and a QR code of the browsers' if a phone can reach it.
+
+    `why` is the reason for a session without a page.
+    """
     from glgpt.cli.qr import print_qr
 
     lines = [
