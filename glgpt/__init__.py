@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from glgpt.errors import ArgumentError, DeviceError, FileError, GlgptError
     from glgpt.inference.arguments.sampling_options import SamplingOptions
     from glgpt.inference.capture import RawTexture
+    from glgpt.inference.conversation import Conversation
     from glgpt.inference.generation import Generation, GenerationStats, TokenStream
     from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
     from glgpt.inference.loading import load
@@ -26,6 +27,7 @@ __all__ = [
     "Ablate",
     "ArgumentError",
     "Attend",
+    "Conversation",
     "DeviceError",
     "DeviceSettings",
     "FileError",
@@ -58,6 +60,7 @@ _PACKAGES = {
     "Attend": "inference.interventions",
     "Ablate": "inference.interventions",
     "ArgumentError": "errors",
+    "Conversation": "inference.conversation",
     "DeviceError": "errors",
     "DeviceSettings": "tuning.kernel_selection",
     "FileError": "errors",

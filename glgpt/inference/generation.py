@@ -19,7 +19,7 @@ class GenerationStats:
     """Statistics of a generation; seconds are wall time, `stopped` is why it ended: tokens, eos or text.
 
     `slides` counts how often the text outgrew the context and its later part was read again (`window_start`); those
-    tokens are included in `prefill_tokens`.
+    tokens are included in `prefill_tokens`. `cached_tokens` of a chat's prompt were already in the caches.
     """
 
     prefill_tokens: int = 0
@@ -28,6 +28,7 @@ class GenerationStats:
     decode_s: float = 0.0
     stopped: str = "tokens"
     slides: int = 0
+    cached_tokens: int = 0
 
     def slide(self, ids: list[int], token: int, context: int) -> None:
         """Appends a token to `ids`, which fill the context, and drops their first tokens."""

@@ -25,6 +25,7 @@ from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, Sa
 from glgpt.inference.batching.batch import BatchDecoder
 from glgpt.inference.batching.continuations import Continuations, Row, watcher
 from glgpt.inference.capture import Captures, RawTexture
+from glgpt.inference.chunks import plan_segments
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.edits import Edits, Sites
 from glgpt.inference.generation import Generation, GenerationStats, StopText, TokenStream
@@ -37,6 +38,7 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import FORMATS, Floats
 from glgpt.program.spec import Program
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
+from glgpt.text.untrusted.chat_template import ChatPrompt, ChatTemplate, Message
 from glgpt.tuning.kernel_selection import DeviceSettings, as_dict
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 Hook = Callable[[Floats], Any]
 Asked = tuple[list[int], int, Sampler, Container[int], GenerationStats]  # arguments of `Decoder.generate`
+CHAT_TOKENS = 512  # maximum length of an answer, if none is given
 EDITED_KEPT = 2  # decoders with interventions that are retained for later generations
 
 
@@ -59,6 +62,7 @@ class LanguageModel:
 
     _batch: BatchDecoder | None = None  # None: several texts run one after another
     _windows: Windows | None = None
+    _template: ChatTemplate | None = None
 
     def __init__(
         self,
@@ -314,6 +318,70 @@ class LanguageModel:
         how = ids, tokens, Sampler(options), self.eos_ids if eos else (), stats
         return TokenStream(self._generated(edits, how), stats)
 
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The model's chat template. Raises GlgptError if it has none, or no tokenizer."""
+        if self._template is None:
+            self._template = ChatTemplate.load(self.path, self.tokenizer) if self.tokenizer else None
+        if self._template is None:
+            why = "chat template" if self.tokenizer else "tokenizer"
+            raise GlgptError(
+                f"{self.name} has no {why}, so it cannot chat; use glgpt generate to continue a text, or a model that "
+                "was trained to chat, such as --model smollm2"
+            )
+        return self._template
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        tokens: int = CHAT_TOKENS,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        stop: str | Sequence[str] | None = None,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> Generation:
+        """Answers messages such as `[{"role": "user", "content": "Hello"}]`; iterate over the result to stream it.
+
+        The model's chat template turns the messages into ids. Special tokens in their text stay plain text. If they
+        begin like those of the previous call, only what is new is computed (`stats.cached_tokens`). `sampling` are
+        the fields of `SamplingOptions`, as in `generate`. Raises GlgptError for unusable messages or settings, messages
+        that the context does not hold, and a model without a chat template.
+        """
+        prompt = self.chat_template.prompt(messages, tools=tools, documents=documents)
+        return self.answer(prompt, tokens, stop=stop, **sampling)
+
+    def answer(
+        self,
+        prompt: ChatPrompt,
+        tokens: int = CHAT_TOKENS,
+        *,
+        stop: str | Sequence[str] | None = None,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> Generation:
+        """Like `chat`, for a prompt of `chat_template`. The answer ends where the context does."""
+        options = SamplingOptions.from_keywords(sampling, ("tokens", "stop")).seeded()
+        ids = self.check_ids(prompt.ids)
+        tokens = min(integer("tokens", tokens), self.max_context - len(ids) + 1)  # the last token is not fed back
+        options.check_vocabulary(self.config.vocab_size)
+        sampler, stats = Sampler(options), GenerationStats(len(ids))
+        self._reserve(len(ids), tokens)
+        how = (ids, tokens, sampler, self.eos_ids, stats)
+        if isinstance(self._decoder, Decoder):
+            chunks = plan_segments(prompt.borders, len(ids), self.context, self._decoder.sizes)
+            stream = self._decoder.generate(*how, chunks=chunks)
+        else:
+            stream = self._decoder.generate(*how)
+        return Generation(TokenStream(stream, stats), self.tokenizer, options, stop)
+
+    def read_ahead(self, prompt: ChatPrompt) -> int:
+        """Computes a prompt up to its last border for a later `answer`; returns the number of tokens computed."""
+        end = max(prompt.borders, default=0)
+        if not end or end > self.context or not isinstance(self._decoder, Decoder):
+            return 0
+        chunks = plan_segments(prompt.borders, len(prompt.ids), self.context, self._decoder.sizes)
+        return self._decoder.fill(prompt.ids, [chunk for chunk in chunks if chunk.start < end])
+
     def generate_batch(
         self,
         prompts: Sequence[str | Sequence[int]],
@@ -477,6 +545,8 @@ class LanguageModel:
             extra.close()
         for decoder, _ in self._edited.values():
             decoder.player.close()
+        if self._template:
+            self._template.renderer.close()
         self.player.close()
 
     def __enter__(self) -> LanguageModel:

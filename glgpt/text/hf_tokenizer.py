@@ -24,7 +24,9 @@ class HFTokenizer(Tokenizer):
         with _refused(FileError, f"{self._name} is damaged: tokenizers cannot read it"):
             self._engine = Engine.from_str(document.for_engine())
             vocab = self._engine.get_vocab(with_added_tokens=True)
-            self._engine.add_special_tokens([text for text in named.values() if text in vocab])
+            # Adding one again would reset whether it takes the blanks around it.
+            others = [text for text in named.values() if text in vocab and text not in document.added]
+            self._engine.add_special_tokens(others)
             special = {about.content: token for token, about in self._engine.get_added_tokens_decoder().items()}
         decoded = _decoding(document)
         tokens = {token: text.encode() if text in special else decoded(text) for text, token in vocab.items()}
@@ -32,14 +34,22 @@ class HFTokenizer(Tokenizer):
         eos = special.get(named.get("eos_token", EOS))
         super().__init__(tokens, special, self._ordinary_ids, size, eos, split=None)
         self.prompt_prefix, self.prompt_suffix = document.around
+        self.plain = document.plain - set(named.values())
 
     def _ordinary_ids(self, text: str) -> list[int]:
+        self._engine.encode_special_tokens = True  # as plain text
+        try:
+            return self._engine_ids(text)
+        finally:
+            self._engine.encode_special_tokens = False
+
+    def _engine_ids(self, text: str) -> list[int]:
         with _refused(GlgptError, f"{self._name}: tokenizers cannot encode the text"):
             return list(self._engine.encode(text, add_special_tokens=False).ids)
 
     def encode(self, text: str) -> list[int]:
         """Encodes `text`; each special token in it becomes its one id."""
-        return self.checked(self._ordinary_ids(text))
+        return self.checked(self._engine_ids(text))
 
 
 @contextlib.contextmanager

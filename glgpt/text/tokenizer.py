@@ -61,6 +61,9 @@ class Tokenizer:
         """
         self.ranks, self.split = ranks, split
         self.prompt_prefix, self.prompt_suffix = list[int](), list[int]()  # ids that `prompt` adds around a text
+        self.plain = frozenset[
+            str
+        ]()  # those of `special` that are words, such as runs of blanks: any text may hold them
         self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
         self._tokens, self.special, self._ordinary = tokens, special, ordinary
         longest_first = sorted(special, key=len, reverse=True)
@@ -152,6 +155,7 @@ class Files(NamedTuple):
     source: Path  # the file that holds the merges, for messages
     split: Split = GPT2
     around: tuple[Sequence[int], Sequence[int]] = ((), ())  # ids before and after a prompt
+    plain: frozenset[str] = frozenset()  # added tokens that are not special
 
 
 def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
@@ -250,7 +254,8 @@ def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
     ):
         return None
     vocab, added = dict(document.vocab), dict(document.added)
-    return Files(vocab, document.merges, added, found[1], named, document.path, found[0], document.around)
+    source, plain = document.path, document.plain - set(named.values())
+    return Files(vocab, document.merges, added, found[1], named, source, found[0], document.around, plain)
 
 
 def _optional_json(folder: Path, name: str) -> dict[str, Any]:
@@ -318,4 +323,5 @@ def _build(files: Files, vocab_size: int | None) -> Tokenizer:
     by_rank = list(zip(ranks, ids, strict=True))
     tokenizer = Tokenizer(tokens, special, ordinary, size, eos, files.prefix_space, by_rank, files.split)
     tokenizer.prompt_prefix, tokenizer.prompt_suffix = map(list, files.around)
+    tokenizer.plain = files.plain
     return tokenizer

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from glgpt.cli.options import is_model
 from helpers.gguf_files import llama
 
 from glgpt.checkpoint import finding
@@ -25,7 +24,6 @@ def test_a_gguf_file_and_a_folder_with_one_are_models(tmp_path: Path) -> None:
     assert find_model(path) == find_model(str(path)) == find_model(tmp_path) == path
     with Checkpoint.open(tmp_path) as checkpoint:
         assert (checkpoint.path, checkpoint.name) == (path, "a.gguf")
-    assert is_model(str(path)) and not is_model(str(tmp_path / "b.gguf"))
     llama(tmp_path / "b.gguf")
     with pytest.raises(FileError, match=r"holds 2 GGUF files; give one of them: a\.gguf, b\.gguf"):
         find_model(tmp_path)

@@ -31,7 +31,7 @@ def wide_arrays() -> dict[str, Array]:
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str]:
-    code = main(["compare", *map(str, args)])
+    code = main(["compare", "--model", *map(str, args)])
     return code, capsys.readouterr().out
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from glgpt.errors import GlgptError
 from glgpt.text.tokenizer import Tokenizer
-from glgpt.text.untrusted import chat as module
+from glgpt.text.untrusted import renderer as module
 from glgpt.text.untrusted.chat import Chat, load_chat
 
 CHATML = "{% for m in messages %}{{ bos_token }}{{ m['role'] }}\n{{ m['content'] }}{{ eos_token }}{% endfor %}"

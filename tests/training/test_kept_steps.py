@@ -38,14 +38,14 @@ def test_the_last_saved_steps_are_kept_and_named(run: Path, capsys: pytest.Captu
     quick = ["--tokens", "5", "--temperature", "0", "--json", "--device", "software"]
     assert main(["generate", "T", "--model", "run@12", *quick]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == wanted
-    assert main(["generate", "run@12", *quick]) == 0  # a model without a prompt
+    assert main(["generate", "--model", "run@12", *quick]) == 0  # without a prompt
     assert len(json.loads(capsys.readouterr().out)["ids"]) == 5
 
 
 def test_a_step_that_is_not_kept_is_named_with_those_that_are(run: Path) -> None:
     with pytest.raises(GlgptError, match=r"has no step 4: its saved steps are 12, 14 \(glgpt train --keep"):
         Checkpoint.open("run@4")
-    assert main(["generate", "run@4"]) == 2
+    assert main(["generate", "--model", "run@4"]) == 2
     glgpt.train(resume="run", steps=16, keep=0)
     assert kept_steps(run) == []
     with pytest.raises(GlgptError, match="only its last checkpoint is saved"):

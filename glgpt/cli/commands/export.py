@@ -118,7 +118,6 @@ def run(args: argparse.Namespace) -> int:
         context=device.pop("context"),
     )
     with Phases("B") as phases:
-        phases.begin("exporting")
         manifest = export(args.model, args.out, options, progress=phases.show, phase=phases.begin, **device)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
     results = {key: manifest[key] for key in ("model", "dtype")}

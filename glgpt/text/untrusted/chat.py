@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +10,12 @@ from typing import Any
 
 from glgpt.errors import FileError, quoted
 from glgpt.gguf.model_files import file_name, has_file, read_model_json, read_model_text
-from glgpt.text.tokenizer import Tokenizer
+from glgpt.text.tokenizer import Tokenizer, named_tokens
+from glgpt.text.untrusted.renderer import Renderer, RenderError
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 MAX_BYTES = 1 << 18  # of a template
-TIMEOUT_S = 60.0  # wall time of the process that renders it; the process itself limits its CPU time
-# Without the current folder, which may be a stranger's and hold modules such as json.py
-_COMMAND = (
-    "import sys; sys.path[:] = sys.argv[1:]; from glgpt.text.untrusted.render_template import main; sys.exit(main())"
-)
 _MESSAGE = "\ue000message\ue001"  # placeholder of the user's text, with private-use characters
-_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")  # variables that a template may use
 
 
 @dataclass(frozen=True)
@@ -57,13 +49,13 @@ def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
 
     Raises FileError, naming the file, for a template that cannot be rendered or omits the message.
     """
-    source, config = template_source(folder), _config(folder)
+    source = template_source(folder)
     file = file_name(folder, TEMPLATE if has_file(folder, TEMPLATE) else CONFIG)
     if not source:
         return None
-    rendered = _rendered(source, _variables(config), file)
+    rendered = _rendered(source, named_tokens(folder), file)
     if rendered.count(_MESSAGE) != 1:
-        raise FileError(f"{_damaged(file)}: it has the user's message {rendered.count(_MESSAGE)} times instead of once")
+        raise FileError(f"{damaged(file)}: it has the user's message {rendered.count(_MESSAGE)} times instead of once")
     special = {**tokenizer.special, _MESSAGE: -1}
     longest_first = sorted(special, key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", rendered)
@@ -71,47 +63,34 @@ def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
     return Chat(tuple(None if piece == -1 else piece for piece in pieces))
 
 
-def template_source(folder: Path) -> str | None:
-    """Returns the chat template of a folder or GGUF file; None if it has none. Raises FileError for a damaged file."""
+def template_source(folder: Path, name: str = "default") -> str | None:
+    """Returns the chat template of a folder or GGUF file; None if it has none. Raises FileError for a damaged file.
+
+    `name` selects one of several that tokenizer_config.json may hold.
+    """
     if has_file(folder, TEMPLATE):
         return read_model_text(folder, TEMPLATE, MAX_BYTES)
-    return _default(_config(folder).get("chat_template"))
+    template = _config(folder).get("chat_template")
+    if isinstance(template, list):
+        named = {str(t.get("name")): t.get("template") for t in template if isinstance(t, Mapping)}
+        template = named.get(name)
+    return template if isinstance(template, str) else None
 
 
 def _config(folder: Path) -> dict[str, Any]:
     return read_model_json(folder, CONFIG) if has_file(folder, CONFIG) else {}
 
 
-def _default(template: Any) -> str | None:
-    """Returns the template of tokenizer_config.json, a string or a list of named ones; None if there is none."""
-    if isinstance(template, list):
-        named = {str(t.get("name")): t.get("template") for t in template if isinstance(t, Mapping)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
-
-
-def _variables(config: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in _TOKENS:
-        token = config.get(name)
-        token = token.get("content") if isinstance(token, Mapping) else token
-        found[name] = token if isinstance(token, str) else ""
-    return {**found, "messages": [{"role": "user", "content": _MESSAGE}], "add_generation_prompt": True}
-
-
-def _damaged(file: Path) -> str:
+def damaged(file: Path) -> str:
+    """Returns the start of an error about the chat template in a file."""
     return f"{quoted(file, 300)}: the chat template cannot be used"
 
 
-def _rendered(source: str, variables: Mapping[str, Any], file: Path) -> str:
-    """Renders a template in a process with limits on time and memory, since it is an untrusted program."""
-    command = [sys.executable, "-c", _COMMAND, *sys.path]
-    asked = json.dumps({"template": source, "variables": variables})
+def _rendered(source: str, named: Mapping[str, str], file: Path) -> str:
+    """Renders a template with one message of the user."""
+    variables = {**named, "messages": [{"role": "user", "content": _MESSAGE}], "add_generation_prompt": True}
     try:
-        done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise FileError(f"{_damaged(file)}: rendering it took more than {TIMEOUT_S:.0f} s") from None
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it took too much time or memory"]
-        raise FileError(f"{_damaged(file)}: {quoted(lines[-1], 200)}")
-    return done.stdout.decode("utf-8")
+        with Renderer() as renderer:
+            return renderer.render(source, [variables])[0]
+    except RenderError as error:
+        raise FileError(f"{damaged(file)}: {quoted(error, 200)}") from None

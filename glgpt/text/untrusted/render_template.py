@@ -1,6 +1,8 @@
-"""Renders a Jinja template in a sandbox with limits on time and memory: reads JSON from stdin, writes text to stdout.
+"""Renders Jinja templates in a sandbox with limits on time and memory: a line of JSON in, a line of JSON out.
 
-`glgpt.text.untrusted.chat` starts it as a process, since a template is a program that comes with a checkpoint.
+`glgpt.text.untrusted.renderer` starts it as a process, since a template is a program that comes with a checkpoint. It
+provides what transformers does: the options of whitespace, `break` and `continue`, `{% generation %}`, `tojson`,
+`raise_exception` and `strftime_now`.
 """
 
 from __future__ import annotations
@@ -9,37 +11,85 @@ import json
 import resource
 import sys
 from datetime import datetime
-from typing import Any, NoReturn
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
 
-CPU_S = 3
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+CPU_S = 3  # of one request
 MEMORY = 1 << 30  # bytes of address space
-MAX_TEXT = 1 << 20  # characters
+MAX_TEXT = 1 << 20  # characters of all texts of a request
 
 
 def main() -> int:
-    """Renders the template on stdin; returns the exit code."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    """Answers requests until stdin ends; returns the exit code.
+
+    A request has `template` and `variables`, a list of variables to render it with. The answer has `texts`, or `error`.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    from jinja2 import TemplateError
+    compiled = _compiler()
+    for line in sys.stdin.buffer:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(used.ru_utime + used.ru_stime) + 1 + CPU_S
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        asked = json.loads(line)
+        try:
+            texts, left = list[str](), MAX_TEXT
+            for variables in asked["variables"]:
+                text = compiled(asked["template"]).render(variables)
+                left -= len(text)
+                if left < 0:
+                    raise ValueError(f"it produces {MAX_TEXT - left:,} characters, more than {MAX_TEXT:,}")
+                text.encode()  # raises for half a surrogate pair
+                texts.append(text)
+            answer: dict[str, Any] = {"texts": texts}
+            data = json.dumps(answer).encode()
+        except Exception as error:  # a template can raise any error
+            kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+            data = json.dumps({"error": f"{kind}{error}"[:1000]}).encode()
+        sys.stdout.buffer.write(data + b"\n")
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _compiler() -> Any:
+    """Returns a function that compiles a template; the last few are retained."""
+    environment = _environment()
+
+    @lru_cache(4)
+    def compiled(source: str) -> Template:
+        return environment.from_string(source)
+
+    return compiled
+
+
+def _environment() -> Environment:
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """Ignores `{% generation %}`, which marks the model's answers for training, and keeps what is inside."""
+
+        tags = {"generation"}  # noqa: RUF012, jinja2 declares it for instances
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            """Returns the statements up to `{% endgeneration %}`."""
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def refuse(message: Any) -> NoReturn:
         raise TemplateError(str(message))
 
-    asked = json.load(sys.stdin)
-    # The options of transformers: blocks leave no blank lines, and loops may break.
+    def to_json(value: Any, **layout: Any) -> str:  # jinja2's own escapes characters of HTML
+        return json.dumps(value, **{"ensure_ascii": False} | layout)
+
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
+    environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        text = environment.from_string(asked["template"]).render(asked["variables"])
-    except Exception as error:  # a template can raise any error
-        print(f"{type(error).__name__}: {error}"[:1000], file=sys.stderr)
-        return 1
-    if len(text) > MAX_TEXT:
-        print(f"it produces {len(text):,} characters, more than {MAX_TEXT:,}", file=sys.stderr)
-        return 1
-    sys.stdout.buffer.write(text.encode("utf-8"))
-    return 0
+    return environment

@@ -288,6 +288,11 @@ class Document:
     around: tuple[list[int], list[int]]  # ids before and after a prompt
     whole: _Whole
 
+    @property
+    def plain(self) -> frozenset[str]:
+        """The added tokens that are not special."""
+        return frozenset(token.content for token in self.whole.added_tokens if not token.special)
+
     def dump(self, part: Literal["normalizer", "pre_tokenizer"]) -> dict[str, Any] | None:
         """Returns a part in the file's format, with defaults for missing fields; None if it is absent or empty."""
         found = getattr(self.whole, part)

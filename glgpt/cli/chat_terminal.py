@@ -1,0 +1,285 @@
+"""The interactive chat of `glgpt chat`: reads messages and commands from a terminal and streams the answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glgpt.errors import FileError, GlgptError, quoted, written
+from glgpt.inference.conversation import Conversation
+from glgpt.inference.generation import Generation
+from glgpt.system.files import named_errors, read_json
+from glgpt.text.untrusted.chat_template import checked_messages
+
+termios: Any
+try:
+    import termios
+except ImportError:  # Windows
+    termios = None
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+
+VERSION = 1  # of saved conversations
+HELP = """\
+/regenerate      answer the last message again
+/system TEXT     set the system message; without TEXT, show it ("/system -" removes it)
+/save FILE       save the conversation as JSON
+/load FILE       continue a saved conversation
+/stats           show the speed of the last answer, and how much of the context is used
+/clear           start again; the system message stays
+/help            this list
+/exit            end, as Ctrl-D does
+Ctrl-C stops an answer. Alt-Enter starts a new line. A message that begins with / is written //."""
+
+
+class ChatTerminal:
+    """Runs a conversation in a terminal: a line beginning with / is a command, another one a message."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self._stopped = self._answering = False
+        self._commands: dict[str, Callable[[str], None]] = {
+            "/regenerate": self._regenerate,
+            "/system": self._system,
+            "/save": self._save,
+            "/load": self._load,
+            "/stats": self._stats,
+            "/clear": self._clear,
+            "/help": lambda _: print(HELP),
+        }
+        self._session = _session([*self._commands, "/exit"])
+
+    def run(self) -> int:
+        """Reads and answers messages until Ctrl-D, /exit, or Ctrl-C twice at an empty prompt; returns 0."""
+        _say(f"{self.conversation.model.name}: type a message; /help lists commands, Ctrl-D ends.")
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self._converse()
+        except KeyboardInterrupt:  # the second Ctrl-C, before the next prompt
+            pass
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return 0
+
+    def _converse(self) -> None:
+        interrupted = False
+        while True:
+            try:
+                text = self._session.prompt([("bold", "> ")]).strip()
+                interrupted = False
+                if text in ("/exit", "/quit"):
+                    return
+                if text:
+                    self._handle(text)
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                if interrupted:
+                    return
+                interrupted = True
+                print("press Ctrl-C again, or Ctrl-D, to end")
+
+    def _handle(self, text: str) -> None:
+        """Runs a command or sends a message; prints an error instead of ending the chat."""
+        command, _, argument = text.partition(" ")
+        try:
+            if text.startswith("//") or not text.startswith("/"):
+                self._show(lambda: self.conversation.send(text.removeprefix("/") if text[0] == "/" else text))
+            elif command in self._commands:
+                self._commands[command](argument.strip())
+            else:
+                _say(f"{quoted(command, 40)} is not a command; /help lists them (a message beginning with / needs //)")
+        except GlgptError as error:
+            print(f"error: {error}")
+        except OSError as error:
+            print(f"error: {quoted(error.filename or '')}: {error.strerror}")
+
+    def _show(self, begin: Callable[[], Iterator[str]]) -> None:
+        """Streams an answer; Ctrl-C stops it and keeps what was written."""
+        self._stopped = self._answering = False
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            with _without_echo():
+                self._stream(begin())
+        except KeyboardInterrupt:
+            self._stopped = True
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if self._stopped:
+            print("\n[stopped]")
+
+    def _stream(self, answer: Iterator[str]) -> None:
+        self._notice()
+        before = self.conversation.notice
+        lines = WrappedLines(shutil.get_terminal_size().columns)
+        for piece in answer:
+            self._answering = True
+            print(lines.push(printable(piece)), end="", flush=True)
+            if self._stopped:
+                return
+        self._answering = False
+        print()
+        if self.conversation.notice != before:
+            self._notice()
+        if not self.conversation.notice and self.conversation.last and self.conversation.last.stats.stopped == "tokens":
+            _say(f"[the answer reached {self.conversation.tokens} tokens; --tokens allows more]")
+        with contextlib.suppress(KeyboardInterrupt):
+            self.conversation.read_ahead()  # while the user reads the answer
+
+    def _interrupt(self, *_: object) -> None:
+        """Handles Ctrl-C: ends the answer with its current token, or at once before it begins and the second time."""
+        if self._stopped or not self._answering:
+            raise KeyboardInterrupt
+        self._stopped = True
+
+    def _notice(self) -> None:
+        if self.conversation.notice:
+            _say(f"[{self.conversation.notice}]")
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    def _regenerate(self, _: str) -> None:
+        self._show(self.conversation.regenerate)
+
+    def _system(self, text: str) -> None:
+        if text:
+            self.conversation.set_system(None if text == "-" else text)
+        system = self.conversation.system
+        print("no system message" if system is None else f"system message: {printable(system)}")
+
+    def _clear(self, _: str) -> None:
+        self.conversation.clear()
+        print("the conversation is empty")
+
+    def _save(self, name: str) -> None:
+        if not name:
+            raise GlgptError("give a file: /save FILE")
+        path = Path(name).expanduser()
+        saved = {"version": VERSION, "model": self.conversation.model.name, "messages": self.conversation.messages}
+        with named_errors(path):
+            path.write_text(json.dumps(saved, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"{len(self.conversation.messages)} messages saved in {quoted(path, 300)}")
+
+    def _load(self, name: str) -> None:
+        if not name:
+            raise GlgptError("give a file: /load FILE")
+        path = Path(name).expanduser()
+        messages = saved_messages(path)
+        self.conversation.messages, self.conversation.dropped = messages, 0
+        _say(f"{len(messages)} messages loaded from {quoted(path, 300)}")
+        for message in messages[-2:]:
+            print(f"{'> ' if message['role'] == 'user' else ''}{printable(str(message.get('content')))}")
+
+    def _stats(self, _: str) -> None:
+        if self.conversation.last is None:
+            print("no answer yet")
+            return
+        _say(statistics(self.conversation.last))
+        used = len(self.conversation.last_prompt.ids) + len(self.conversation.last.ids)
+        count, dropped = len(self.conversation.messages), self.conversation.dropped
+        left_out = f", of which the model no longer reads the {dropped} oldest" if dropped else ""
+        _say(f"{count} messages{left_out}; {used} of {self.conversation.model.max_context} tokens of context")
+
+
+def _say(text: str) -> None:
+    """Prints a line, broken between words."""
+    print(WrappedLines(shutil.get_terminal_size().columns).push(text))
+
+
+def statistics(answer: Generation) -> str:
+    """Returns a line about an answer: tokens read and reused, time to the first token, speed."""
+    stats = answer.stats
+    speed = f" at {stats.decode_tokens / stats.decode_s:.1f}/s" if stats.decode_s else ""
+    cached = f" ({stats.cached_tokens} more from the cache)" if stats.cached_tokens else ""
+    return (
+        f"read {stats.prefill_tokens} tokens{cached}, first token after {stats.prefill_s:.2f} s, "
+        f"{len(answer.ids)} tokens{speed}"
+    )
+
+
+def saved_messages(path: Path) -> list[dict[str, Any]]:
+    """Returns the messages of a saved conversation. Raises FileError, naming the file, for anything else."""
+    found = read_json(path)
+    if found.get("version") != VERSION:
+        raise FileError(
+            f"{quoted(path, 300)} is version {written(found.get('version'))}, not {VERSION}, of a saved chat"
+        )
+    try:
+        return checked_messages(found.get("messages"))
+    except GlgptError as error:
+        raise FileError(f"{quoted(path, 300)}: {error}") from None
+
+
+class WrappedLines:
+    """Breaks streamed text between words: a word that reaches the edge of the terminal moves to the next line."""
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns - 1  # on the last column, terminals differ in where the cursor is
+        self._at, self._word = 0, ""  # column of the cursor, and what was written of the current word
+
+    def push(self, text: str) -> str:
+        """Returns what to write for more text: it may begin with erasing the beginning of a word."""
+        return "".join(map(self._next, text.expandtabs(4)))
+
+    def _next(self, char: str) -> str:
+        width, full = _width(char), ""
+        if char == "\n":
+            self._at, self._word = 0, ""
+            return char
+        if self._at + width > self._columns:
+            own = _width(self._word)
+            if char == " " or own >= self._columns // 2:  # moving the word would leave half a line empty
+                self._word, own = "", 0
+            erase = f"\x1b[{own}D\x1b[K" if own else ""
+            full, self._at = f"{erase}\n{self._word}", own
+            if char == " ":  # the end of the line stands for it
+                return full
+        self._word = "" if char == " " else self._word + char
+        self._at += width
+        return full + char
+
+
+def _width(text: str) -> int:
+    from wcwidth import wcwidth
+
+    return sum(max(0, wcwidth(char)) for char in text)
+
+
+@contextlib.contextmanager
+def _without_echo() -> Iterator[None]:
+    """Keeps the terminal from showing what is typed during an answer, such as ^C; the next prompt receives it."""
+    if termios is None or not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    changed = before.copy()
+    changed[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+
+
+def printable(text: str) -> str:
+    """Returns the text without control characters, which could change the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+
+
+def _session(commands: list[str]) -> PromptSession[str]:
+    """Returns the line editor, with history and completion of commands."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+    keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
+    completer = WordCompleter(commands, sentence=True)
+    return PromptSession(completer=completer, complete_while_typing=False, key_bindings=keys)

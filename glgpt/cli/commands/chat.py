@@ -1,0 +1,119 @@
+"""`glgpt chat`: a conversation with a model in the terminal, or with messages from options and stdin."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from glgpt.cli.argument_parser import Subparsers, add_command
+from glgpt.cli.chat_terminal import ChatTerminal, statistics
+from glgpt.cli.common import (
+    MODEL,
+    add_device_options,
+    add_json_option,
+    add_sampling_options,
+    open_model,
+    read_input,
+    report,
+    sampling_options,
+)
+from glgpt.cli.option_types import positive
+from glgpt.cli.split_options import add_client_options
+from glgpt.errors import GlgptError
+from glgpt.inference.conversation import Conversation
+from glgpt.inference.model import CHAT_TOKENS
+from glgpt.system.files import named_errors
+
+DEFAULT_MODEL = "smollm2"
+
+
+def add_parser(sub: Subparsers) -> None:
+    """Adds the command."""
+    p = add_command(
+        sub,
+        "chat",
+        run,
+        "chat with a model",
+        "glgpt chat  # SmolLM2; make models installs it\n"
+        'glgpt chat --system "Answer in one sentence." --temperature 0.2\n'
+        "glgpt chat model.gguf --message 'What is the capital of France?' --message 'And of Spain?'\n"
+        "echo 'What is the capital of France?' | glgpt chat --temperature 0 --json",
+        "In a terminal, type a message and press Enter; /help lists commands such as /regenerate and /save FILE.\n"
+        "Ctrl-C stops an answer, Ctrl-D ends the chat. With --message, or with stdin that is not a terminal, it\n"
+        "prints the answer to each message and ends.",
+    )
+    p.late = "name"
+    p.add_argument("name", nargs="?", metavar="MODEL", help=f"{MODEL} (default {DEFAULT_MODEL})")
+    p.add_argument("--model", metavar="MODEL", help="another way to give MODEL")
+    p.add_argument(
+        "--system", metavar="TEXT", help="system message, which says how to answer (default: the template's)"
+    )
+    p.add_argument(
+        "--message",
+        action="append",
+        metavar="TEXT",
+        help="print the answer to this message; may repeat, for more turns",
+    )
+    p.add_argument(
+        "--tokens", type=positive, default=CHAT_TOKENS, metavar="N",
+        help=f"maximum number of tokens of an answer (default {CHAT_TOKENS})",
+    )  # fmt: skip
+    add_sampling_options(p)
+    add_json_option(p, "print the messages and statistics as JSON; with --message or stdin")
+    add_device_options(p)
+    add_client_options(p)
+
+
+def run(args: argparse.Namespace) -> int:
+    """`glgpt chat`."""
+    if args.name is not None and args.model is not None:
+        raise GlgptError(f"both MODEL {args.name} and --model {args.model} were given; give one of them")
+    args.model = args.name if args.model is None else args.model
+    args.model = DEFAULT_MODEL if args.model is None else args.model
+    sampling = sampling_options(args)  # raises for values out of range before the model loads
+    messages = _messages(args)
+    if messages is None and args.json:
+        raise GlgptError("--json prints a finished conversation; give --message, or messages on stdin")
+    with open_model(args) as model:
+        conversation = Conversation(model, system=args.system, tokens=args.tokens, seed=args.seed, **sampling)
+        if messages is None:
+            return ChatTerminal(conversation).run()
+        return _answers(args, conversation, messages)
+
+
+def _messages(args: argparse.Namespace) -> list[str] | None:
+    """Returns the messages of the options, or of stdin as one; None if they are typed in a terminal."""
+    if args.message is None and sys.stdin is not None and sys.stdin.isatty():
+        return None
+    given = [read_input("-").strip()] if args.message is None else list(args.message)
+    if any(not text.strip() for text in given):
+        raise GlgptError("a message is empty; give --message TEXT, or a message on stdin")
+    if any("\ud800" <= c <= "\udfff" for text in given for c in text):  # Python's surrogates for bytes not in UTF-8
+        raise GlgptError("a message is not UTF-8 text")
+    return given
+
+
+def _answers(args: argparse.Namespace, conversation: Conversation, messages: list[str]) -> int:
+    """Prints the answers to messages, each followed by an empty line but the last."""
+    turns: list[dict[str, Any]] = []
+    for i, text in enumerate(messages):
+        answer = conversation.send(text)
+        if before := conversation.notice:
+            print(before, file=sys.stderr)
+        with named_errors(Path("stdout")):
+            print("\n" if i and not args.json else "", end="")
+            for piece in answer:
+                print("" if args.json else piece, end="", flush=True)
+            print("" if args.json else "\n", end="", flush=True)
+        assert conversation.last
+        turns.append(conversation.last.figures() | {"cached_tokens": conversation.last.stats.cached_tokens})
+        if conversation.notice != before:
+            print(conversation.notice, file=sys.stderr)
+        if not args.json:
+            print(statistics(conversation.last), file=sys.stderr)
+    if args.json:
+        own = {"model": conversation.model.name, "context": conversation.model.context, "dropped": conversation.dropped}
+        report(args, own | {"messages": conversation.messages, "turns": turns}, "")
+    return 0

@@ -1,0 +1,181 @@
+"""A conversation with a model: its messages, what the model has read of them, and what still fits its context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from glgpt.errors import ArgumentError, GlgptError, written
+from glgpt.inference.arguments.sampling_options import SamplingKeywords
+from glgpt.inference.generation import Generation
+from glgpt.inference.model import CHAT_TOKENS, LanguageModel
+from glgpt.text.untrusted.chat_template import ChatPrompt, Message, checked_messages
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+SYSTEM = ("system", "developer")
+ROOM = 4  # an answer has room for at least a quarter of the context, or for its maximum length
+
+
+class Conversation:
+    """Messages that a model answers in turn.
+
+    The model's caches keep what it has read: a turn computes only what is new, and the logits have the bits of a fresh
+    start. Messages may be edited and removed; what follows the first changed token is then computed again. If the
+    context is full, the oldest messages are left out, whole turns at a time, until the rest fills half of it; the
+    system message stays. `dropped` counts them and `notice` says so; `messages` still has all of them.
+
+    Several conversations with one model work, but each replaces the others' part of the caches.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        messages: Sequence[Message] = (),
+        *,
+        system: str | None = None,
+        tokens: int = CHAT_TOKENS,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **sampling: Unpack[SamplingKeywords],
+    ) -> None:
+        """Starts a conversation; an answer has up to `tokens` tokens. `sampling` are keywords of `LanguageModel.chat`.
+
+        Raises GlgptError for unusable messages, and for a model without a chat template.
+        """
+        model.chat_template.renderer.start()
+        self.model, self.tokens, self.tools, self.sampling = model, tokens, tools, sampling
+        self.messages = checked_messages(messages) if messages else list[dict[str, Any]]()
+        self.dropped, self.notice = 0, ""
+        self.last: Generation | None = None  # the latest answer
+        self.last_prompt = ChatPrompt([])
+        if system is not None:
+            self.set_system(system)
+
+    # -- messages -----------------------------------------------------------------------------------------------
+
+    @property
+    def system(self) -> str | None:
+        """The system message; None if there is none."""
+        return str(self.messages[0]["content"]) if self._systems() else None
+
+    def set_system(self, text: str | None) -> None:
+        """Replaces the system message; None or "" removes it."""
+        own = [{"role": "system", "content": text}] if text else []
+        self._replace((checked_messages(own) if own else []) + self.messages[self._systems() :])
+
+    def edit(self, index: int, text: str) -> None:
+        """Replaces the text of a message. Raises ArgumentError if there is no such message."""
+        changed = self.messages[self._checked(index)] | {"content": text}
+        self._replace(self.messages[:index] + checked_messages([changed]) + self.messages[index + 1 :])
+
+    def remove(self, index: int, end: int | None = None) -> None:
+        """Removes a message, or those from `index` up to `end`. Raises ArgumentError if there is no such message."""
+        end = self._checked(index) + 1 if end is None else end
+        self._replace(self.messages[: self._checked(index)] + self.messages[end:])
+
+    def clear(self) -> None:
+        """Removes all messages except the system message."""
+        self._replace(self.messages[: self._systems()])
+
+    def _replace(self, messages: list[dict[str, Any]]) -> None:
+        self.messages, self.dropped = messages, 0
+
+    def _systems(self) -> int:
+        return int(bool(self.messages) and self.messages[0]["role"] in SYSTEM)
+
+    def _checked(self, index: int) -> int:
+        if not 0 <= index < len(self.messages):
+            raise ArgumentError(f"there is no message {index}; the conversation has {len(self.messages)}")
+        return index
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def send(self, text: str) -> Iterator[str]:
+        """Adds a message of the user and returns the answer, which streams as text: see `answer`.
+
+        Raises GlgptError, and adds nothing, if the message cannot be used.
+        """
+        before = self.messages, self.dropped
+        self.messages = [*self.messages, *checked_messages([{"role": "user", "content": text}])]
+        try:
+            return self.answer()
+        except GlgptError:
+            self.messages, self.dropped = before
+            raise
+
+    def regenerate(self) -> Iterator[str]:
+        """Removes the last answer and returns a new one. Raises ArgumentError if there is no message of the user."""
+        end = len(self.messages)
+        while end and self.messages[end - 1]["role"] == "assistant":
+            end -= 1
+        if not end or self.messages[end - 1]["role"] in SYSTEM:
+            raise ArgumentError("there is no message to answer")
+        self.messages = self.messages[:end]
+        return self.answer()
+
+    def answer(self) -> Iterator[str]:
+        """Returns the answer to the last message as pieces of text; `last` is its `Generation`.
+
+        The answer becomes a message when the iteration ends, also if it is stopped (`close`) or interrupted. Raises
+        GlgptError for settings that cannot be used, and if the last message alone exceeds the context.
+        """
+        self.last_prompt = self._fitting()
+        self.last = self.model.answer(self.last_prompt, self.tokens, **self.sampling)
+        return self._streamed(self.last)
+
+    def _streamed(self, generation: Generation) -> Iterator[str]:
+        messages = self.messages
+        try:
+            yield from generation
+        finally:
+            messages.append({"role": "assistant", "content": generation.text})
+        full = generation.stats.stopped == "tokens" and len(generation.ids) < self.tokens
+        if full:
+            self.notice = f"the answer ends here: the context of {self.model.max_context} tokens is full"
+
+    def read_ahead(self) -> int:
+        """Computes the last answer as part of the conversation, which `answer` does otherwise; returns the tokens.
+
+        The values in the caches that generated it differ, in their last bits, from those of a fresh start.
+        """
+        visible = self.visible()
+        if not visible or visible[-1]["role"] != "assistant":
+            return 0
+        return self.model.read_ahead(self._prompt(visible, add_generation_prompt=False))
+
+    def prompt(self) -> ChatPrompt:
+        """Returns the ids of the visible messages, up to where an answer begins."""
+        return self._prompt(self.visible())
+
+    def visible(self) -> list[dict[str, Any]]:
+        """Returns the messages that the model reads: all but the `dropped` oldest after the system message."""
+        start = self._systems()
+        return self.messages[:start] + self.messages[start + self.dropped :]
+
+    def _prompt(self, messages: list[dict[str, Any]], **how: Any) -> ChatPrompt:
+        return self.model.chat_template.prompt(messages, tools=self.tools, **how)
+
+    def _fitting(self) -> ChatPrompt:
+        """Returns the prompt; drops the oldest turns if it leaves no room for an answer."""
+        limit, self.notice, prompt = self.model.max_context, "", self.prompt()
+        if len(prompt.ids) + min(self.tokens, max(1, limit // ROOM)) <= limit + 1:
+            return prompt
+        start, dropped = self._systems(), self.dropped
+        turns = [i - start for i, message in enumerate(self.messages) if message["role"] == "user"]
+        for self.dropped in [turn for turn in turns if turn > dropped]:
+            prompt = self.prompt()
+            if len(prompt.ids) <= limit // 2:
+                break
+        if len(prompt.ids) > limit:
+            count = len(prompt.ids)
+            self.dropped = dropped
+            raise GlgptError(
+                f"the message needs {count} tokens with its system message, and the context of "
+                f"{written(self.model.name)} holds {limit}; shorten it, or raise --context"
+            )
+        if left_out := self.dropped - dropped:
+            self.notice = (
+                f"the context of {limit} tokens is full: the model no longer reads the {left_out} oldest messages"
+            )
+        return prompt

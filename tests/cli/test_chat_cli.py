@@ -1,0 +1,211 @@
+"""`glgpt chat`: scripts, JSON, bad input, and the interactive chat in a pseudo-terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.chat_models import chat_llama
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glgpt.cli import main
+from glgpt.cli.chat_terminal import WrappedLines, saved_messages
+from glgpt.errors import FileError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(chat_llama(tmp_path_factory.mktemp("model") / "tiny.gguf"))
+
+
+def test_messages_are_answered_in_turn(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--temperature", "0", "--tokens", "5", "--device", "software"]
+    assert main(["chat", model, "--message", "hello", "--message", "again", *options]) == 0
+    text, errors = capsys.readouterr()
+    assert errors.count("first token after") == 2 and "more from the cache" in errors
+    assert main(["chat", "--message", "hello", "--message", "again", *options, "--json", "--model", model]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [m["role"] for m in found["messages"]] == ["user", "assistant"] * 2
+    first, second = (m["content"] for m in found["messages"][1::2])
+    assert text == f"{first}\n\n{second}\n"
+    assert found["turns"][0]["cached_tokens"] == 0 < found["turns"][1]["cached_tokens"]
+
+
+def test_a_full_context_is_said_once(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--temperature", "0", "--tokens", "5", "--device", "software", "--context", "128"]
+    assert main(["chat", model, *["--message", "hello " * 8] * 3, *options]) == 0
+    errors = capsys.readouterr().err
+    assert errors.count("the context of 128 tokens is full: the model no longer reads the 4 oldest messages") == 1
+
+
+def test_stdin_is_a_message(model: str) -> None:
+    command = [sys.executable, "-m", "glgpt", "chat", model, "--temperature", "0", "--tokens", "4", "--json"]
+    command += ["--device", "software", "--system", "Be brief."]
+    done = subprocess.run(command, input=b"hello\nthere\n", capture_output=True, timeout=300, check=True)
+    messages = json.loads(done.stdout)["messages"]
+    assert messages[:2] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello\nthere"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--message", " "], "a message is empty"),
+        (["--message", "a", "--model", "other"], "both MODEL"),
+        (["--message", "a", "--temperature", "-1"], "--temperature"),
+        (["--message", "moon " * 400, "--context", "256"], "shorten it, or raise --context"),
+        (["--message", "a", "--tokens", "0"], "--tokens"),
+    ],
+)
+def test_bad_input_ends_with_2(model: str, capsys: pytest.CaptureFixture[str], options: list[str], why: str) -> None:
+    try:
+        code: Any = main(["chat", model, *options, "--device", "software"])
+    except SystemExit as left:
+        code = left.code
+    assert code == 2 and why in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_chat_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", "shakespeare", "--message", "hello", "--device", "software"]) == 2
+    assert "has no chat template, so it cannot chat; use glgpt generate" in capsys.readouterr().err
+
+
+class Terminal:
+    """`glgpt chat` in a pseudo-terminal."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "glgpt", "chat", *arguments, "--device", "software"]
+        self.pid, self.file = pty.fork()
+        if not self.pid:
+            os.environ["TERM"] = "xterm"
+            os.execv(command[0], command)
+        self.text = ""
+
+    def expect(self, pattern: str, seconds: float = 60) -> None:
+        """Reads until the output since the previous call matches."""
+        end = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.text)):
+            assert time.monotonic() < end, f"no {pattern!r} in {self.text!r}"
+            if select.select([self.file], [], [], 1)[0]:
+                data = os.read(self.file, 65536).decode(errors="replace")
+                if "\x1b[6n" in data:
+                    os.write(self.file, b"\x1b[1;1R")  # the position of the cursor, for which prompt_toolkit asks
+                self.text += re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[=>78])", "", data)
+        self.text = self.text[found.end() :]
+
+    def send(self, text: str) -> None:
+        os.write(self.file, text.encode())
+
+    def end(self) -> int:
+        """Returns the exit code."""
+        while True:
+            try:
+                if not os.read(self.file, 65536):
+                    break
+            except OSError:
+                break
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.fixture
+def terminal(model: str) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def started(*options: str) -> Terminal:
+        opened.append(Terminal(model, "--temperature", "0", *options))
+        opened[-1].expect("type a message")
+        opened[-1].expect("\n>")
+        return opened[-1]
+
+    yield started
+    for one in opened:
+        try:
+            os.kill(one.pid, signal.SIGKILL)
+            os.waitpid(one.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+        os.close(one.file)
+
+
+def test_an_interactive_chat(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    chat, file = terminal("--tokens", "6"), tmp_path / "saved.json"
+    for line, answer in (
+        ("/help\r", "save the conversation as JSON"),
+        ("/stats\r", "no answer yet"),
+        ("hello\r", "the answer reached 6 tokens"),
+        ("/stats\r", r"first token after .*\n2 messages; \d+ of 512 tokens"),
+        ("/regenerate\r", "the answer reached 6 tokens"),
+        ("/system Be brief.\r", "system message: Be brief."),
+        (f"/save {file}\r", "3 messages saved"),
+        ("/clear\r", "the conversation is empty"),
+        (f"/load {file}\r", "3 messages loaded"),
+        ("/load nowhere.json\r", "error: nowhere.json"),
+        ("/what\r", "/what is not a command"),
+        ("//slash\r", "the answer reached 6 tokens"),
+        ("/save\r", "give a file"),
+    ):
+        chat.send(line)
+        chat.expect(answer.replace("\\n", r"\s+"))
+        chat.expect("\n>")
+    assert [m["role"] for m in saved_messages(file)] == ["system", "user", "assistant"]
+    chat.send("\x03")
+    chat.expect("press Ctrl-C again")
+    chat.send("\x03")
+    assert chat.end() == 0
+
+
+def test_ctrl_c_stops_an_answer_and_ctrl_d_ends(terminal: Callable[..., Terminal]) -> None:
+    chat = terminal("--tokens", "400")
+    chat.send("hello\r")
+    chat.expect("hello")
+    time.sleep(1.5)
+    chat.send("\x03")
+    chat.expect(r"\[stopped\]|the answer reached")
+    chat.expect("\n>")
+    chat.send("/stats\r")
+    chat.expect("2 messages")
+    chat.expect("\n>")
+    chat.send("\x04")
+    assert chat.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("{}", "version"), ('{"version": 1}', "messages"), ("[]", "object"), ('{"version": 1, "messages": [3]}', "role")],
+)
+def test_a_damaged_conversation_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "saved.json").write_text(text)
+    with pytest.raises(FileError, match=rf"saved\.json.*{why}"):
+        saved_messages(tmp_path / "saved.json")
+
+
+@given(st.lists(st.text("ab \n日", max_size=9), max_size=12), st.integers(4, 20))
+def test_words_are_wrapped_at_the_edge_of_the_terminal(pieces: list[str], columns: int) -> None:
+    lines = WrappedLines(columns)
+    screen, text = [""], "".join(pieces)
+    for written in map(lines.push, pieces):
+        for erased, back, char in re.findall(r"(\x1b\[(\d+)D\x1b\[K)|(.|\n)", written):
+            if erased:
+                width = sum(2 if c == "日" else 1 for c in screen[-1])
+                left = width - int(back)
+                while sum(2 if c == "日" else 1 for c in screen[-1]) > left:
+                    screen[-1] = screen[-1][:-1]
+            elif char == "\n":
+                screen.append("")
+            else:
+                screen[-1] += char
+    assert all(sum(2 if c == "日" else 1 for c in line) < columns for line in screen)
+    assert "".join(screen).replace(" ", "") == text.replace(" ", "").replace("\n", "")
+    whole = {word for word in text.split() if sum(2 if c == "日" else 1 for c in word) < (columns - 1) // 2}
+    assert whole <= {word for line in screen for word in line.split()}

@@ -1,0 +1,189 @@
+"""Conversations: what a turn computes, the bits of its logits, edits, and a context that is full."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.chat_models import CHATML, TEMPLATES, chat_llama, turns
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glgpt.errors import ArgumentError, GlgptError
+from glgpt.inference.chunks import SIZES, plan_segments
+from glgpt.inference.conversation import Conversation
+from glgpt.inference.model import LanguageModel
+from glgpt.program.formats import Floats
+
+GREEDY: dict[str, Any] = {"temperature": 0}
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., LanguageModel]]:
+    """Returns a function that opens a model with a template."""
+    models: list[LanguageModel] = []
+
+    def opened(template: str = CHATML, context: int | None = None) -> LanguageModel:
+        path = chat_llama(tmp_path / "model.gguf", template)
+        models.append(LanguageModel.from_pretrained(path, device="software", context=context))
+        return models[-1]
+
+    yield opened
+    for model in models:
+        model.close()
+
+
+def first_logits(conversation: Conversation) -> Floats:
+    """Starts an answer and returns the logits of its first token."""
+    decoder = conversation.model._decoder
+    answer = conversation.model.answer(conversation.prompt(), 1, **GREEDY)
+    answer.read()
+    conversation.last = answer
+    logits: Floats = decoder._logits.unpack(decoder.player.read(decoder._logits.texture))[0].copy()  # type: ignore[union-attr]
+    return logits
+
+
+def fresh_logits(conversation: Conversation) -> Floats:
+    """Returns the same logits of caches that held nothing."""
+    conversation.model._decoder.forget()  # type: ignore[union-attr]
+    return first_logits(Conversation(conversation.model, conversation.visible(), tools=conversation.tools))
+
+
+@pytest.mark.parametrize("template", ["chatml", "alternating", "headers", "words"])
+@pytest.mark.parametrize("ahead", [False, True], ids=["at once", "read ahead"])
+def test_a_turn_computes_what_is_new_and_has_the_bits_of_a_fresh_start(
+    opened: Callable[..., LanguageModel], template: str, ahead: bool
+) -> None:
+    conversation = Conversation(opened(TEMPLATES[template]), system="You are brief.", tokens=20, **GREEDY)
+    before = 0
+    for turn in range(3):
+        answer = conversation.send(f"Question {turn} about the moon, the sun and the stars?")
+        text = "".join(answer)
+        assert text == conversation.messages[-1]["content"] and conversation.last
+        stats = conversation.last.stats
+        assert stats.cached_tokens + stats.prefill_tokens == len(conversation.last_prompt.ids)
+        if turn:
+            assert stats.cached_tokens >= before  # all of the previous prompt but blanks at its end
+        before = conversation.last_prompt.borders[-1]
+        assert before >= len(conversation.last_prompt.ids) - 2
+        if ahead:
+            assert conversation.read_ahead() > 0
+            assert conversation.read_ahead() == 0
+    conversation.messages.append({"role": "user", "content": "And now?"})
+    kept = first_logits(conversation)
+    assert conversation.last.stats.cached_tokens >= before
+    fresh = fresh_logits(conversation)
+    assert kept.tobytes() == fresh.tobytes()
+
+
+def test_regenerating_computes_only_the_last_chunk_again(opened: Callable[..., LanguageModel]) -> None:
+    conversation = Conversation(opened(), system="You are brief. " * 12, tokens=12, **GREEDY)
+    first = "".join(conversation.send("hello"))
+    assert "".join(conversation.regenerate()) == first
+    assert conversation.last and conversation.last.stats.cached_tokens > 128
+    assert [m["role"] for m in conversation.messages] == ["system", "user", "assistant"]
+    with pytest.raises(ArgumentError, match="no message to answer"):
+        Conversation(opened(), system="hello").regenerate()
+
+
+def test_edits_roll_the_caches_back_to_what_is_the_same(opened: Callable[..., LanguageModel]) -> None:
+    conversation = Conversation(opened(), turns(4, "You are brief."), tokens=4, **GREEDY)
+    first_logits(conversation)
+    conversation.edit(5, "Another question, which is new.")
+    changed = first_logits(conversation)
+    assert conversation.last and conversation.last.stats.cached_tokens > 0
+    assert changed.tobytes() == fresh_logits(conversation).tobytes()
+    conversation.remove(3, 5)
+    removed = first_logits(conversation)
+    assert removed.tobytes() == fresh_logits(conversation).tobytes()
+    conversation.set_system(None)
+    assert conversation.system is None and first_logits(conversation).tobytes() == fresh_logits(conversation).tobytes()
+    with pytest.raises(ArgumentError, match="no message 99; the conversation has 5"):
+        conversation.edit(99, "x")
+    conversation.set_system("Brief.")
+    conversation.clear()
+    assert conversation.messages == [{"role": "system", "content": "Brief."}]
+
+
+def test_other_generations_do_not_change_a_conversation(opened: Callable[..., LanguageModel]) -> None:
+    model = opened()
+    conversation = Conversation(model, tokens=16, **GREEDY)
+    first = "".join(conversation.send("hello there"))
+    model.generate("hello " * 30, 3, temperature=0).read()
+    model.generate_batch(["a b c", "d"], 3, temperature=0)[0].read()
+    other = Conversation(model, tokens=3, **GREEDY)
+    "".join(other.send("something else"))
+    kept = first_logits(conversation)
+    assert kept.tobytes() == fresh_logits(conversation).tobytes()
+    assert "".join(conversation.regenerate()) == first
+
+
+def test_an_answer_that_is_stopped_is_a_message(opened: Callable[..., LanguageModel]) -> None:
+    conversation = Conversation(opened(), tokens=40, **GREEDY)
+    answer = conversation.send("hello")
+    pieces = list(itertools.islice(answer, 3))
+    answer.close()  # type: ignore[attr-defined]
+    assert conversation.messages[-1] == {"role": "assistant", "content": "".join(pieces)}
+
+
+def test_a_full_context_is_cut_at_turns_and_keeps_the_system_message(opened: Callable[..., LanguageModel]) -> None:
+    conversation = Conversation(opened(context=256), system="You are brief.", tokens=24, **GREEDY)
+    notices = []
+    for turn in range(8):
+        "".join(conversation.send(f"Question {turn} about the moon, the sun?"))
+        notices.append(conversation.notice)
+        visible = conversation.visible()
+        assert visible[0]["content"] == "You are brief." and visible[1]["role"] == "user"
+        assert conversation.last and conversation.last.stats.slides == 0
+        assert len(conversation.last_prompt.ids) + len(conversation.last.ids) <= 257
+    assert conversation.dropped and len(conversation.messages) == 17
+    full = [notice for notice in notices if notice]
+    assert 1 <= len(full) < 8 and "the context of 256 tokens is full: the model no longer reads the" in full[0]
+    assert first_logits(conversation).tobytes() == fresh_logits(conversation).tobytes()
+    before = list(conversation.messages)
+    with pytest.raises(GlgptError, match=r"the context of .* holds 256; shorten it, or raise --context"):
+        conversation.send("moon " * 300)
+    assert conversation.messages == before
+
+
+def test_an_answer_ends_where_the_context_does(opened: Callable[..., LanguageModel]) -> None:
+    conversation = Conversation(opened(context=256), tokens=500, **GREEDY)
+    "".join(conversation.send("hello " * 60))
+    assert conversation.last and conversation.last.stats.slides == 0
+    if conversation.last.stats.stopped == "tokens":
+        assert conversation.notice == "the answer ends here: the context of 256 tokens is full"
+
+
+def test_chat_streams_and_reuses_what_messages_have_in_common(opened: Callable[..., LanguageModel]) -> None:
+    model, messages = opened(), turns(2, "Brief.")
+    answer = model.chat(messages, 6, **GREEDY)
+    assert "".join(answer) == answer.text and answer.stats.prefill_tokens > 0
+    again = model.chat(messages, 6, **GREEDY)
+    assert again.read() == answer.text and again.stats.cached_tokens > 0
+    for bad in ([], "hello", [{"role": "robot", "content": "x"}], [{"role": "user"}], [{"role": "user", "content": 3}]):
+        with pytest.raises(ArgumentError):
+            model.chat(bad)  # type: ignore[arg-type]
+
+
+def test_a_model_without_a_template_says_what_to_do(tmp_path: Path) -> None:
+    with (
+        LanguageModel.from_pretrained(chat_llama(tmp_path / "base.gguf", None), device="software") as model,
+        pytest.raises(GlgptError, match=r"base\.gguf has no chat template.* glgpt generate .* --model smollm2"),
+    ):
+        Conversation(model)
+
+
+@given(st.lists(st.integers(1, 700), max_size=6), st.integers(1, 700), st.integers(0, 5))
+def test_chunks_of_a_longer_text_begin_with_those_of_a_shorter_one(gaps: list[int], last: int, count: int) -> None:
+    borders = list(itertools.accumulate(gaps))
+    whole = plan_segments(borders, sum(gaps) + last, 8192, (*SIZES, 1))
+    assert np.all(np.diff([chunk.start for chunk in whole]) == [chunk.valid for chunk in whole[:-1]])
+    assert sum(chunk.valid for chunk in whole) == sum(gaps) + last
+    count = min(count, len(borders))
+    if count:
+        part = plan_segments(borders[: count - 1], borders[count - 1], 8192, (*SIZES, 1))
+        assert whole[: len(part)] == part
