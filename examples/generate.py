@@ -1,4 +1,4 @@
-"""Generates text and prints it as it is generated, then the number of tokens and the seed.
+"""Generates text and prints it token by token, then the number of tokens and the seed.
 
     python examples/generate.py "ROMEO:" --tokens 60 --seed 57
 

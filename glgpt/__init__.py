@@ -1,4 +1,4 @@
-"""Runs and trains GPT-2 and Llama models as fragment shaders, on any GPU with OpenGL 3.3 or on the CPU."""
+"""Runs and trains GPT-2, Llama and related models as fragment shaders, on any GPU with OpenGL 3.3 or on the CPU."""
 
 from __future__ import annotations
 

@@ -85,16 +85,17 @@ def loss(name: str | None, count: int) -> None:
             stage = Stage.load(checkpoint, Part(cut, config.n_layer, False, True), device="software")
         captures = stage.captures()
         for wire in ("f16", "int8"):
-            apart, extra, tokens = 0, 0.0, 0
+            different, extra, tokens = 0, 0.0, 0
             for (logits, found), ids in zip(runs, texts, strict=True):
                 states = found[names[cut]]
                 sent = hidden.unpack(hidden.pack(states, wire), len(states), states.shape[1], wire)
                 ours, _ = look(captures, sent, ())
-                apart += int((ours.argmax(axis=1) != logits.argmax(axis=1)).sum())
+                different += int((ours.argmax(axis=1) != logits.argmax(axis=1)).sum())
                 extra += float((nats(ours, ids) - nats(logits, ids)).mean()) / len(texts)
                 tokens += len(ids)
             print(
-                f"before block {cut}  {wire:5} {extra:+.6f} nats, {apart} of {tokens} greedy tokens differ", flush=True
+                f"before block {cut}  {wire:5} {extra:+.6f} nats, {different} of {tokens} greedy tokens differ",
+                flush=True,
             )
         captures.close()
         stage.close()

@@ -29,7 +29,7 @@ from glgpt.text.untrusted.chat import TEMPLATE
 
 DTYPES = ("f32", "f16", "q8", "q4")
 SUFFIX = ".gguf"
-LARGEST_HALF = 65504.0  # of float16
+MAX_F16 = 65504.0
 _KINDS = {"f32": F32, "f16": F16, "q8": TYPES[NUMBERS["Q8_0"]], "q4": TYPES[NUMBERS["Q4_1"]]}
 # With q4, these tensors stay at eight bits, since they lose most: as in llama.cpp's mixed types.
 _PRECISE = ("token_embd", "output", "attn_v", "ffn_down")
@@ -66,9 +66,9 @@ def _ends(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 
 def _finite(checkpoint: Checkpoint, name: str, narrow: bool) -> NDArray[Any]:
-    """Reads a tensor. Raises GlgptError if it is to be written in a float16 format, and holds a larger value."""
+    """Reads a tensor. Raises GlgptError for a value that is too large for a format that stores float16."""
     values: NDArray[Any] = checkpoint.read(name)
-    if narrow and max(values.max(), -values.min()) > LARGEST_HALF:
+    if narrow and max(values.max(), -values.min()) > MAX_F16:
         raise GlgptError(f"{quoted(checkpoint.path, 300)}: tensor {name} has values beyond float16; use --dtype f32")
     return values
 
@@ -112,7 +112,7 @@ def _kind(own: str, columns: int, dtype: str) -> TensorType:
 
 
 def _check_written(checkpoint: Checkpoint, made: Path) -> None:
-    """Raises FileError if the file does not describe the same model, which has a setting that GGUF lacks."""
+    """Raises FileError unless the file describes the same model; a setting may have no place in GGUF."""
     with Checkpoint.open(made) as again:
         found, wanted = again.config.to_dict(), checkpoint.config.to_dict()
         for name in (key for key in wanted if not _alike(found.get(key), wanted[key])):
@@ -120,7 +120,7 @@ def _check_written(checkpoint: Checkpoint, made: Path) -> None:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """True for equal values; numbers are equal if they are so in float32, as which GGUF holds them."""
+    """True for equal values; numbers are compared in float32, in which GGUF holds them."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_alike(a[key], b[key]) for key in a)
     return bool(np.float32(a) == np.float32(b)) if isinstance(a, float) and isinstance(b, float) else bool(a == b)

@@ -89,7 +89,7 @@ class Checkpoint:
             return stored.sample(np.arange(0, size, max(1, size // count))[:count])
 
     def blocks(self, name: str) -> Blocks | None:
-        """Returns the scales, minimums and levels of a quantized tensor as they are stored; None for other tensors.
+        """Returns the stored scales, minimums and levels of a quantized tensor; None for other tensors.
 
         Rows are the outputs of a layer. Raises GlgptError if the file cannot be read.
         """

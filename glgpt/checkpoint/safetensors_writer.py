@@ -16,9 +16,9 @@ Checksums = Mapping[str, str]  # the SHA-256 of each tensor, as 64 hexadecimal d
 
 
 class SafetensorsWriter:
-    """Writes float32 tensors of known shapes to a file: first the header, then each tensor as it is added.
+    """Writes float32 tensors of known shapes to a file: first the header, then each tensor when it is added.
 
-    `metadata` makes the header's metadata of the tensors' checksums. These are known only at the end, so `finish`
+    `metadata` returns the header's metadata for the tensors' checksums. These are known only at the end, so `finish`
     writes the header again; its length may not depend on the digits of a checksum.
     """
 

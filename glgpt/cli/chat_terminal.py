@@ -36,7 +36,7 @@ HELP = """\
 /clear           start again; the system message stays
 /help            this list
 /exit            end, as Ctrl-D does
-Ctrl-C stops an answer. Alt-Enter starts a new line. A message that begins with / is written //."""
+Ctrl-C stops an answer. Alt-Enter starts a new line. Write // to begin a message with /."""
 
 
 class ChatTerminal:

@@ -100,7 +100,7 @@ def device_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_sampling_options(p: Parser) -> None:
-    """Adds the options that say how the next token is chosen."""
+    """Adds the options that determine how the next token is chosen."""
     g = p.add_argument_group("sampling")
     g.add_argument(
         "--temperature", type=not_negative, default=0.8, metavar="T",

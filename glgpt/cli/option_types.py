@@ -1,4 +1,4 @@
-"""The types of option values: functions that parse a text, or raise argparse.ArgumentTypeError."""
+"""Parses the values of options. Each function raises argparse.ArgumentTypeError for a text that it does not accept."""
 
 from __future__ import annotations
 

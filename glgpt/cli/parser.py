@@ -62,8 +62,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of the whole command line; parsed arguments hold the function to call as `run`."""
     parser = Parser(
         prog="glgpt",
-        description="Run, inspect and train GPT-2 and Llama models as fragment shaders: on any GPU with OpenGL 3.3,\n"
-        "on the CPU with software OpenGL, or in a web page with WebGL2.",
+        description="Run, inspect and train GPT-2, Llama and related models as fragment shaders:\n"
+        "on any GPU with OpenGL 3.3, on the CPU with software OpenGL, or in a web page with WebGL2.",
         epilog=EXAMPLES,
     )
     parser.add_argument("--version", action="version", version=f"glgpt {__version__}")

@@ -170,8 +170,8 @@ class Log(Watcher):
             return
         self._next = now + LINE_EVERY
         rate = f"  {step.tokens_per_s:,.0f} tokens/s  {clock(step.seconds_left)} left" if step.tokens_per_s else ""
-        figures = f"loss {step.loss:.4f}  lr {step.lr:.3g}  gradient {step.grad_norm:.3g}"
-        self._print(f"step {step.step}/{self.steps}  {figures}{rate}")
+        metrics = f"loss {step.loss:.4f}  lr {step.lr:.3g}  gradient {step.grad_norm:.3g}"
+        self._print(f"step {step.step}/{self.steps}  {metrics}{rate}")
 
     def validation(self, step: int, nats: float, bits: float) -> None:
         """Prints a validation's results."""

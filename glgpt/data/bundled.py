@@ -57,7 +57,7 @@ def _plays() -> str:
 
 
 def _code() -> str:
-    """Returns the modules of this package that a reader would start with."""
+    """Returns modules of this package: the models, the ops and the recorded program."""
     files = sorted(path for name in ("models", "ops", "program") for path in (PACKAGE / name).glob("*.py"))
     text = "\n".join(path.read_text(encoding="utf-8").strip() + "\n" for path in files)
     return re.sub(r"\n{3,}", "\n\n", text)  # so that cleaning changes nothing

@@ -142,7 +142,7 @@ class _Download:
         while True:
             if max(self.total, len(self.data)) > self.most:
                 raise PermanentError(
-                    f"{quoted(self.url, 300)} is larger than {self.most:,} bytes; allow more with --most"
+                    f"{quoted(self.url, 300)} is larger than {self.most:,} bytes; allow more with --max-size"
                 )
             block = answer.read1(BLOCK)
             if not block:

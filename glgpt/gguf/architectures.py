@@ -1,4 +1,4 @@
-"""The model architectures of GGUF as data: their metadata and tensor names, and those of Hugging Face's checkpoints."""
+"""Maps the metadata and tensors of GGUF's model architectures to those of Hugging Face's checkpoints, as data."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Architecture:
     block: Mapping[str, str]
     head: str = "lm_head"
     constants: Mapping[str, Any] = field(default_factory=dict)
-    rotated: tuple[str, ...] = ()  # whose rows of each head are interleaved pairs
-    fused: tuple[str, ...] = ()  # whose rows are queries, keys, values, and in the checkpoint those of each head
+    rotated: tuple[str, ...] = ()  # tensors whose rows are interleaved pairs in each head
+    fused: tuple[str, ...] = ()  # rows are all queries, all keys, all values; the checkpoint's: by head
     transposed: tuple[str, ...] = ()  # [in, out] in the checkpoint
     norm_shift: float = 0.0  # added to the gains of norms: Gemma's checkpoints store gain - 1
 

@@ -1,4 +1,4 @@
-"""The tensor types of GGUF: how many values a block holds, and its bytes as scales, minimums and levels."""
+"""Describes the tensor types of GGUF, and splits their blocks into scales, minimums and levels."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _half(data: Bytes, at: int) -> NDArray[np.float16]:
 
 
 def _nibbles(data: Bytes) -> Bytes:
-    """Returns the low halves of all bytes, followed by the high halves."""
+    """Returns the low four bits of all bytes, followed by the high four."""
     return np.concatenate([data & 15, data >> 4], axis=1)
 
 
@@ -119,7 +119,7 @@ def _scales(data: Bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 def _halves(data: Bytes) -> Bytes:
-    """Returns 256 levels of four bits: each 32 bytes hold a group in their low halves and the next in their high."""
+    """Returns 256 levels of four bits: each 32 bytes hold a group in their low four bits and the next in their high."""
     return _nibbles(data.reshape(-1, 32)).reshape(len(data), 256)
 
 

@@ -15,7 +15,7 @@ from glgpt.gguf.reader import GgufFile
 from glgpt.gguf.tensor import Axes, GgufTensor
 
 MAX_LAYERS = 1000
-# Rotary factors of Llama 3, which all published models share; files hold the resulting factors, not these.
+# Rotary factors of Llama 3, which all published models share; files hold divisors that result from them.
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 FREQUENCIES = "rope_freqs.weight"
 
@@ -51,9 +51,9 @@ def model_config(file: GgufFile) -> dict[str, Any]:
 
 
 def checkpoint_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, GgufTensor]:
-    """Returns the tensors by their names in a checkpoint, arranged as there; others keep their names.
+    """Returns the tensors by checkpoint name, with the checkpoint's order of rows and axes.
 
-    Raises FileError if there are more blocks than supported.
+    Tensors that the architecture does not name keep their names. Raises FileError for more blocks than supported.
     """
     about = architecture_of(file)
     layers = config.get("num_hidden_layers", config.get("n_layer"))
@@ -74,7 +74,7 @@ def checkpoint_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, G
 
 
 def rows_of(about: Architecture, own: str, rows: int, config: Mapping[str, Any]) -> Axes | None:
-    """Returns the axes of a tensor's rows that file and checkpoint have in another order; None for the same order."""
+    """Returns the axes of a tensor's rows if the checkpoint exchanges the middle two; None for an equal order."""
     heads = config.get("num_attention_heads", config.get("n_head"))
     shared = config.get("num_key_value_heads", heads)
     count = shared if own == "attn_k" else heads
@@ -98,7 +98,7 @@ def _number(file: GgufFile, key: str) -> Any:
 
 
 def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `rope_scaling` and, if part of a head is rotated, the part."""
+    """Returns `rope_scaling` and, unless whole heads are rotated, the rotated share."""
     found: dict[str, Any] = {}
     prefix = f"{about.name}.rope."
     width = config.get("head_dim") or _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
@@ -136,7 +136,7 @@ def _llama3(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def llama3_divisors(scaling: Mapping[str, Any], theta: float, count: int) -> NDArray[np.float64]:
     """Returns the number by which Llama 3 divides each of `count` rotary frequencies."""
-    with np.errstate(all="ignore"):  # numbers of a file may be any
+    with np.errstate(all="ignore"):  # a file may hold any numbers
         return _llama3_divisors(scaling, theta, count)
 
 
@@ -156,7 +156,7 @@ def _nothing(_file: GgufFile, _config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gpt2(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns None, transformers' default, for an MLP of four times the model's width."""
+    """Returns `n_inner`: None, transformers' default, if it is four times the model's width."""
     inner, width = config.get("n_inner"), config.get("n_embd")
     return {"n_inner": None if isinstance(width, int) and inner == 4 * width else inner}
 

@@ -1,4 +1,4 @@
-"""Reads the files of a model: those of a folder, or those that a GGUF file stands for.
+"""Reads the files of a model, from a folder or converted from a GGUF file.
 
 A GGUF file holds what a Hugging Face folder holds in several files. `has_file` and the `read` functions take the path
 of either, so that configuration, tokenizer, chat template and end-of-text ids are read and checked in one way.

@@ -89,7 +89,7 @@ def file_names(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def file_values(config: Mapping[str, Any], name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Returns a checkpoint's tensor as the file holds it: rows, axes and gains of norms in the file's order."""
+    """Converts a checkpoint's tensor to the file's order of rows and axes, and its gains of norms."""
     about = architecture_for(config)
     stem, _, kind = name.rpartition(".")
     own = stem.rpartition(".")[2]

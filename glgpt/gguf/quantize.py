@@ -49,7 +49,7 @@ def _packed(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _q8_0(blocks: Floats) -> NDArray[np.uint8]:
     scale = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
     scaled = blocks * _inverse(scale)
-    rounded = np.sign(scaled) * np.floor(np.abs(scaled) + np.float32(0.5))  # half away from zero
+    rounded = np.sign(scaled) * np.floor(np.abs(scaled) + np.float32(0.5))  # ties away from zero
     return np.concatenate([_bytes(scale), rounded.astype(np.int8).view(np.uint8)], axis=1)
 
 

@@ -64,7 +64,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def all_parts(name: str) -> list[str]:
-    """Returns the names of all parts of a split file from that of the first, or the name of another file alone."""
+    """Returns the names of all parts of a split file, if `name` is its first part; otherwise `name` alone."""
     found = _SPLIT.fullmatch(name)
     if not found or int(found[2]) != 1:
         return [name]
@@ -72,13 +72,13 @@ def all_parts(name: str) -> list[str]:
 
 
 def later_part(path: Path) -> bool:
-    """True if the name is that of a part of a split file, other than the first."""
+    """True if the name is that of the second or a later part of a split file."""
     found = _SPLIT.fullmatch(path.name)
     return found is not None and int(found[2]) > 1
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Reads the header of a file, and of the further files of a split one; the result is cached until a file changes.
+    """Reads the header of a file, and those of the other parts if it is split; cached until a file changes.
 
     Raises FileError, naming the file, for anything that is not a complete GGUF file of a supported version.
     """
@@ -99,7 +99,7 @@ def identity(path: Path) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _joined(path: Path, _identity: tuple[int, ...]) -> GgufFile:
-    """Returns a file together with the tensors of its further parts, if it is the first of several."""
+    """Returns a file; for the first part of a split file, with the tensors of the others."""
     first = read_header(path)
     count = first.metadata.get(_COUNT, 1)
     if isinstance(count, int) and count == 1:

@@ -1,4 +1,4 @@
-"""A tensor of a GGUF file: its place, and the order in which its model family stores rows and axes."""
+"""Decodes a tensor of a GGUF file, in the order of rows and axes of a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Axes = tuple[int, int, int, int]
 class GgufTensor:
     """The place of a tensor in a file, and how its rows become those of a Hugging Face checkpoint.
 
-    `stored` is the shape in the file, whose last axis is contiguous and divided into blocks. `exchanged` are the sizes
-    of four axes that make up the rows in the file, of which the checkpoint has the two in the middle exchanged. Then
+    `stored` is the shape in the file, whose last axis is contiguous and divided into blocks. `exchanged`: the rows of
+    the file are four axes of these sizes, and those of the checkpoint have the middle two exchanged. After that,
     `shift` is added to all values, and the result is `transposed`.
     """
 
@@ -75,7 +75,7 @@ class GgufTensor:
         return found.T if self.transposed else found
 
     def blocks(self) -> Blocks:
-        """Returns the quantized values as they are stored, as scales, minimums and levels.
+        """Returns the stored scales, minimums and levels.
 
         Rows are outputs and columns are inputs, also if the checkpoint's tensor is transposed, and rows are in the
         checkpoint's order. Raises ValueError for a type without blocks.

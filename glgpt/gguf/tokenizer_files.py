@@ -16,7 +16,7 @@ from glgpt.gguf.reader import GgufFile
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens
 MAX_MERGES = 1 << 20
-MAX_TOKEN, MAX_CHARACTERS = 256, 1 << 22  # of one token and of all: SentencePiece's merges try each division of each
+MAX_TOKEN, MAX_CHARACTERS = 256, 1 << 22  # of a token, of all: each split of each token is tried
 BLANK = "\u2581"
 NO_TOKEN = 0xFFFFFFFF  # llama.cpp's id for none
 _ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "mask": "mask"}
@@ -54,7 +54,7 @@ PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
     "qwen2": [_split(_LETTERS + r"|\p{N}" + _REST), _PLAIN],
     "default": _DEFAULT,
 }
-WHOLE_WORDS = ("llama-bpe", "llama3")  # a word that is a token is not merged from parts, and texts begin with BOS
+WHOLE_WORDS = ("llama-bpe", "llama3")  # words that are tokens are not merged from parts, and texts begin with BOS
 
 
 def tokenizer_files(file: GgufFile) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _merges(
 ) -> list[list[str]]:
     """Returns the pairs of tokens that make another, those of the highest score first.
 
-    Pairs that make the same token are in the order of the ids of their halves, as in Hugging Face's conversion.
+    Pairs that make the same token are in the order of their ids, as in Hugging Face's conversion.
     """
     ordinary = {token for token, kind in zip(tokens, types, strict=True) if kind in (NORMAL, USER_DEFINED)}
     found = []

@@ -1,4 +1,4 @@
-"""Writes GGUF files of version 3: the metadata, then each tensor when its turn comes."""
+"""Writes GGUF files of version 3: the metadata, then one tensor after another."""
 
 from __future__ import annotations
 

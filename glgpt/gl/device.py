@@ -129,7 +129,7 @@ class Device:
     def shader(self, name: str, text: str, samplers: Sequence[str], options: Options) -> Shader:
         """Returns a shader whose samplers use texture units 0, 1, ..; players with the same text share it.
 
-        Its GL objects are released when it has been released as often as it was requested.
+        Its GL objects are released with the last of the players that requested it.
         """
         key = (self.preamble(options) + text, tuple(samplers))
         if key not in self._shaders:

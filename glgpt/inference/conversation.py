@@ -1,4 +1,4 @@
-"""A conversation with a model: its messages, what the model has read of them, and what still fits its context."""
+"""Holds a conversation with a model: its messages, and which of them the model reads when the context is full."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 SYSTEM = ("system", "developer")
-ROOM = 4  # an answer has room for at least a quarter of the context, or for its maximum length
+ANSWER_SHARE = 4  # an answer gets at least a quarter of the context, or its maximum length if that is less
 
 
 class Conversation:
     """Messages that a model answers in turn.
 
-    The model's caches keep what it has read: a turn computes only what is new, and the logits have the bits of a fresh
-    start. Messages may be edited and removed; what follows the first changed token is then computed again. If the
-    context is full, the oldest messages are left out, whole turns at a time, until the rest fills half of it; the
-    system message stays. `dropped` counts them and `notice` says so; `messages` still has all of them.
+    The model's caches keep what it has read: a turn computes only its new tokens, and the logits are bit-equal to those
+    of a fresh start. Messages may be edited and removed; what follows the first changed token is then computed again.
+    If the context is full, the oldest messages are left out, whole turns at a time, until the rest fills half of it;
+    the system message stays. `dropped` counts them and `notice` says so; `messages` still has all of them.
 
     Several conversations with one model work, but each replaces the others' part of the caches.
     """
@@ -157,9 +157,9 @@ class Conversation:
         return self.model.chat_template.prompt(messages, tools=self.tools, **how)
 
     def _fitting(self) -> ChatPrompt:
-        """Returns the prompt; drops the oldest turns if it leaves no room for an answer."""
+        """Returns the prompt; drops the oldest turns if it leaves too little of the context for an answer."""
         limit, self.notice, prompt = self.model.max_context, "", self.prompt()
-        if len(prompt.ids) + min(self.tokens, max(1, limit // ROOM)) <= limit + 1:
+        if len(prompt.ids) + min(self.tokens, max(1, limit // ANSWER_SHARE)) <= limit + 1:
             return prompt
         start, dropped = self._systems(), self.dropped
         turns = [i - start for i, message in enumerate(self.messages) if message["role"] == "user"]

@@ -1,4 +1,4 @@
-"""Streams generated token ids, or text as soon as it is certain, up to a stop text."""
+"""Streams generated token ids, or text once it is certain, up to a stop text."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def continuation(
 
 
 class TokenStream(Iterator[int]):
-    """An iterator of token ids as they are generated; `stats` holds the statistics so far."""
+    """An iterator of generated token ids; `stats` holds the statistics so far."""
 
     def __init__(self, ids: Iterator[int], stats: GenerationStats) -> None:
         self._ids, self.stats = ids, stats

@@ -61,11 +61,11 @@ class CaseResult:
     max_abs: list[float]  # largest absolute error of the logits, for each position
     kl: list[float]  # KL(reference || glgpt) in nats, for each position
     kl_limit: float  # limit for the mean of `kl`
-    top1: list[bool]  # whether the likeliest tokens are the same, for each position
+    top1: list[bool]  # for each position, True if the likeliest tokens are the same
     worst: Worst  # of the logits
     greedy: tuple[int, int] | None = None  # (greedy tokens that agree from the start, all greedy tokens)
     activations: list[Worst] = field(default_factory=list)  # in the order of computation
-    greedy_counts: bool = True  # whether the greedy tokens must agree
+    greedy_counts: bool = True  # True: the greedy tokens must agree
     tie: bool = False  # the first greedy token that differs is as likely as the reference's, within the tolerance
 
     @property

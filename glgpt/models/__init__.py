@@ -1,7 +1,7 @@
-"""Defines the models: one decoder, described by data, and the families that describe themselves to it.
+"""Defines the models: one decoder, whose variants are data, and the families that choose among them.
 
-`spec` describes a decoder, `network` records it with `ops`, and `families` has the description of each family. No file
-is read here.
+`spec` describes a decoder, `network` records it with `ops`, and `families` has the description of each family. The
+package reads no files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The activations of a model: their names, which every family shares, and how their matrices lie in textures."""
+"""Names the activations of a model, alike for every family, and describes their matrices in textures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PER_HEAD = {Q: "cache", K: "cache", V: "cache", SCORES: "scores", PATTERN: "patt
 
 
 def dims_of(name: str) -> str:
-    """Returns a description of an activation's natural shape, for arrays that come without a model."""
+    """Returns a description of an activation's natural shape, for arrays without a model."""
     return DIMS.get(PER_HEAD.get(part_of(name), ""), "T, width")
 
 

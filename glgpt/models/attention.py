@@ -70,7 +70,7 @@ def _heads(net: Network, a: Tensor, i: int, t: int) -> list[Tensor]:
 
 
 def _plain(config: ModelConfig) -> bool:
-    """True if packed queries, keys and values are copied to their places as they are."""
+    """True if packed queries, keys and values are copied to their places unchanged."""
     return config.positions == "absolute" and config.group == 1 and not config.qk_norm
 
 
@@ -121,7 +121,7 @@ def _ends_at_position(net: Network, name: str) -> bool:
 def decode(net: Network, row: ops.NormedRow, i: int) -> ops.NormedRow:
     """Records the attention of block i for one row at position pos, or for one row of each text.
 
-    Returns the residual stream after it, or if attention and MLP are parallel, ready for the norm of the MLP.
+    Returns the residual stream after it, ready for the norm of the MLP unless attention and MLP are parallel.
     """
     c, rec = net.config, net.rec
     q, k, v = caches = [net.cache(i, part) for part in PARTS]

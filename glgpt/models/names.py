@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Name(NamedTuple):
-    """A caption of a word or two and an explanation of one line; either may be empty."""
+    """A short caption and an explanation of one line; either may be empty."""
 
     title: str = ""
     about: str = ""

@@ -1,6 +1,6 @@
-"""The forward pass of a decoder, recorded from its spec: prompts and training batches, one row, rows of several texts.
+"""Records the forward pass of a decoder from its spec, for prompts, for training batches and for single rows.
 
-`attention` and `mlp` record the two parts of a block; this module has the tensors and products that they share, the
+`attention` and `mlp` record the two parts of a block; this module records the products that they share, the
 embedding, the norms, the head and the order of the blocks.
 """
 
@@ -35,10 +35,10 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
 # From this many rows of a product on, a GPU decodes integer weights to f16 once beforehand instead of in each fragment.
-# Weights below 1e-6 then lose bits that their scales had.
+# Weights below 1e-6 then lose precision, since f16 has few bits for them.
 MANY_ROWS = 256
 
-# what a part adds to the stream -> the same before its norm
+# activation that a part adds to the stream -> the same before its norm
 PROJECTED_OF = {ATTN_OUT: PROJECTED, MLP_OUT: HIDDEN_OUT}
 # norm's activation -> the role of its tensors
 NORMS = {FIRST_NORM: "norm_1", SECOND_NORM: "norm_2", FINAL_NORM: "norm", ATTN_OUT: "post_1", MLP_OUT: "post_2"}
@@ -80,15 +80,15 @@ class SideBySide:
 class Network:
     """A model recorded with one kernel and dtype; `names` are activations to list as outputs, which also stay unfused.
 
-    With f32, every tensor is cut into the kernel's tiles. With a packed format, weights and the inputs of products are
-    stored in it, in 8 row tiles (4 with four draw buffers) of the column tiles that share a texel; the residual stream
-    and attention stay f32. A quantised format applies to weights only: the inputs of products are stored in its
-    `activations` format, which `dtype` and `format` then are. If training writes the parameters (`role` "state"), they
+    With f32, every tensor is divided into the kernel's tiles. With a packed format, weights and the inputs of products
+    are stored in it; inputs have 8 row tiles (4 with four draw buffers), and column tiles share texels. The residual
+    stream and attention stay f32. A quantised format applies to weights only: the inputs of products are stored in its
+    `activations` format, which `dtype` and `format` then name. If training writes the parameters (`role` "state"), they
     stay f32 whatever the dtype, and attention's heads and pattern are stored in the format of activations.
 
-    With a `batch`, `prefill` runs one. `role` is that of the parameters' textures: "state" if training writes them.
-    With `SideBySide` as the batch, `decode` runs a token of each text. With a `part`, only its passes are recorded: see
-    `Part`. A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
+    With a `batch`, `prefill` records its sequences. `role` is that of the parameters' textures: "state" if training
+    writes them. With `SideBySide` as the batch, `decode` runs a token of each text. With a `part`, only its passes are
+    recorded: see `Part`. A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Network:
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
         self.rows = self._rows(self.texts) if self.texts else None
         self.format = FORMATS[self.dtype]
-        self.trains_packed = role == "state" and self.format.packed  # the same numbers with and without a tape
+        self.trains_packed = role == "state" and self.format.packed  # so that numbers are equal with and without a tape
         self.heads = self.dtype if role == "state" else "f32"
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.splits = self._splits()
@@ -168,7 +168,7 @@ class Network:
 
     @property
     def token(self) -> Tensor:
-        """The last chosen token, a state: texel (id, logit, not finite, undecided), and texels of `sample`.
+        """The state of the last chosen token: a texel (id, logit, not finite, undecided), then texels of `sample`.
 
         With texts side by side, the first texel of each.
         """
@@ -377,7 +377,7 @@ class Network:
     # -- decode -------------------------------------------------------------------------------------------------
 
     def decode(self) -> None:
-        """Records the forward pass of the token in `token` at position pos; leaves its successor in `token`.
+        """Records the forward pass of the token in `token` at position pos; writes the next token to `token`.
 
         A part without the embedding reads a hidden state `[1, C]`, and one without the head lists one. With texts side
         by side, all of this applies to one row of each.
@@ -426,7 +426,7 @@ class Network:
         return ops.row_sum(self.rec, x, gain, eps, name, product, None, offset)
 
     def added(self, x: Tensor, norm: str | None, total: str, y: ops.Row, linear: str, out: str) -> ops.NormedRow:
-        """Returns `row_sum`, or with a norm after the linear layer x + norm(linear(y)).
+        """Returns `row_sum`; with a norm after the linear layer, it is x + norm(linear(y)).
 
         `out` is that norm's activation.
         """
@@ -443,7 +443,7 @@ class Network:
         return row if norm else self.plain_row(row.x)
 
     def product(self, row: ops.NormedRow, linear: str) -> tuple[ops.PartialSums, ops.Normed | None]:
-        """Returns partial sums of a row through a linear layer before its norm, and what finishes them."""
+        """Returns partial sums of a row times a linear layer, and the norm to apply when they are added, if any."""
         w, b = self.linear(linear)
         sums, folded = self.matvec(row.scaled, w, linear), self._folded(linear, w)
         return sums if folded else sums.plus(b), (row, folded) if self.config.norm_before else None

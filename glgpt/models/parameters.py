@@ -1,4 +1,4 @@
-"""The parameters of a checkpoint: their names and shapes, how their textures hold them, and the table of a model's."""
+"""Describes the parameters of a checkpoint: their names and shapes, and their matrices in textures."""
 
 from __future__ import annotations
 

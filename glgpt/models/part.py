@@ -1,4 +1,4 @@
-"""A part of a model, for a program that runs only that: a range of blocks, optionally the embedding and the head."""
+"""Describes a part of a model that a program runs alone: blocks, and optionally the embedding and the head."""
 
 from __future__ import annotations
 

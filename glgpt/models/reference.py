@@ -125,7 +125,7 @@ class Hooks:
         return self.network.get_submodule(self.config.prefix + self.config.tensor(role, layer))
 
     def act(self, x: Any) -> Any:
-        """Returns the activation function of transformers' MLP of x."""
+        """Applies the activation function of transformers' MLP to x."""
         from transformers.activations import ACT2FN
 
         return ACT2FN[self.config.activation_function](x)

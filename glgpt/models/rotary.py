@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Angles(NamedTuple):
-    """Describes how a layer rotates queries and keys: radians a position of each pair of columns, and their factor.
+    """Describes how a layer rotates queries and keys: radians per position for each pair of columns, and a factor.
 
     Without frequencies, nothing rotates.
     """
@@ -45,8 +45,8 @@ def frequencies(theta: float, width: int, kind: str = "default", scaling: Sequen
 
 
 def _llama3(f: float, factor: float, low: float, high: float, original: float) -> float:
-    """Divides a low frequency by `factor`, and blends one between the two bounds (Llama 3)."""
-    turns = original * f / (2 * math.pi)  # in the context of the first training
+    """Divides a low frequency by `factor`, and a medium one by less; keeps a high one (Llama 3)."""
+    turns = original * f / (2 * math.pi)  # within the context of pretraining
     blend = min(1.0, max(0.0, (turns - low) / (high - low)))
     return f * blend + f / factor * (1 - blend)
 
@@ -129,7 +129,7 @@ def check_rotary(config: ModelConfig) -> None:
         object.__setattr__(config, "rope_scaling", tuple(map(float, scaling)))
         if not all(0 <= value < math.inf for value in config.rope_scaling or ()):
             raise GlgptError(f"config: rope_scaling is {written(scaling)}; it must hold finite numbers from 0")
-    if scaling and config.rope_type == "default":  # Llama 3's numbers alone, as states of earlier versions hold them
+    if scaling and config.rope_type == "default":  # numbers without a type are Llama 3's
         object.__setattr__(config, "rope_type", "llama3")
     kind = config.rope_type
     if kind not in SCALINGS or len(config.rope_scaling or ()) != len(SCALINGS[kind]):

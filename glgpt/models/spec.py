@@ -1,4 +1,4 @@
-"""The description of a decoder: what its blocks compute, its parameters, its activations, its checkpoint's names.
+"""Describes a decoder: what its blocks compute, its parameters and activations, and the names in its checkpoint.
 
 The forward pass (`network`), loading, saving, initialisation, weight decay, capture, dumps, comparison, export and
 benchmarks read this spec and do not depend on a family.
@@ -41,7 +41,7 @@ class ModelConfig:
     n_embd: int
     n_layer: int
     n_head: int
-    kv_heads: int | None = None  # heads of keys and values; None: as many as of queries
+    kv_heads: int | None = None  # heads of keys and values; None: as many as query heads
     n_inner: int | None = None  # width of the MLP's hidden layer; None: 4 n_embd
     head_dim: int | None = None  # width of a head; None: n_embd / n_head
     layer_norm_epsilon: float = 1e-6
@@ -111,11 +111,6 @@ class ModelConfig:
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields that a `config.json` holds in another form than `keys`."""
         return {}
-
-    @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> ModelConfig:
-        """Reads the metadata of a GGUF file. Raises GlgptError: no family has a mapping yet."""
-        raise GlgptError(f"config: {cls.model_type} has no mapping from GGUF metadata")
 
     @classmethod
     def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> ModelConfig:

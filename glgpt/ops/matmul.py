@@ -39,7 +39,7 @@ ROW_PIXELS = 12  # minimum width in pixels of a product with integer weights on 
 BIN = 64  # software GL hands out bins of 64 x 64 pixels to its threads
 NARROW = 128  # a one-row product with fewer columns of fragments has shorter slices of K
 WIDE = 4096  # a one-row product of this many texels across keeps a GPU busy with one column for each fragment
-ENOUGH = 16384  # a one-row product with more fragments has longer slices of K, so that there are fewer sums to add
+TARGET_FRAGMENTS = 16384  # a one-row product with more fragments has longer slices of K, so that fewer sums are added
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
     elif slice_texels is None and columns < NARROW:
         slice_texels = max(6, -(-k4 // 32))  # short slices, since the columns alone do not fill a GPU
     elif slice_texels is None:
-        slice_texels = least * min(4, max(1, columns * -(-k4 // least) // ENOUGH))
+        slice_texels = least * min(4, max(1, columns * -(-k4 // least) // TARGET_FRAGMENTS))
     split_k = -(-k4 // slice_texels)
     while columns > limit * by or (columns < 1024 and 2 * split_k * by <= min(200, limit) and by < 16):
         by *= 2  # to fit the limit; and a small target should be high, since software GL hands out bins of 64 x 64

@@ -94,7 +94,7 @@ class Prompts:
         return self.tokenizer.prompt_prefix + self.tokenizer.encode(text)
 
     def opening(self) -> list[int] | None:
-        """Returns the ids of the first prompt; None if there is no prompt."""
+        """Returns the ids of the first prompt; None without a prompt."""
         return self.ids(self.prompts[0].text) if self.prompts else None
 
     def manifest(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Shared by all pictures: the style, figures without blur, token labels, colour bars."""
+"""Defines what all pictures share: their style, sharp cells, token labels and colour bars."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Quantised weights: small integers (levels) with a scale, and possibly a minimum, for each group of rows of a column.
 
 A weight is level * scale, or level * scale + minimum. GGUF has the same blocks of 32 weights along the input axis,
-which are the rows of a weight's texture. `Blocks` holds them as they are, and decodes to the same float32 values. The
+which are the rows of a weight's texture. `Blocks` holds them unchanged, and decodes to the same float32 values. The
 last group of a matrix, or of a tile, may have fewer rows; its scale is that of these rows.
 
 Each component of a texel holds one column of every column tile that shares the texel, the first tile in the lowest
@@ -110,7 +110,7 @@ class Coding:
 
         Without a minimum, the greatest magnitude of a group becomes the greatest level. With one, scale and minimum
         minimise the squared error (`_search`). A group with a number that is not finite, or for which scale or minimum
-        are too large, reads as NaN.
+        are too large, decodes to NaN.
         """
         flat = np.asarray(values, np.float32).reshape(*values.shape[:2], -1)
         levels = np.empty_like(flat)
@@ -140,8 +140,9 @@ class Coding:
     def _search(self, x: Floats) -> tuple[Floats, Floats, Floats]:
         """Quantises `[groups, rows, n]` with the scale and the minimum that minimise the squared error, approximately.
 
-        Each of some divisions of the range gives levels; the best line through the points (level, weight) gives scale
-        and minimum; both are rounded, and the levels chosen again. The first candidate is the range itself.
+        The first candidate divides the range evenly. Each further one rounds the weights to levels of a slightly larger
+        or smaller step, fits a line through the points (level, weight) by least squares, and takes its slope as the
+        scale and its offset as the minimum.
         """
         high, rows = np.float32(self.range[1]), np.float32(x.shape[1])
         least, most = x.min(axis=1), x.max(axis=1)
@@ -177,7 +178,7 @@ class Blocks:
 
     `levels` `[rows, cols]` are integers within the range of `coding`, `scales` and `minima` `[groups, cols]` numbers
     that it stores exactly. Slices `[rows, columns]` are float32 arrays of weights. Raises ValueError if shapes do not
-    fit, or there are minima without `coding.minimum` or none with it.
+    fit, or `minima` are given without `coding.minimum` or missing with it.
     """
 
     coding: Coding

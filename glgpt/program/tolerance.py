@@ -108,7 +108,7 @@ def kl_divergence(reference: NDArray[Any], ours: NDArray[Any]) -> NDArray[np.flo
     q -= np.log(np.exp(q).sum(axis=1, keepdims=True))
     weights = np.exp(p)
     with np.errstate(invalid="ignore"):
-        each = np.where(weights > 0, weights * (p - q), 0.0)  # where p is -inf, q may be too
+        each = np.where(weights > 0, weights * (p - q), 0.0)  # q may be -inf wherever p is
     result: NDArray[np.float64] = np.maximum(each.sum(axis=1), 0.0)
     return result
 

@@ -226,7 +226,7 @@ class RayEngine(EngineBase):
         return session.reply
 
     async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
-        """Answers a request for activations. Each stage returns the activations of its own blocks."""
+        """Answers a request for activations. Each stage returns those of its blocks."""
         arrays: list[tuple[str, list[int]]] = []
         values, begun = b"", time.perf_counter()
         look_bytes(look_, part, self.config)  # raises if the look cannot be answered

@@ -76,7 +76,7 @@ class Connections:
         return len(self._open)
 
     def admit(self, client: str) -> Place | None:
-        """Adds the connection of the current task. Returns None if there is no place for it.
+        """Adds the connection of the current task. Returns None if all places are taken by others.
 
         Cancels the task of a connection that loses its place.
         """

@@ -93,7 +93,7 @@ def read_bytes(path: Path, most: int = MAX_JSON_BYTES) -> bytes:
     """Reads a whole file. Raises FileError as `open_input` does, and if it has more than `most` bytes."""
     with open_input(path) as file:
         try:
-            size = os.fstat(file.fileno()).st_size  # `read` allocates as many bytes as it is asked for
+            size = os.fstat(file.fileno()).st_size  # `read` allocates all bytes that it is asked for
             data = file.read(min(size, most) + 1)
         except OSError as error:
             raise FileError(f"{quoted(path, 300)} cannot be read: {error.strerror}") from None

@@ -62,7 +62,7 @@ def own_names() -> set[str]:
 def reachable(host: str) -> str:
     """Returns the address at which others reach a server that listens on `host`.
 
-    If it listens on all addresses, this is the one with the route to other networks, or loopback if there is no route.
+    If it listens on all addresses, this is the one with the route to other networks, or loopback without such a route.
     Nothing is sent.
     """
     if not is_address(host) or not ipaddress.ip_address(host).is_unspecified:

@@ -163,7 +163,7 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
 
     `folder` may also be a GGUF file, which holds the tokenizer itself.
 
-    `vocab_size` is the model's; if it is None, there is no model yet and the largest id of the files determines it.
+    `vocab_size` is the model's; without a model, it is None and the largest id of the files determines it.
 
     Without files, returns GPT-2's tokenizer for a model of `GPT2_VOCAB_SIZE` ids, if tiktoken has it or can download
     it, and None otherwise. Raises GlgptError, naming the file, for a damaged file.

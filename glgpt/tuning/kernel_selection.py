@@ -26,7 +26,7 @@ from glgpt.system.files import cache_path, read_json, write_json
 FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
-COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # how a one-row product takes its columns (`Kernel.contiguous`)
+COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # columns of a one-row product (`Kernel.contiguous`)
 PANELS_PAY = 0.8  # panels are used if a one-row product takes less than this fraction of its time with strided columns
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and the number of weights, enough to exceed caches
 MIN_PROBE_S = 0.003  # minimum seconds of a long run of the probe

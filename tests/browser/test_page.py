@@ -274,9 +274,9 @@ def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, brow
       const usual = before[Math.floor(before.length / 2)];
       return long.map(({startTime, duration}) => {
         const begun = performance.timeOrigin + startTime;
-        const meanwhile = ticks.filter(({from, to}) => to > begun && from < begun + duration);
-        const total = (of) => meanwhile.reduce((sum, tick) => sum + of(tick), 0);
-        return [duration, total(({late}) => late), total(({ms}) => ms) / (meanwhile.length * usual)];
+        const overlapping = ticks.filter(({from, to}) => to > begun && from < begun + duration);
+        const total = (of) => overlapping.reduce((sum, tick) => sum + of(tick), 0);
+        return [duration, total(({late}) => late), total(({ms}) => ms) / (overlapping.length * usual)];
       });
     }"""
     for settings in ({}, {"temperature": 0}):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
 
-LEAST = 4.5  # minimum contrast of text with its background, except in disabled controls (WCAG 2.2, 1.4.3)
+MIN_CONTRAST = 4.5  # minimum contrast of text with its background, except in disabled controls (WCAG 2.2, 1.4.3)
 VIEWS = ("text", "attention", "blocks", "textures", "passes", "train", "device")
 
 # Returns [contrast, text, element] for text nodes and values of fields. A canvas, which parses every notation of a
@@ -86,7 +86,7 @@ def too_faint(page: Any) -> list[Any]:
         page.wait_for_function(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
         found = page.evaluate(CONTRASTS)
         assert len(found) > 10
-        faint += [(scheme, *entry) for entry in found if entry[0] < LEAST]
+        faint += [(scheme, *entry) for entry in found if entry[0] < MIN_CONTRAST]
     return faint
 
 

@@ -30,7 +30,7 @@ REPEATED = "To be, or not to be, or not to be, or not to be, or not"
 PROMPT = "First Citizen:\nBefore we"
 HERE = 2  # blocks in the page
 PLACE = "ws://server.invalid:8043"  # placeholder in exported pages, replaced by the address of a test's server
-LOST = "WebSocket connection to|ERR_CONNECTION"  # what Chromium logs when a server is offline
+LOST = "WebSocket connection to|ERR_CONNECTION"  # Chromium's messages when a server is offline
 
 
 class Process:

@@ -83,7 +83,7 @@ def test_a_server_that_says_no_is_named_in_one_line(
     if path == "stalls":
         monkeypatch.setattr(limited_http, "STALL_TIMEOUT_S", 0.8)
     limits = ["--timeout", "1"] if path in ("drips", "headers") else []
-    assert main(["data", "fetch", f"{stranger}/{path}", "--out", str(out), "--most", "1MB", *limits]) == 2
+    assert main(["data", "fetch", f"{stranger}/{path}", "--out", str(out), "--max-size", "1MB", *limits]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
     assert len(Stranger.asked) == tries and not out.exists()

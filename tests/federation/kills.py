@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from helpers.federation_commands import PATIENCE, Command, running  # noqa: E402
+from helpers.federation_commands import TIMEOUT_S, Command, running  # noqa: E402
 
 from glgpt.system.files import data_path  # noqa: E402
 
@@ -96,9 +96,9 @@ class Watch:
 
     def next_round(self) -> float:
         """Waits until another round is done. Returns the seconds since the last one."""
-        before, end = self.at, time.monotonic() + PATIENCE
+        before, end = self.at, time.monotonic() + TIMEOUT_S
         while self._done() == self.done:
-            assert time.monotonic() < end, f"no round after {self.done} within {PATIENCE:g} s"
+            assert time.monotonic() < end, f"no round after {self.done} within {TIMEOUT_S:g} s"
             assert not self.host.process.poll(), self.host.errors  # it must not fail
             time.sleep(0.05)
         self.done, self.at = self._done(), time.monotonic()
@@ -113,13 +113,13 @@ class Watch:
 
 def kill(run: Path, what: str) -> None:
     """Kills a session's process, if necessary after waiting for its restart."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_S
     while True:
         try:
             os.kill(pid_of(run, what), signal.SIGKILL)
             return
         except ProcessLookupError:
-            assert time.monotonic() < end, f"no {what} within {PATIENCE:g} s"
+            assert time.monotonic() < end, f"no {what} within {TIMEOUT_S:g} s"
             time.sleep(0.05)
 
 

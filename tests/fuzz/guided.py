@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))  # where layouts of tokenizers are
+sys.path.append(str(Path(__file__).parents[1]))  # holds the layouts of tokenizers
 MISSING = "atheris is not installed here; it has wheels for some Pythons on Linux: {pip} install atheris"
 TARGETS = (
     "safetensors,shards,torch-zip,torch-legacy,config,tokenizer,tokenizer-json,tokenizer-text,program,manifest,run"

@@ -34,7 +34,7 @@ from glgpt.errors import GlgptError
 
 SECONDS = 5.0  # a case
 MEMORY = 1 << 30  # bytes, beyond what the process has before its first case
-PATIENCE = 6  # times SECONDS, where a case does nothing
+STALL_FACTOR = 6  # times SECONDS, where a case does nothing
 BATCH = 500  # cases a child
 LONGEST = 1000  # characters of a message
 REGRESSIONS = Path(__file__).parent / "regressions"
@@ -148,7 +148,7 @@ def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
                 while at < len(cases):
                     if not select.select([pipe], [], [], SECONDS)[0]:
                         waited += 1  # on a busy machine a case that works may take long, and one that waits takes none
-                        if _cpu(child) - used < SECONDS and waited < PATIENCE:
+                        if _cpu(child) - used < SECONDS and waited < STALL_FACTOR:
                             continue
                         yield f"more than {SECONDS:g} s"
                         at += 1
@@ -173,7 +173,7 @@ def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
 
 def _end(child: int) -> int:
     """Ends a child, and what its cases left running; returns the exit code that it had by then."""
-    with contextlib.suppress(ProcessLookupError):  # it ended by itself, before it had a group
+    with contextlib.suppress(ProcessLookupError):  # it ended before it had a group
         os.killpg(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -278,8 +278,8 @@ def _fuzzed(targets: Sequence[Any]) -> int:
         again = sum(what not in ("refused", "accepted") for what in before)
         bad += len(findings) + again
         took = time.monotonic() - start
-        figures = ", ".join(f"{verdicts[kind]:,} {kind}" for kind in ("refused", "accepted"))
-        counted = f"{verdicts.total():7,} cases: {figures}, {verdicts['finding']:,} findings"
+        counts = ", ".join(f"{verdicts[kind]:,} {kind}" for kind in ("refused", "accepted"))
+        counted = f"{verdicts.total():7,} cases: {counts}, {verdicts['finding']:,} findings"
         before_them = f"({len(before)} kept, {again} fail) in {took:.0f} s [{i + 1}/{len(chosen)}]"
         print(f"{target.name:16} {counted} {before_them}", flush=True)
         for finding in findings:

@@ -1,4 +1,4 @@
-"""Tokenizers that are fuzzed: their files, the texts that they take apart, and BPE training.
+"""Tokenizers that are fuzzed: their files, the texts that they split, and BPE training.
 
 Ids are compared with those of the `tokenizers` library, and merges with a trainer that counts again after each merge.
 """

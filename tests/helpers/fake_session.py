@@ -140,7 +140,7 @@ class FakeFlower:
         self.metrics.append(metrics)
         mean = rules.trimmed_mean(rows) if self.session.public else rules.weighted_mean(rows, metrics["tokens"])
         self.files.save(Checkpoint(int(task), self.outer.step(held.parameters, mean), {}))
-        self.files.note({"round": int(task), "step": self.session.first_step(int(task) + 1)})  # as the keeper does
+        self.files.note({"round": int(task), "step": self.session.first_step(int(task) + 1)})  # as `serve` does
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-PATIENCE = 300.0  # seconds
+TIMEOUT_S = 300.0
 
 
 class Command:
@@ -31,7 +31,7 @@ class Command:
     def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line.get("event") == name]
 
-    def wait(self, done: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    def wait(self, done: Callable[[], Any], seconds: float = TIMEOUT_S) -> Any:
         """Waits until `done` returns a truthy value, and returns it."""
         end = time.monotonic() + seconds
         while not (found := done()):

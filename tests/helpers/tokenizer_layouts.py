@@ -1,6 +1,6 @@
 """Small tokenizer.json documents in the layouts of published models.
 
-Each has a few hundred tokens. Apart from the vocabulary, a layout (normalizer, pre-tokenizer, post-processor, decoder,
+Each has a few hundred tokens. Except for the vocabulary, a layout (normalizer, pre-tokenizer, post-processor, decoder,
 flags of the model) is that of such a model's file.
 """
 

@@ -42,7 +42,7 @@ def test_prompts_are_given_or_the_models_own_or_neutral(folder: Path) -> None:
     own = Prompts.load(folder, CONFIG, ())
     assert (
         titles(own) == ["First"] and own.page.trained_on == "two letters"
-    )  # the other prompt leaves no room for new tokens
+    )  # the other prompt leaves no space for new tokens
     given = Prompts.load(folder, CONFIG, ["Dear\nSir,", "x" * 40])
     assert titles(given) == ["Dear Sir,", "x" * 31 + "…"] and given.opening() == list(b"Dear\nSir,")
     assert given.manifest()["prompts"][0] == {"title": "Dear Sir,", "text": "Dear\nSir,"}

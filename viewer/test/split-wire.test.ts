@@ -5,7 +5,7 @@ import { highLatency } from "../src/runtime/engine/split";
 import { decode, encode, packStates, unpackStates } from "../src/runtime/engine/split-wire";
 
 describe("messages of a split model", () => {
-  it("are read as they were written", () => {
+  it("are read unchanged", () => {
     const message = encode({ op: "step", pos: 3 }, new Uint8Array([1, 2, 3]));
     const { header, payload } = decode(message.buffer);
     expect(header).toEqual({ op: "step", pos: 3 });

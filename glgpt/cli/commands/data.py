@@ -46,7 +46,7 @@ glgpt data fetch https://example.org/play.txt --out play.txt --encoding latin-1"
     c.add_argument("--encoding", default="utf-8", metavar="NAME", help="encoding of the source (default utf-8)")
     c.add_argument("--mirror", default=MIRROR, metavar="URL", help=f"server to fetch books from (default {MIRROR})")
     c.add_argument(
-        "--most", type=size, default=MAX_TEXT_BYTES, metavar="SIZE", help="maximum size of the text (default 1GiB)"
+        "--max-size", type=size, default=MAX_TEXT_BYTES, metavar="SIZE", help="maximum size of the text (default 1GiB)"
     )
     text = "maximum time for all tries together (default: one hour)"
     c.add_argument("--timeout", type=above_zero, default=TIME_LIMIT_S, metavar="SECONDS", help=text)
@@ -101,7 +101,7 @@ def run_fetch(args: argparse.Namespace) -> int:
         results = {"source": f"glgpt {args.name}", "bytes": len(data)}
     else:
         with progress("fetching", "B") as show:
-            limits = {"most": args.most, "timeout": args.timeout}
+            limits = {"most": args.max_size, "timeout": args.timeout}
             found = fetch(args.name, mirror=args.mirror, encoding=args.encoding, progress=show, **limits)
         data, results = found.path.read_bytes(), found.record()
     with written_whole(out) as file:

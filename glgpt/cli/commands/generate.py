@@ -45,7 +45,7 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt generate --model gpt2 --temperature 0 'The capital of France is'\n"
         "glgpt generate --model runs/play --top-k 40 --top-p 0.95 --samples 4\n"
         "glgpt generate - --model gpt2 --dtype q8 --stop Yours < letter.txt",
-        "Prints the prompt and its continuation as it is generated. The speed and the seed go to stderr.\n"
+        "Prints the prompt and its continuation, token by token. The speed and the seed go to stderr.\n"
         "The same seed and options generate the same text.",
     )
     add_prompt_options(p, "text to continue, or - to read it from stdin (default: none)")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from glgpt.cli.argument_parser import Subparsers, add_command, add_group
-from glgpt.cli.common import add_device_options, device_options
+from glgpt.cli.common import MODEL, add_device_options, device_options
 from glgpt.cli.operation.options import add_server_options, listening, operated
 from glgpt.cli.option_types import not_negative, positive
 from glgpt.cli.progress import progress
@@ -38,7 +38,7 @@ def add_parser(sub: Subparsers) -> None:
 glgpt generate --split ws://127.0.0.1:8043 "To be"
 glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRET --tls cert.pem key.pem"""
     p = add_command(group, "serve", run, text, examples, more)
-    p.add_argument("--model", metavar="MODEL", help="folder or Hugging Face Hub name (default: the embedded model)")
+    p.add_argument("--model", metavar="MODEL", help=MODEL + " (default)")
     p.add_argument(
         "--blocks",
         metavar="A-B",

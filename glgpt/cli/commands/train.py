@@ -39,7 +39,7 @@ def add_parser(sub: Subparsers) -> None:
     p.add_argument("--out", metavar="RUN", help="folder of the run (default: a new one in runs)")
     p.add_argument("--resume", metavar="RUN", help="resume the run in this folder from its last checkpoint")
     p.add_argument("--json", action="store_true", help="print the final results as JSON")
-    _add(p, "--device", device, DEVICE)
+    _add(p, "--device", device, DEVICE, "DEVICE")
     _add(p, "--max-texture-memory", size, "maximum texture memory, such as 4GiB (default: no limit)", "SIZE")
 
     g = p.add_argument_group("model (defaults are the preset's)")

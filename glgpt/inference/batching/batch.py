@@ -55,7 +55,7 @@ def batch_program(
     `adopt_N` copies N rows `pos`.. of that program's caches to rows `row`.., and `restore_1` copies one back.
 
     For a part of the model: without the embedding, `decode_N` reads hidden states from the input `hidden.N`; without
-    the head, when `logits` is None, it lists `hidden`, and there is no `take_N`.
+    the head, when `logits` is None, it lists `hidden` and lacks `take_N`.
     """
     rec = Recorder(limits)
     own = Network(rec, config, kernel, dtype, part=part)

@@ -96,7 +96,7 @@ class Continuations:
         return admitted
 
     def _fits(self, rows: Sequence[Row]) -> bool:
-        """True if the caches have room for these rows even if all active rows grow to their full length."""
+        """True if the caches can hold these rows even if all active rows grow to their full length."""
         return len(rows[0].ids) + sum(map(self._left, (*rows, *self._live))) <= self.decoder.room
 
     def _left(self, row: Row) -> int:

@@ -1,4 +1,4 @@
-"""The model families: each module holds one family's usual values, tensor names and mapping from its `config.json`.
+"""Defines the model families: a module holds a family's usual values, tensor names and mapping from its `config.json`.
 
 `FAMILIES` is the table of all of them, by the `model_type` of `config.json`.
 """

@@ -29,7 +29,7 @@ class Gemma2Config(LlamaConfig):
 
     model_type: ClassVar[str] = "gemma2"
     architecture: ClassVar[str] = "Gemma2ForCausalLM"
-    every: ClassVar[int] = 2  # layers, of which the last has no window
+    every: ClassVar[int] = 2  # of this many layers, the last has no window
     keys: ClassVar[Mapping[str, str]] = {
         **{own: key for own, key in LlamaConfig.keys.items() if own != "mlp_bias"},
         "activation_function": "hidden_activation",
@@ -62,6 +62,6 @@ class Gemma2Config(LlamaConfig):
         return super().more(config)
 
     def published(self) -> dict[str, Any]:
-        """Returns also the width of which the scores' factor is the inverse root."""
+        """Also returns `query_pre_attn_scalar`: the factor of the scores is its inverse square root."""
         types = {"layer_types": ["full_attention"] * self.n_layer} | super().published()
         return types | {"query_pre_attn_scalar": round(self.scale(0) ** -2)}

@@ -35,7 +35,7 @@ class Gemma3Config(Gemma2Config):
     def rope(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """Reads the rotary positions of layers without and with a window."""
         rope = config.get("rope_parameters")
-        if not isinstance(rope, Mapping) or not isinstance(rope.get(WHOLE), Mapping):  # as published at first
+        if not isinstance(rope, Mapping) or not isinstance(rope.get(WHOLE), Mapping):  # the first published form
             return read_rope(config) | {"local_rope_theta": config.get("rope_local_base_freq", cls.local_rope_theta)}
         local = rope.get(WINDOWED) or {}
         read_rope({"rope_parameters": local})  # refuses an unknown scaling
@@ -43,7 +43,7 @@ class Gemma3Config(Gemma2Config):
         return read_rope({**config, "rope_parameters": rope[WHOLE]}) | {"local_rope_theta": local_theta}
 
     def published(self) -> dict[str, Any]:
-        """Returns also the rotary positions by type of layer."""
+        """Also returns the rotary positions for each type of layer."""
         found = super().published()
         local = {"rope_type": "default", "rope_theta": self.local_rope_theta}
         return found | {"rope_parameters": {WHOLE: found["rope_parameters"], WINDOWED: local}}

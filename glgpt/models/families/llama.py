@@ -80,7 +80,7 @@ class LlamaConfig(ModelConfig):
         return read_rope(config)
 
     def published(self) -> dict[str, Any]:
-        """Returns the rotary positions, and sizes that are not left to defaults."""
+        """Returns the rotary positions, the windows, the number of key and value heads and the width of a head."""
         sizes = {"num_key_value_heads": self.n_kv_head, "head_dim": self.d_head}
         return sizes | {"rope_parameters": published_rope(self)} | self.published_windows()
 

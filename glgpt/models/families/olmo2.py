@@ -1,4 +1,4 @@
-"""OLMo 2 (OLMo Team 2025): norms only after attention and MLP, and of all heads of queries and keys together."""
+"""OLMo 2 (OLMo Team 2025): norms after attention and MLP, not before, and one QK norm over all heads."""
 
 from __future__ import annotations
 

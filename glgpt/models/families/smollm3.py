@@ -28,7 +28,7 @@ class SmolLM3Config(LlamaConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions, the layers that have them, and the window, which those without positions have."""
+        """Reads the rotary positions, the layers that have them, and the window of those that do not."""
         layers = layer_count(config, "num_hidden_layers", cls.n_layer)
         every = whole_number(config, "no_rope_layer_interval", 4)
         rotary = values_of_layers(config, "no_rope_layers", [(i + 1) % every != 0 for i in range(layers)])
@@ -38,6 +38,6 @@ class SmolLM3Config(LlamaConfig):
         return found | read_windows(config, [not rotates for rotates in rotary])
 
     def published(self) -> dict[str, Any]:
-        """Returns also which layers rotate, and no padding, whose default is beyond a small vocabulary."""
+        """Also returns which layers rotate, and a null `pad_token_id`: its default may be outside the vocabulary."""
         rotary = self.rotary_layers or [True] * self.n_layer
         return super().published() | {"no_rope_layers": [int(rotates) for rotates in rotary], "pad_token_id": None}

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 10_000
-MAX_STEPS = 2000  # of a failed match at one position, apart from unbounded repeats
+MAX_STEPS = 2000  # of a failed match at one position, not counting unbounded repeats
 _CLASS = r"\[(?:[^\[\]\\]|\\.|\[(?:[^\[\]\\]|\\.)*\])+\]"
 _TOKEN = re.compile(
     r"(?P<atom>\\[pP]\{\^?\w{1,40}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\[dDwWsSrntbBAzZhH]|\\[^\w\s]|\\ "

@@ -154,7 +154,10 @@ def _session(args: argparse.Namespace) -> Any:
 
 
 def print_links(args: argparse.Namespace, session: Any, gateways: list[dict[str, str]], why: str) -> None:
-    """Prints the links of a session, and a QR code of the browsers' if a phone can reach it. `why` there is no page."""
+    """Prints the links of a session, and a QR code of the browsers' if a phone can reach it.
+
+    `why` is the reason for a session without a page.
+    """
     from glgpt.cli.qr import print_qr
 
     lines = [
@@ -176,7 +179,7 @@ def print_links(args: argparse.Namespace, session: Any, gateways: list[dict[str,
 
 
 def _dashboard_lines(link: str) -> list[str]:
-    """Returns lines with the dashboard's link, or with the reason why there is no dashboard."""
+    """Returns lines with the dashboard's link, or with the reason why it is not served."""
     from glgpt.page.built import built_dashboard
 
     try:

@@ -1,4 +1,4 @@
-"""The options of `glgpt federate serve`, and which of them can be combined."""
+"""Defines the options of `glgpt federate serve`, and checks their combinations."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import { Reader } from "../../runtime/gl/readback";
 import { compileAll } from "../../runtime/gl/shaders";
 import { ATTENTION, matrix, reach } from "./shaders";
 
-/** A picture of all heads: cells of `cell` pixels at distances of `pitch` pixels, each with room for `capacity` tokens. */
+/** A picture of all heads: cells of `cell` pixels at distances of `pitch` pixels, each with space for `capacity` tokens. */
 export interface Grid {
   cell: number;
   pitch: number;

@@ -340,7 +340,7 @@ class GenerationStore {
     }
   }
 
-  /** Returns the last lines of a prompt that fit half the context, so that there is room to write. */
+  /** Returns the last lines of a prompt that fit half the context, so that new text fits in the other half. */
   private shorter(text: string): string {
     const glgpt = engine();
     const ids = this.known(() => glgpt.encode(text));

@@ -212,25 +212,25 @@ function Parting() {
   const [whole, now] = [interventions.before.value, generation.tokens.value];
   useWeighed(whole);
   if (!whole || !interventions.applied.value || route.view.value === "text") return null;
-  const apart = parting(whole, now);
-  let word = apart; // first token of the word that contains the first difference
+  const differsAt = parting(whole, now);
+  let word = differsAt; // first token of the word that contains the first difference
   const inside = (at: number) => [whole[at]!, now[at]!].some(({ text, given }) => !given && !/^\s/.test(text));
   while (word > 0 && inside(word)) word--;
   const after = (list: readonly Tok[]) =>
     list
-      .slice(word, apart + SOME)
+      .slice(word, differsAt + SOME)
       .map((tok) => tok.text)
       .join("")
       .replace(/\s+/g, " ")
       .trim();
   return (
     <>
-      {apart >= 0 && (
+      {differsAt >= 0 && (
         <span class="parting">
           the text was “{after(whole)} …” and is now “{after(now)} …”.
         </span>
       )}
-      {apart < 0 && !generation.running.value && <span>the text is the same.</span>}
+      {differsAt < 0 && !generation.running.value && <span>the text is the same.</span>}
       {interventions.shifts.value && <Verdict whole={whole} differs={false} />}
       <button onClick={() => route.showAt("text", ".compared")}>Compare the texts</button>
     </>
@@ -273,8 +273,8 @@ export function Compared() {
   const still = bothWritten();
   if (!whole || !interventions.applied.value) return null;
   const now = generation.tokens.value;
-  const apart = parting(whole, now);
-  const at = apart >= 0 ? apart : whole.findIndex((tok, i) => !tok.given && now[i]?.top);
+  const differsAt = parting(whole, now);
+  const at = differsAt >= 0 ? differsAt : whole.findIndex((tok, i) => !tok.given && now[i]?.top);
   const sides = [
     { title: "Original", tok: whole[at] },
     { title: "Changed", tok: now[at] },
@@ -283,7 +283,7 @@ export function Compared() {
     <section class="panel compared" aria-label="Before and after the change">
       {interventions.shifts.value && (
         <p class="words">
-          <Verdict whole={whole} differs={apart >= 0} />
+          <Verdict whole={whole} differs={differsAt >= 0} />
         </p>
       )}
       <div>
@@ -295,7 +295,7 @@ export function Compared() {
               <span
                 key={i}
                 {...shift}
-                class={`${tok.given ? "given" : ""}${i === apart ? " apart" : ""} ${shift.class}`}
+                class={`${tok.given ? "given" : ""}${i === differsAt ? " apart" : ""} ${shift.class}`}
               >
                 {tok.text}
               </span>
@@ -319,20 +319,22 @@ export function Compared() {
         <p class="stream changed" tabIndex={0}>
           {still
             ? now.map((tok, i) => (
-                <span key={i} class={`${tok.given ? "given" : ""}${i === apart ? " apart" : ""}`}>
+                <span key={i} class={`${tok.given ? "given" : ""}${i === differsAt ? " apart" : ""}`}>
                   {tok.text}
                 </span>
               ))
             : "Generating…"}
         </p>
         <p class="dim">
-          {apart >= 0
+          {differsAt >= 0
             ? "Framed: the first token that differs. From there on, the texts diverge."
             : still && "The change alters no token of this text."}
         </p>
       </div>
       <div class="words">
-        <h2>{apart >= 0 ? `The first token that differs, at position ${apart}` : "The first generated token"}</h2>
+        <h2>
+          {differsAt >= 0 ? `The first token that differs, at position ${differsAt}` : "The first generated token"}
+        </h2>
         <div class="sides">
           {sides.map(({ title, tok }) => (
             <div key={title}>

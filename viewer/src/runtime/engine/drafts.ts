@@ -4,8 +4,8 @@ const LONGEST = 6; // maximum tokens of the text's end that are searched for ear
 const SHORTEST = 2;
 
 /**
- * Returns up to `most` ids that followed the latest earlier occurrence of the text's last tokens; none if there is no
- * such occurrence. Longer endings are searched first, since what followed them is more likely to follow again.
+ * Returns up to `most` ids that followed the latest earlier occurrence of the text's last tokens; none if they did
+ * not occur before. Longer endings are searched first, since what followed them is more likely to follow again.
  */
 export function draft(ids: readonly number[], most: number): number[] {
   for (let n = Math.min(LONGEST, ids.length - 1); n >= SHORTEST; n--) {

@@ -42,7 +42,7 @@ export class TextGenerator {
   }
 
   /**
-   * Continues `ids` and yields each token as soon as it is known. The text, including tokens generated earlier, may be
+   * Continues `ids` and yields each token once it is known. The text, including tokens generated earlier, may be
    * longer than the model's context (`windowStart`). Resumes if the graphics context is lost and restored.
    */
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {

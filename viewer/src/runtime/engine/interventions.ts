@@ -42,7 +42,7 @@ export interface ResolvedIntervention {
 }
 
 /**
- * Parses an intervention. `h.3.attn.5` ablates a head, `h.3.mlp*0.5` halves an MLP's output, `h.2~love~hate~4` steers
+ * Parses an intervention. `h.3.attn.5` ablates a head, `h.3.mlp*0.5` scales an MLP's output, `h.2~love~hate~4` steers
  * block 2, `h.3.mlp@7@To be` patches token 7, `h.3.attn.5:previous` makes a head attend to the previous token. Texts
  * are URL-encoded. Throws PageError for any other form.
  */

@@ -94,7 +94,7 @@ export function unpack(view: View, texels: Texels): Float32Array {
       const above = group ? (Math.floor(y / group) + 1) * scaleRows : 0;
       const place = 4 * (((first + above + y) * line + (x % line)) * columnTiles + (tile % columnTiles));
       const shared = tile % columnTiles;
-      const number = shared * (minimum ? 2 : 1); // of the four scales, in halves of texels
+      const number = shared * (minimum ? 2 : 1); // of the four scales, counted in half texels
       const row = first + (above - scaleRows) + (y - (group ? y % group : 0)) + (number >> 1);
       const scale = 8 * (row * line + (x % line)) + 4 * (number & 1);
       for (let c = 4 * c4; c < Math.min(4 * c4 + 4, cols); c++) {

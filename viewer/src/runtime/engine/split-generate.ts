@@ -130,7 +130,7 @@ export class SplitGenerator {
     return answers;
   }
 
-  /** Returns one chunk for a token and its guesses; null if the context has no room for the chunk on either side. */
+  /** Returns one chunk for a token and its guesses; null if the chunk exceeds the context on either side. */
   private guessed(start: number, valid: number): Chunk | null {
     const { cache, manifest } = this.model;
     const size = Math.min(...cache.known.filter((s) => s >= valid));

@@ -186,7 +186,7 @@ export class Split {
     return held;
   }
 
-  /** Connects if there is no connection. Tries for `RECONNECT_TIMEOUT_MS` ms or until `signal` aborts. */
+  /** Connects, unless connected. Tries for `RECONNECT_TIMEOUT_MS` ms or until `signal` aborts. */
   async connect(signal?: AbortSignal): Promise<void> {
     if (this.socket) return;
     this.opening ??= this.reach().finally(() => (this.opening = null));
@@ -319,7 +319,7 @@ export class Split {
     waiting.resolve({ header, payload, bytes, networkMs: Math.max(0, performance.now() - waiting.sent - there) });
   }
 
-  /** Sends a request and resolves to its answer. Rejects with `Forgotten` if there is no connection. */
+  /** Sends a request and resolves to its answer. Rejects with `Forgotten` without a connection. */
   private ask(header: Message, payload: Uint8Array): Promise<Parameters<Waiting["resolve"]>[0] & { sent: number }> {
     const { socket } = this;
     if (!socket) return Promise.reject(new Forgotten(this.held.length));

@@ -1,4 +1,4 @@
-// The Text view: the prompt, its settings, and the text as it is generated.
+// The Text view: the prompt, its settings, and the text while it is generated.
 
 import { Component } from "preact";
 import { useSignal } from "@preact/signals";
@@ -375,7 +375,7 @@ interface AlternativesProps {
   refocus: (at: number) => void;
 }
 
-/** A popup with the likeliest tokens at a position; above the token if there is no space below it. */
+/** A popup with the likeliest tokens at a position; above the token if it does not fit below it. */
 function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
   const self = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {

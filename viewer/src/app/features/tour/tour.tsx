@@ -154,7 +154,7 @@ const CARDS: readonly (() => Card)[] = [
     text: "To learn what a part does, switch it off. Press “Ablate head” and compare the texts. Any change alters some random draw, so the texts will differ: what counts is how much less likely the original text has become.",
     question: "Which part can this model not do without?",
     answer:
-      "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks view, and the text falls apart.",
+      "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks view, and the text becomes nonsense.",
     go: () => {
       route.showAt("attention", ".one .ablate", "nearest");
       attention.chooseHead(0, Math.max(0, attention.head.value));

@@ -4,7 +4,7 @@ import type { Schedule } from "../../../runtime/engine/manifest";
 import { param, parseNumber, parseOneOf, parseText, parseWhole, unlessEmpty, type AnyParam } from "../../stores/link";
 import { choose, index, offer, preset, schedule, set, shape, stage, STAGES, tokenizer } from "./settings";
 
-/** A parameter that is applied once the sizes on offer are known. Until then, a link carries its text as it came. */
+/** A parameter that is applied once the sizes on offer are known. Until then, a link retains its text unchanged. */
 class LateParam implements AnyParam {
   readonly history = false;
   /** Its text in the link that the page was opened with; null: none. */
