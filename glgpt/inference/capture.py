@@ -17,6 +17,7 @@ from glgpt.models.activations import LOGITS
 from glgpt.models.context import grown_context
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
+from glgpt.models.weight_formats import WeightFormats
 from glgpt.program.formats import Texels
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import View
@@ -51,7 +52,7 @@ class Captures:
         player: Player,
         config: ModelConfig,
         kernel: Kernel,
-        dtype: str,
+        dtype: WeightFormats,
         most: int | None,
         part: Part | None = None,
     ) -> None:

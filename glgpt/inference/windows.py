@@ -13,6 +13,7 @@ from glgpt.inference.programs import own_bytes
 from glgpt.models.context import largest_context
 from glgpt.models.network import Batch, Network
 from glgpt.models.spec import ModelConfig
+from glgpt.models.weight_formats import WeightFormats
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
@@ -27,7 +28,7 @@ MAX_LOGITS_BYTES = 1 << 28  # maximum for the logits of a batch
 
 
 def windows_program(
-    config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, texts: int, tokens: int, losses: bool
+    config: ModelConfig, limits: Limits, kernel: Kernel, dtype: WeightFormats, texts: int, tokens: int, losses: bool
 ) -> Program:
     """Records entry `read`: `texts` sequences of `tokens` ids (rows t * texts + text of `ids.N`) from position 0.
 
@@ -47,7 +48,9 @@ def windows_program(
 class Windows:
     """Runs many texts over the weights of a player, as many at once as fill the device."""
 
-    def __init__(self, player: Player, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
+    def __init__(
+        self, player: Player, config: ModelConfig, kernel: Kernel, dtype: WeightFormats, most: int | None
+    ) -> None:
         self.main, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
         self._known: dict[tuple[int, int, bool], Player] = {}  # by (texts, tokens, losses); holds one at most
 

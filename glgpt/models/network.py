@@ -28,6 +28,7 @@ from glgpt.models.activations import (
 )
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
+from glgpt.models.weight_formats import WeightFormats, activations, weight_format
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, one_layer, texels
@@ -83,8 +84,9 @@ class Network:
     With f32, every tensor is cut into the kernel's tiles. With a packed format, weights and the inputs of products are
     stored in it, in 8 row tiles (4 with four draw buffers) of the column tiles that share a texel; the residual stream
     and attention stay f32. A quantised format applies to weights only: the inputs of products are stored in its
-    `activations` format, which `dtype` and `format` then are. If training writes the parameters (`role` "state"), they
-    stay f32 whatever the dtype, and attention's heads and pattern are stored in the format of activations.
+    `activations` format, which `dtype` and `format` then are; likewise with `StoredFormats`, one for each weight. If
+    training writes the parameters (`role` "state"), they stay f32 whatever the dtype, and attention's heads and pattern
+    are stored in the format of activations.
 
     With a `batch`, `prefill` runs one. `role` is that of the parameters' textures: "state" if training writes them.
     With `SideBySide` as the batch, `decode` runs a token of each text. With a `part`, only its passes are recorded: see
@@ -96,14 +98,14 @@ class Network:
         rec: Recorder,
         config: ModelConfig,
         kernel: Kernel,
-        dtype: str = "f32",
+        dtype: WeightFormats = "f32",
         names: Container[str] = (),
         batch: Batch | SideBySide | None = None,
         role: str = "weight",
         part: Part | None = None,
     ) -> None:
-        self.weights = FORMATS[dtype if role == "weight" else "f32"]
-        self.rec, self.config, self.dtype, self.names = rec, config, FORMATS[dtype].activations or dtype, names
+        self.weights: WeightFormats = dtype if role == "weight" else "f32"
+        self.rec, self.config, self.dtype, self.names = rec, config, activations(dtype), names
         self.part = part or Part.whole(config)
         self.texts = batch if isinstance(batch, SideBySide) else None
         batch = None if isinstance(batch, SideBySide) else batch
@@ -134,10 +136,9 @@ class Network:
         """Returns the texture of a parameter."""
         p, limit = self.config.parameters[name], self.rec.limits.max_texture_size
         rows, cols = p.matrix
-        dtype = self.weights.outer if p.layer is None or p.sensitive else ""
-        dtype = dtype or self.weights.name
+        dtype = weight_format(self.weights, p)
         if not p.product:
-            layout = fold(rows, cols, limit, dtype=self.weights.positions if p.table else "f32")
+            layout = fold(rows, cols, limit, dtype=dtype)
         elif self.kernel.contiguous and self.role == "weight":  # training writes no panels
             layout = ops.panels(self.rec, texels(rows), cols, dtype)
         else:

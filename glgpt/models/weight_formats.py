@@ -1,0 +1,50 @@
+"""The format of each parameter's texture: one for all weights, or as stored in a file, with one for each tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from glgpt.models.parameters import Parameter
+from glgpt.program.formats import AS_STORED, FORMATS
+
+
+@dataclass(frozen=True)
+class StoredFormats:
+    """The formats of textures that hold a file's numbers exactly: pairs of a parameter's name and its format.
+
+    `types` are the names of the file's own types of its matrices, the one with most values first. The inputs of
+    products are f16 as with quantised formats. If the weight of a product needs f32, they are f32, since a product with
+    f16 would round that weight.
+    """
+
+    formats: tuple[tuple[str, str], ...]
+    types: tuple[str, ...]
+    activations: str
+
+    @cached_property
+    def by_name(self) -> dict[str, str]:
+        """Returns the format of each parameter."""
+        return dict(self.formats)
+
+    def __str__(self) -> str:
+        return f"{AS_STORED} ({', '.join(self.types)})"
+
+
+WeightFormats = str | StoredFormats  # a str is a key of `FORMATS`
+
+
+def activations(formats: WeightFormats) -> str:
+    """Returns the format of the inputs of products."""
+    return formats.activations if isinstance(formats, StoredFormats) else FORMATS[formats].activations or formats
+
+
+def weight_format(formats: WeightFormats, parameter: Parameter) -> str:
+    """Returns the format of a parameter's texture."""
+    if isinstance(formats, StoredFormats):
+        return formats.by_name[parameter.name]
+    fmt = FORMATS[formats]
+    if not parameter.product:
+        return fmt.positions if parameter.table else "f32"
+    outer = fmt.outer if parameter.layer is None or parameter.sensitive else ""
+    return outer or fmt.name
