@@ -14,6 +14,7 @@ from glgpt.gguf.reader import is_gguf
 from glgpt.models.parameters import Parameter
 from glgpt.models.weight_formats import StoredFormats, WeightFormats
 from glgpt.program.formats import ALL, AS_STORED, DTYPES, stored_format
+from glgpt.program.layout import Matrix
 from glgpt.program.quantised import Blocks
 
 # GGUF's quantized types -> the format that holds them. Levels of Q4_0 are -8 to 7, or 0 to 15 with a minimum of -8 d.
@@ -38,6 +39,15 @@ def weight_formats(checkpoint: Checkpoint, dtype: str | None) -> WeightFormats:
 def default_dtype(checkpoint: Checkpoint) -> str:
     """Returns the dtype of a model that is opened without one."""
     return AS_STORED if is_gguf(checkpoint.path) else "f32"
+
+
+def texture_matrix(checkpoint: Checkpoint, name: str, dtype: str) -> Matrix:
+    """Returns the matrix of a parameter's texture: the file's own blocks if the format `dtype` holds them as they are.
+
+    Raises GlgptError as `Checkpoint.read` does.
+    """
+    blocks = stored_blocks(checkpoint, name, dtype)
+    return checkpoint.config.parameters[name].arrange(checkpoint.read(name)) if blocks is None else blocks
 
 
 def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | None:

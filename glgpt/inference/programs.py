@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.checkpoint.stored_weights import stored_blocks
+from glgpt.checkpoint.stored_weights import texture_matrix
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import SIZES, chunk_sizes
@@ -21,7 +21,7 @@ from glgpt.models.spec import ModelConfig
 from glgpt.models.weight_formats import WeightFormats
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
-from glgpt.program.layout import Layout, Matrix
+from glgpt.program.layout import Layout
 from glgpt.program.quantised import Blocks
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import ROLES, Limits, Program
@@ -219,7 +219,7 @@ def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | No
     layouts = weight_layouts(player.program, checkpoint.config)
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
     for name, layout in layouts.items():
-        matrix = _matrix(checkpoint, name, layout)
+        matrix = texture_matrix(checkpoint, name, layout.dtype)
         if not isinstance(matrix, Blocks) and float(np.finfo(matrix.dtype).max) > layout.format.largest:
             peak = float(np.abs(matrix).max())
             if peak > layout.format.largest:
@@ -231,12 +231,6 @@ def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | No
             progress(done, total)
     player.play("prepare")
     player.prepare("decode")  # outside the first token's measured time
-
-
-def _matrix(checkpoint: Checkpoint, name: str, layout: Layout) -> Matrix:
-    """Returns the matrix of a parameter's texture: the file's own blocks if the layout's format holds them."""
-    blocks = stored_blocks(checkpoint, name, layout.dtype)
-    return checkpoint.config.parameters[name].arrange(checkpoint.read(name)) if blocks is None else blocks
 
 
 def describe(program: Program) -> dict[str, Any]:
