@@ -18,7 +18,7 @@ from glgpt.gguf.block_types import F16, F32, NUMBERS, TYPES, TensorType
 from glgpt.gguf.model_config import FREQUENCIES
 from glgpt.gguf.model_files import has_file, read_model_bytes
 from glgpt.gguf.model_metadata import file_names, file_values, frequency_divisors, model_metadata
-from glgpt.gguf.quantize import encode, q4_1_bytes
+from glgpt.gguf.quantize import q4_1_bytes
 from glgpt.gguf.writer import Tensor, write_gguf
 from glgpt.models.parameters import Parameter
 from glgpt.program.formats import FORMATS
@@ -105,7 +105,7 @@ def _tensor(checkpoint: Checkpoint, config: dict[str, Any], parameter: Parameter
     def read() -> NDArray[Any]:
         return file_values(config, name, _finite(checkpoint, parameter.name, narrow))
 
-    return Tensor(name, as_type, shape, read, _searched if as_type is _KINDS["q4"] else encode)
+    return Tensor(name, as_type, shape, read, _searched if as_type is _KINDS["q4"] else None)
 
 
 def _searched(_: TensorType, values: NDArray[Any]) -> NDArray[np.uint8]:

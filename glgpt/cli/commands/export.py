@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from glgpt.checkpoint.finding import find_model
+from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.common import add_device_options, add_json_option, add_model_option, device_options, report
 from glgpt.cli.format_check import add_check_option, check_format
@@ -14,11 +14,11 @@ from glgpt.cli.progress import Phases
 from glgpt.cli.split_options import WIRE
 from glgpt.data.books import NO_BOOKS, OPEN_MIRROR
 from glgpt.errors import ArgumentError, GlgptError, quoted
-from glgpt.gguf.reader import is_gguf
+from glgpt.program.formats import AS_STORED
 from glgpt.training.settings import PRECISIONS
 from glgpt.wire import hidden
 
-DTYPE = "f16 for the embedded model, q8 for .gguf files, else f32; pages cannot have stored"
+DTYPE = "f16 for the embedded model, stored or q8 for .gguf files, else f32"
 
 if TYPE_CHECKING:
     from glgpt.page.split import SplitPage
@@ -125,24 +125,29 @@ def run(args: argparse.Namespace) -> int:
         phases.begin("exporting")
         manifest = export(args.model, args.out, options, progress=phases.show, phase=phases.begin, **device)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
-    results = {key: manifest[key] for key in ("model", "dtype")}
+    results = {"model": manifest["model"], "dtype": dtype}
     cost = check_format(args, dtype)
     results |= {"kl": cost.kl} if cost else {}
     hint = f"open {out}" if args.single_file else f"view it with: glgpt serve {out}"
     report(
         args,
         results | {"out": args.out, "weights_bytes": weights, "shards": len(manifest["shards"])},
-        f"{out}: {manifest['model']} {manifest['dtype']}, {weights / 1e6:.0f} MB of weights; {hint}",
+        f"{out}: {manifest['model']} {dtype}, {weights / 1e6:.0f} MB of weights; {hint}",
     )
     return 0
 
 
 def _default_dtype(model: str | None, split: bool) -> str:
-    if split:
-        return "f32"  # as servers do
-    if model is None:
-        return "f16"
-    return "q8" if is_gguf(find_model(model)) else "f32"
+    from glgpt.page.programs import page_formats
+
+    if split or model is None:
+        return "f32" if split else "f16"  # servers store f32
+    try:
+        with Checkpoint.open(model) as checkpoint:
+            formats = page_formats(checkpoint, None)
+    except GlgptError:
+        return "f32"  # the export raises it again
+    return formats if isinstance(formats, str) else AS_STORED
 
 
 def _add_split_options(parser: argparse.ArgumentParser) -> None:
