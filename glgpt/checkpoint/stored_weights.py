@@ -76,16 +76,16 @@ def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | Non
 
 
 def _stored_formats(checkpoint: Checkpoint) -> StoredFormats:
-    formats, types, products = [], Counter[str](), set()
-    for parameter in checkpoint.config.parameters.values():
-        dtype = _format(checkpoint, parameter)
-        formats.append((parameter.name, dtype))
+    parameters, types = checkpoint.config.parameters, Counter[str]()
+    formats = {name: _format(checkpoint, parameter) for name, parameter in parameters.items()}
+    for name, parameter in parameters.items():
         if len(parameter.shape) > 1:
-            types[checkpoint.dtype(parameter.name)] += parameter.count
-        if parameter.product:
-            products.add(dtype)
+            types[checkpoint.dtype(name)] += parameter.count
+    plain = any(formats[name] == "f32" for name, parameter in parameters.items() if parameter.product)
+    if plain:
+        formats |= {name: "f32" for name, parameter in parameters.items() if parameter.product}
     names = tuple(name for name, _ in types.most_common())
-    return StoredFormats(tuple(formats), names, "f32" if "f32" in products else "f16")
+    return StoredFormats(tuple(formats.items()), names, "f32" if plain else "f16")
 
 
 def _format(checkpoint: Checkpoint, parameter: Parameter) -> str:

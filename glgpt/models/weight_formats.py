@@ -14,8 +14,8 @@ class StoredFormats:
     """The formats of textures that hold a file's numbers exactly: pairs of a parameter's name and its format.
 
     `types` are the names of the file's own types of its matrices, the one with most values first. The inputs of
-    products are f16 as with quantised formats. If the weight of a product needs f32, they are f32, since a product with
-    f16 would round that weight.
+    products are f16 as with quantised formats. If the weight of one product needs f32, all products are f32, since one
+    with f16 inputs would round that weight.
     """
 
     formats: tuple[tuple[str, str], ...]
