@@ -12,10 +12,10 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gguf.reader import is_gguf
 from glgpt.models.parameters import Parameter
-from glgpt.models.weight_formats import StoredFormats, WeightFormats
 from glgpt.program.formats import ALL, AS_STORED, DTYPES, stored_format
 from glgpt.program.layout import Matrix
 from glgpt.program.quantised import Blocks
+from glgpt.program.weight_formats import StoredFormats, WeightFormats
 
 # GGUF's quantized types -> the format that holds them. Levels of Q4_0 are -8 to 7, or 0 to 15 with a minimum of -8 d.
 FORMAT_OF = {

@@ -17,10 +17,10 @@ from glgpt.models.activations import LOGITS
 from glgpt.models.context import grown_context
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
-from glgpt.models.weight_formats import WeightFormats
 from glgpt.program.formats import Texels
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import View
+from glgpt.program.weight_formats import WeightFormats
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from glgpt.inference.sampling import SAMPLE_NUCLEUS, SAMPLING
 from glgpt.models.network import Network
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
-from glgpt.models.weight_formats import WeightFormats
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
 from glgpt.program.quantised import Blocks
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import ROLES, Limits, Program
+from glgpt.program.weight_formats import WeightFormats
 
 Progress = Callable[[int, int], None]
 

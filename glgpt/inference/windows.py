@@ -13,12 +13,12 @@ from glgpt.inference.programs import own_bytes
 from glgpt.models.context import largest_context
 from glgpt.models.network import Batch, Network
 from glgpt.models.spec import ModelConfig
-from glgpt.models.weight_formats import WeightFormats
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
+from glgpt.program.weight_formats import WeightFormats
 
 MAX_TEXTS = 16
 MAX_BATCH_TOKENS = 2048  # enough to fill a GPU

@@ -28,12 +28,12 @@ from glgpt.models.activations import (
 )
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
-from glgpt.models.weight_formats import WeightFormats, activations, weight_format
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
+from glgpt.program.weight_formats import WeightFormats, activations
 
 # From this many rows of a product on, a GPU decodes integer weights to f16 once beforehand instead of in each fragment.
 # Weights below 1e-6 then lose bits that their scales had.
@@ -136,7 +136,7 @@ class Network:
         """Returns the texture of a parameter."""
         p, limit = self.config.parameters[name], self.rec.limits.max_texture_size
         rows, cols = p.matrix
-        dtype = weight_format(self.weights, p)
+        dtype = p.format(self.weights)
         if not p.product:
             layout = fold(rows, cols, limit, dtype=dtype)
         elif self.kernel.contiguous and self.role == "weight":  # training writes no panels

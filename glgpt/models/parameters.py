@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from glgpt.program.formats import FORMATS
 from glgpt.program.layout import texels
 from glgpt.program.quantised import Blocks
+from glgpt.program.weight_formats import StoredFormats, WeightFormats
 
 if TYPE_CHECKING:
     from glgpt.models.spec import ModelConfig
@@ -110,6 +112,16 @@ class Parameter:
                 return array if arranged else array.with_columns(self._in_heads)
             return self._in_heads(array[:, :])
         return self._in_heads(array.T if self.transposed else array.reshape(self.unpadded))
+
+    def format(self, formats: WeightFormats) -> str:
+        """Returns the format of the texture."""
+        if isinstance(formats, StoredFormats):
+            return formats.by_name[self.name]
+        fmt = FORMATS[formats]
+        if not self.product:
+            return fmt.positions if self.table else "f32"
+        outer = fmt.outer if self.layer is None or self.sensitive else ""
+        return outer or fmt.name
 
     @property
     def keeps_blocks(self) -> bool:

@@ -18,7 +18,6 @@ from glgpt.models.attention import limits_of
 from glgpt.models.network import Network
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
-from glgpt.models.weight_formats import WeightFormats, activations
 from glgpt.page.split import SplitPage
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS, Kernel
@@ -26,6 +25,7 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
+from glgpt.program.weight_formats import WeightFormats, activations
 from glgpt.tuning.kernel_selection import product_program, row_product_program, variants
 
 MIN_LIMITS = Limits(max_draw_buffers=4)  # WebGL2's; recordings of all numbers of draw buffers share one row probe

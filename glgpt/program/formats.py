@@ -158,7 +158,7 @@ STORED = {
     )
 }
 ALL = FORMATS | STORED
-AS_STORED = "stored"  # the dtype of a model whose textures hold the numbers of its files, each in a format of its own
+AS_STORED = "stored"  # the dtype of a model whose textures hold the numbers of its files, each in a separate format
 DTYPES = (*FORMATS, AS_STORED)
 
 

@@ -20,8 +20,8 @@ from glgpt.gguf.quantize import encode
 from glgpt.gguf.writer import Tensor, header
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
-from glgpt.models.weight_formats import StoredFormats
 from glgpt.program.tolerance import Tolerance
+from glgpt.program.weight_formats import StoredFormats
 
 FORMATS = {
     "F32": "f32", "F16": "f16", "BF16": "f32", "Q8_0": "q8", "Q5_0": "q8", "Q4_0": "q4", "Q4_1": "q4", "Q5_1": "q5_1",

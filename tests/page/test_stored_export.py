@@ -13,12 +13,12 @@ from helpers.gguf_files import llama
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import weight_formats
 from glgpt.errors import GlgptError
-from glgpt.models.weight_formats import StoredFormats
 from glgpt.page import programs
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 from glgpt.page.programs import page_formats
 from glgpt.program.layout import Layout
+from glgpt.program.weight_formats import StoredFormats
 
 
 def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path) -> None:

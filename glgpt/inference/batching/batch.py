@@ -25,12 +25,12 @@ from glgpt.models.activations import LOGITS
 from glgpt.models.network import Network, SideBySide
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
-from glgpt.models.weight_formats import WeightFormats
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
+from glgpt.program.weight_formats import WeightFormats
 
 SIZES = (1, 2, 4, ops.MAX_ROWS)  # numbers of texts that a step can be recorded for
 ADOPTED = (128, 16)  # rows that one `adopt_N` pass copies from a prompt's caches

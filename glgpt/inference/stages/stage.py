@@ -20,9 +20,9 @@ from glgpt.models.activations import LOGITS, K, V, in_block
 from glgpt.models.context import first_context
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
-from glgpt.models.weight_formats import WeightFormats
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
+from glgpt.program.weight_formats import WeightFormats
 from glgpt.tuning.kernel_selection import DeviceSettings
 from glgpt.wire.messages import Ask
 

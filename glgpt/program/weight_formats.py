@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from glgpt.models.parameters import Parameter
 from glgpt.program.formats import AS_STORED, FORMATS
 
 
@@ -37,14 +36,3 @@ WeightFormats = str | StoredFormats  # a str is a key of `FORMATS`
 def activations(formats: WeightFormats) -> str:
     """Returns the format of the inputs of products."""
     return formats.activations if isinstance(formats, StoredFormats) else FORMATS[formats].activations or formats
-
-
-def weight_format(formats: WeightFormats, parameter: Parameter) -> str:
-    """Returns the format of a parameter's texture."""
-    if isinstance(formats, StoredFormats):
-        return formats.by_name[parameter.name]
-    fmt = FORMATS[formats]
-    if not parameter.product:
-        return fmt.positions if parameter.table else "f32"
-    outer = fmt.outer if parameter.layer is None or parameter.sensitive else ""
-    return outer or fmt.name
