@@ -22,6 +22,7 @@ from glgpt import models
 from glgpt.bench.baselines import Baseline
 from glgpt.bench.peaks import TIME_LIMIT_S, Clock, Measure, device_peaks
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import default_dtype
 from glgpt.gl.device import Device, Options
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
@@ -31,7 +32,7 @@ from glgpt.inference.model import LanguageModel
 from glgpt.inference.programs import recorded_sizes
 from glgpt.inference.sampling import Sampler
 from glgpt.models.spec import ModelConfig
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import AS_STORED, FORMATS
 from glgpt.program.kernel import Kernel
 from glgpt.tuning.kernel_selection import FETCHES, DeviceSettings, as_dict, product_program
 
@@ -63,6 +64,9 @@ class RandomCheckpoint:
         values += parameter.mean
         return values
 
+    def blocks(self, name: str) -> None:
+        """Returns None: no weights are quantized."""
+
     def save(self, folder: Path) -> Path:
         """Writes the checkpoint to a folder that `Checkpoint.open` can read."""
         folder.mkdir(exist_ok=True)
@@ -74,7 +78,7 @@ class RandomCheckpoint:
 def run_bench(
     model: str | None = None,
     *,
-    dtype: str = "f32",
+    dtype: str | None = None,
     quick: bool = False,
     seconds: float = TIME_LIMIT_S,
     report: Report = lambda _: None,
@@ -89,7 +93,8 @@ def run_bench(
     """
     settings, clock = DeviceSettings(**options), Clock(seconds)
     if model is not None:
-        Checkpoint.open(model)  # fail now for a bad model, not after minutes
+        with Checkpoint.open(model) as checkpoint:  # fail now for a bad model, not after minutes
+            dtype = dtype or default_dtype(checkpoint)
     opened, choice = settings.open()
     rounds = 3 if quick else 5
     report("measuring the device's peaks")
@@ -105,7 +110,7 @@ def run_bench(
         rows += products(opened, choice.kernel, choice.options, m, peaks["fma_gflops"], rounds, clock.at(0.6))
         took = time.monotonic() - begun
     report("loading the model")
-    rate = max(r["gflops"] for r in rows if r["name"] == _product_name(dtype))
+    rate = max(r["gflops"] for r in rows if r["name"] == _product_name(_products(dtype)))
     loading = partial(_load, model, dtype, settings, context)
     model_rows, figures = model_bench(loading, peaks, rate, rounds, clock, report)
     return {
@@ -148,6 +153,11 @@ def products(
     return rows
 
 
+def _products(dtype: str | None) -> str:
+    """Returns the format of the products of a model of a dtype, of those that are measured."""
+    return "f16" if dtype == AS_STORED else dtype or "f32"
+
+
 def _product_name(dtype: str) -> str:
     return "matmul" if dtype == "f32" else f"matmul {dtype}"
 
@@ -163,7 +173,7 @@ def product_player(
     return player
 
 
-def _load(name: str | None, dtype: str, settings: DeviceSettings, context: int | None) -> LanguageModel:
+def _load(name: str | None, dtype: str | None, settings: DeviceSettings, context: int | None) -> LanguageModel:
     checkpoint: Any = Checkpoint.open(name) if name else RandomCheckpoint(models.default())
     return LanguageModel(checkpoint, None, dtype, settings=settings, context=context)
 
@@ -229,7 +239,7 @@ def model_bench(
                 rows.append(_read_row(what, f"context {t}", seconds[f"{what} {t}"], weights, peaks["read_gbs"]))
         figures = {
             "name": model.name,
-            "dtype": model.dtype,
+            "dtype": str(model.formats),
             "load_s": load_s,
             "passes": info["passes"],
             "host_pass_us": 1e6 * host / info["passes"]["decode"] - peaks["empty_pass_us"],

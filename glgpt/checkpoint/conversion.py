@@ -18,8 +18,10 @@ from glgpt.gguf.block_types import F16, F32, NUMBERS, TYPES, TensorType
 from glgpt.gguf.model_config import FREQUENCIES
 from glgpt.gguf.model_files import has_file, read_model_bytes
 from glgpt.gguf.model_metadata import file_names, file_values, frequency_divisors, model_metadata
+from glgpt.gguf.quantize import q4_1_bytes
 from glgpt.gguf.writer import Tensor, write_gguf
 from glgpt.models.parameters import Parameter
+from glgpt.program.formats import FORMATS
 from glgpt.system.files import named_errors, staged_folder, write_json
 from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.gguf_vocabulary import vocabulary
@@ -103,7 +105,16 @@ def _tensor(checkpoint: Checkpoint, config: dict[str, Any], parameter: Parameter
     def read() -> NDArray[Any]:
         return file_values(config, name, _finite(checkpoint, parameter.name, narrow))
 
-    return Tensor(name, as_type, shape, read)
+    return Tensor(name, as_type, shape, read, _searched if as_type is _KINDS["q4"] else None)
+
+
+def _searched(_: TensorType, values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Encodes rows as Q4_1, with the scale and the minimum of each block that lose least."""
+    coding = FORMATS["q4"].coding
+    assert coding
+    levels, scales, minima = coding.quantise(np.ascontiguousarray(values, np.float32).reshape(-1, coding.group))
+    assert minima is not None
+    return q4_1_bytes(levels, scales[:, None], minima[:, None]).reshape(len(values), -1)
 
 
 def _kind(own: str, columns: int, dtype: str) -> TensorType:

@@ -19,7 +19,7 @@ from glgpt.errors import GlgptError
 from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, SamplingOptions
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import DTYPES
 from glgpt.system.files import named_errors, read_text
 from glgpt.text.tokenizer import GPT2_VOCAB_SIZE
 
@@ -28,6 +28,7 @@ MODEL = (
     "such as gpt2 or OWNER/NAME:FILE.gguf; 'smollm2' is SmolLM2-135M-Instruct, 'shakespeare' is the embedded model"
 )
 DEVICE = "auto, software (OpenGL on the CPU), gpu, or the number of an EGL device, see glgpt info (default auto)"
+DTYPE = "stored for .gguf files, else f32"
 CONTEXT = "context length, in tokens (default: the model's, at most 2048; longer if the prompt needs it)"
 BYTE_ORDER_MARK = "\ufeff"  # not part of a text
 MAX_TEXT_BYTES = 1 << 30  # of a text that is read at once
@@ -51,22 +52,19 @@ def add_json_option(parser: Parser, text: str = "print the results as JSON") -> 
 
 
 def add_device_options(
-    parser: argparse.ArgumentParser, memory: bool = True, dtype: str | None = "f32", context: str = CONTEXT
+    parser: argparse.ArgumentParser, memory: bool = True, default: str = DTYPE, context: str = CONTEXT
 ) -> None:
     """Adds the options of every subcommand that uses the GPU; with `memory`, also --max-texture-memory.
 
-    `dtype` is the default of --dtype; with None the command chooses: f16 for the embedded model, f32 for others.
-    `context` is the help of --context.
+    `default` describes the default of --dtype, which is None; `context` is the help of --context.
     """
     group = parser.add_argument_group("model format and device")
     group.add_argument("--device", type=device, default="auto", help=DEVICE)
-    default = dtype or "f16 for the embedded model, else f32"
     group.add_argument(
         "--dtype",
-        choices=tuple(FORMATS),
-        default=dtype,
+        choices=DTYPES,
         help=f"format of the weights on the GPU (default {default}); compared with f32, f16 takes half the memory, "
-        "q8 (8-bit quantization) a quarter, q4 (4-bit) a fifth",
+        "q8 (8-bit quantization) a quarter, q4 (4-bit) a fifth; stored keeps each tensor of a file as it is quantized",
     )
     group.add_argument("--context", type=positive, metavar="N", help=context)
     if memory:

@@ -12,7 +12,7 @@ from glgpt.cli.progress import progress
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection.format_cost import FormatCost, measure_cost, remembered_cost
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import AS_STORED, FORMATS
 from glgpt.program.tolerance import KL_LIMIT
 from glgpt.tuning.kernel_selection import DeviceSettings
 
@@ -29,10 +29,12 @@ def add_check_option(parser: argparse.ArgumentParser) -> None:
 def check_format(args: argparse.Namespace, dtype: str, model: LanguageModel | None = None) -> FormatCost | None:
     """Warns on stderr if the KL divergence of a format from f32 exceeds 0.05 nats per token; returns the measurement.
 
-    The measurement is made once and remembered. Without `--check`, models above `MAX_UNASKED_PARAMETERS` are measured
-    only for an export, when `model` is None. `model` is the loaded model that the arguments name.
+    Weights as stored are not rounded, and not compared. The measurement is made once and remembered. Without `--check`,
+    models above `MAX_UNASKED_PARAMETERS` are measured only for an export, when `model` is None. `model` is the loaded
+    model that the arguments name.
     """
-    if dtype == "f32" or args.check is False or getattr(args, "split", None) or getattr(args, "plan", None):
+    split = getattr(args, "split", None) or getattr(args, "plan", None)
+    if dtype in ("f32", AS_STORED) or args.check is False or split:
         return None
     try:
         with Checkpoint.open(model.path if model else args.model) as checkpoint:

@@ -63,8 +63,15 @@ def _q4_0(blocks: Floats) -> NDArray[np.uint8]:
 def _q4_1(blocks: Floats) -> NDArray[np.uint8]:
     low = blocks.min(axis=1, keepdims=True)
     scale = (blocks.max(axis=1, keepdims=True) - low) / np.float32(15)
-    levels = np.trunc((blocks - low) * _inverse(scale) + np.float32(0.5)).clip(0, 15).astype(np.uint8)
-    return np.concatenate([_bytes(scale), _bytes(low), _packed(levels)], axis=1)
+    return q4_1_bytes(np.trunc((blocks - low) * _inverse(scale) + np.float32(0.5)).clip(0, 15), scale, low)
+
+
+def q4_1_bytes(levels: Floats, scale: Floats, low: Floats) -> NDArray[np.uint8]:
+    """Returns the bytes of blocks of Q4_1, `[blocks, 20]`.
+
+    Levels are `[blocks, 32]`, scales and minimums `[blocks, 1]`.
+    """
+    return np.concatenate([_bytes(scale), _bytes(low), _packed(levels.astype(np.uint8))], axis=1)
 
 
 _ENCODERS: dict[str, Callable[[Floats], NDArray[np.uint8]]] = {"Q8_0": _q8_0, "Q4_0": _q4_0, "Q4_1": _q4_1}

@@ -25,12 +25,16 @@ _U32, _I32, _F32, _U64 = 4, 5, 6, 10
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor to write: `read` returns its values in the file's order and shape, and is called once."""
+    """A tensor to write: `read` returns its values in the file's order and shape, and is called once.
+
+    `encode` returns the bytes of rows, from the type and values `[rows, columns]`; None rounds as ggml does.
+    """
 
     name: str
     type: TensorType
     shape: tuple[int, ...]
     read: Callable[[], NDArray[Any]]
+    encode: Callable[[TensorType, NDArray[Any]], NDArray[np.uint8]] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -58,9 +62,9 @@ def write_gguf(
             if values.shape != tensor.shape:
                 raise ValueError(f"tensor {tensor.name} has shape {values.shape}, not {tensor.shape}")
             matrix = values.reshape(-1, tensor.shape[-1])
-            rows = max(1, CHUNK // tensor.shape[-1])
+            rows, to_bytes = max(1, CHUNK // tensor.shape[-1]), tensor.encode or encode
             for start in range(0, len(matrix), rows):
-                file.write(encode(tensor.type, matrix[start : start + rows]).data)
+                file.write(to_bytes(tensor.type, matrix[start : start + rows]).data)
             done += tensor.nbytes
             if progress:
                 progress(done, total)

@@ -20,6 +20,7 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Texels
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import View
+from glgpt.program.weight_formats import WeightFormats
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Captures:
         player: Player,
         config: ModelConfig,
         kernel: Kernel,
-        dtype: str,
+        dtype: WeightFormats,
         most: int | None,
         part: Part | None = None,
     ) -> None:

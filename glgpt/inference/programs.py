@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import texture_matrix
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import SIZES, chunk_sizes
@@ -20,8 +21,10 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
+from glgpt.program.quantised import Blocks
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import ROLES, Limits, Program
+from glgpt.program.weight_formats import WeightFormats
 
 Progress = Callable[[int, int], None]
 
@@ -29,7 +32,7 @@ ROWS = 8  # rows of the entry that checks drafted tokens: it lists the logits of
 
 
 def generation_program(
-    config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, part: Part | None = None
+    config: ModelConfig, limits: Limits, kernel: Kernel, dtype: WeightFormats, part: Part | None = None
 ) -> Program:
     """Records `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
 
@@ -58,7 +61,7 @@ def generation_program(
     return rec.program()
 
 
-def edited_program(limits: Limits, kernel: Kernel, dtype: str, sites: Sites) -> Program:
+def edited_program(limits: Limits, kernel: Kernel, dtype: WeightFormats, sites: Sites) -> Program:
     """Records `generation_program` with edits of activations, which stay unfused, in `decode` too."""
     rec = Recorder(limits)
     network = Network(rec, sites.config, kernel, dtype)
@@ -106,7 +109,7 @@ def fitting_program(
     path: Path,
     limits: Limits,
     kernel: Kernel,
-    dtype: str,
+    dtype: WeightFormats,
     most: int | None = None,
     part: Part | None = None,
 ) -> Program:
@@ -137,7 +140,7 @@ def capture_program(
     config: ModelConfig,
     limits: Limits,
     kernel: Kernel,
-    dtype: str,
+    dtype: WeightFormats,
     names: Container[str],
     sizes: Iterable[int],
     part: Part | None = None,
@@ -216,8 +219,8 @@ def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | No
     layouts = weight_layouts(player.program, checkpoint.config)
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
     for name, layout in layouts.items():
-        matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
-        if float(np.finfo(matrix.dtype).max) > layout.format.largest:
+        matrix = texture_matrix(checkpoint, name, layout.dtype)
+        if not isinstance(matrix, Blocks) and float(np.finfo(matrix.dtype).max) > layout.format.largest:
             peak = float(np.abs(matrix).max())
             if peak > layout.format.largest:
                 what = f"{name} holds {peak:.3g}, more than the {layout.format.largest:g} of {layout.dtype}"

@@ -18,6 +18,7 @@ from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
+from glgpt.program.weight_formats import WeightFormats
 
 MAX_TEXTS = 16
 MAX_BATCH_TOKENS = 2048  # enough to fill a GPU
@@ -27,7 +28,7 @@ MAX_LOGITS_BYTES = 1 << 28  # maximum for the logits of a batch
 
 
 def windows_program(
-    config: ModelConfig, limits: Limits, kernel: Kernel, dtype: str, texts: int, tokens: int, losses: bool
+    config: ModelConfig, limits: Limits, kernel: Kernel, dtype: WeightFormats, texts: int, tokens: int, losses: bool
 ) -> Program:
     """Records entry `read`: `texts` sequences of `tokens` ids (rows t * texts + text of `ids.N`) from position 0.
 
@@ -47,7 +48,9 @@ def windows_program(
 class Windows:
     """Runs many texts over the weights of a player, as many at once as fill the device."""
 
-    def __init__(self, player: Player, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
+    def __init__(
+        self, player: Player, config: ModelConfig, kernel: Kernel, dtype: WeightFormats, most: int | None
+    ) -> None:
         self.main, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
         self._known: dict[tuple[int, int, bool], Player] = {}  # by (texts, tokens, losses); holds one at most
 

@@ -245,7 +245,13 @@ def _draw(
     job.named(single)
     if raw:
         job.raw(inspected)
-    manifest = {"model": model.name, "dtype": model.dtype, "tokens": job.ids, "labels": job.labels, "files": job.files}
+    manifest = {
+        "model": model.name,
+        "dtype": str(model.formats),
+        "tokens": job.ids,
+        "labels": job.labels,
+        "files": job.files,
+    }
     with written_whole(out / "manifest.json") as file:
         file.write(json.dumps(manifest, indent=1, ensure_ascii=False).encode())
     return manifest

@@ -55,7 +55,9 @@ def compare_formats(
         if progress:
             progress(first + len(inputs), predicted)
     loss, compared = (float(n) / predicted for n in nats)
-    return Comparison(model.dtype, other.dtype, loss, compared, kl / predicted, same / predicted, predicted, window)
+    return Comparison(
+        str(model.formats), str(other.formats), loss, compared, kl / predicted, same / predicted, predicted, window
+    )
 
 
 def _losses(logits: NDArray[np.floating], targets: NDArray[np.integer]) -> float:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import weight_formats
 from glgpt.gl.device import Device, list_devices
 from glgpt.inference.programs import describe as describe_program
 from glgpt.inference.programs import fitting_program
@@ -15,7 +16,7 @@ from glgpt.tuning.kernel_selection import COLUMNS, DeviceSettings, as_dict
 
 def describe(
     model: str | None = None,
-    dtype: str = "f32",
+    dtype: str | None = None,
     *,
     context: int | None = None,
     max_texture_memory: int | None = None,
@@ -37,11 +38,12 @@ def describe(
         with Checkpoint.open(model) as checkpoint:
             config = checkpoint.config.with_context(first_context(checkpoint.config, chosen.limits, context))
             limits, kernel = chosen.limits, choice.kernel
-            program = fitting_program(config, checkpoint.path, limits, kernel, dtype, max_texture_memory)
+            formats = weight_formats(checkpoint, dtype)
+            program = fitting_program(config, checkpoint.path, limits, kernel, formats, max_texture_memory)
             found["model"] = {
                 "name": checkpoint.name,
                 "path": str(checkpoint.path),
-                "dtype": dtype,
+                "dtype": str(formats),
                 "context": config.context,
                 "config": config.fields(),
                 **describe_program(program),

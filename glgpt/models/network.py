@@ -33,6 +33,7 @@ from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
+from glgpt.program.weight_formats import WeightFormats, activations
 
 # From this many rows of a product on, a GPU decodes integer weights to f16 once beforehand instead of in each fragment.
 # Weights below 1e-6 then lose precision, since f16 has few bits for them.
@@ -83,8 +84,9 @@ class Network:
     With f32, every tensor is divided into the kernel's tiles. With a packed format, weights and the inputs of products
     are stored in it; inputs have 8 row tiles (4 with four draw buffers), and column tiles share texels. The residual
     stream and attention stay f32. A quantised format applies to weights only: the inputs of products are stored in its
-    `activations` format, which `dtype` and `format` then name. If training writes the parameters (`role` "state"), they
-    stay f32 whatever the dtype, and attention's heads and pattern are stored in the format of activations.
+    `activations` format, which `dtype` and `format` then name; likewise with `StoredFormats`, one for each weight. If
+    training writes the parameters (`role` "state"), they stay f32 whatever the dtype, and attention's heads and pattern
+    are stored in the format of activations.
 
     With a `batch`, `prefill` records its sequences. `role` is that of the parameters' textures: "state" if training
     writes them. With `SideBySide` as the batch, `decode` runs a token of each text. With a `part`, only its passes are
@@ -96,14 +98,14 @@ class Network:
         rec: Recorder,
         config: ModelConfig,
         kernel: Kernel,
-        dtype: str = "f32",
+        dtype: WeightFormats = "f32",
         names: Container[str] = (),
         batch: Batch | SideBySide | None = None,
         role: str = "weight",
         part: Part | None = None,
     ) -> None:
-        self.weights = FORMATS[dtype if role == "weight" else "f32"]
-        self.rec, self.config, self.dtype, self.names = rec, config, FORMATS[dtype].activations or dtype, names
+        self.weights: WeightFormats = dtype if role == "weight" else "f32"
+        self.rec, self.config, self.dtype, self.names = rec, config, activations(dtype), names
         self.part = part or Part.whole(config)
         self.texts = batch if isinstance(batch, SideBySide) else None
         batch = None if isinstance(batch, SideBySide) else batch
@@ -134,10 +136,9 @@ class Network:
         """Returns the texture of a parameter."""
         p, limit = self.config.parameters[name], self.rec.limits.max_texture_size
         rows, cols = p.matrix
-        dtype = self.weights.outer if p.layer is None or p.sensitive else ""
-        dtype = dtype or self.weights.name
+        dtype = p.format(self.weights)
         if not p.product:
-            layout = fold(rows, cols, limit, dtype=self.weights.positions if p.table else "f32")
+            layout = fold(rows, cols, limit, dtype=dtype)
         elif self.kernel.contiguous and self.role == "weight":  # training writes no panels
             layout = ops.panels(self.rec, texels(rows), cols, dtype)
         else:

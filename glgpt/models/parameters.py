@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from glgpt.program.formats import FORMATS
 from glgpt.program.layout import texels
 from glgpt.program.quantised import Blocks
+from glgpt.program.weight_formats import StoredFormats, WeightFormats
 
 if TYPE_CHECKING:
     from glgpt.models.spec import ModelConfig
@@ -102,14 +104,32 @@ class Parameter:
     def arrange(self, array: NDArray[Any] | Blocks) -> NDArray[Any] | Blocks:
         """Returns the texture's matrix `[rows, cols]` from the checkpoint's array; they share memory if possible.
 
-        `Blocks` are this matrix already, before heads are sorted and padded, and remain blocks if neither is needed.
+        `Blocks` are this matrix already, before heads are sorted and padded, and remain blocks if `keeps_blocks`.
         """
         if isinstance(array, Blocks):
-            if self.heads is None or (self.heads.padded == self.heads.width and self.heads.alternating == 1):
-                return array
-            whole = array[:, :]
-            array = whole.T if self.transposed else whole.reshape(self.shape)
-        found = array.T if self.transposed else array.reshape(self.unpadded)
+            if self.keeps_blocks:
+                arranged = self.heads is None or (self.heads.padded == self.heads.width and self.heads.alternating == 1)
+                return array if arranged else array.with_columns(self._in_heads)
+            return self._in_heads(array[:, :])
+        return self._in_heads(array.T if self.transposed else array.reshape(self.unpadded))
+
+    def format(self, formats: WeightFormats) -> str:
+        """Returns the format of the texture."""
+        if isinstance(formats, StoredFormats):
+            return formats.by_name[self.name]
+        fmt = FORMATS[formats]
+        if not self.product:
+            return fmt.positions if self.table else "f32"
+        outer = fmt.outer if self.layer is None or self.sensitive else ""
+        return outer or fmt.name
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """True if heads are not padded along the rows, which would divide blocks."""
+        return self.heads is None or self.heads.axis == 1 or self.heads.padded == self.heads.width
+
+    def _in_heads(self, found: NDArray[Any]) -> NDArray[Any]:
+        """Returns a matrix with sorted and padded heads; one of scales has fewer rows than the parameter's."""
         if self.heads is not None and self.heads.alternating > 1:
             found = self.heads.sorted(found)
         if self.heads is None or self.heads.padded == self.heads.width:
@@ -118,7 +138,7 @@ class Parameter:
         pad = (0, self.heads.padded - self.heads.width)
         if self.heads.axis == 0:
             return np.pad(found.reshape(*split, -1), ((0, 0), pad, (0, 0))).reshape(self.matrix)
-        return np.pad(found.reshape(-1, *split), ((0, 0), (0, 0), pad)).reshape(self.matrix)
+        return np.pad(found.reshape(-1, *split), ((0, 0), (0, 0), pad)).reshape(-1, self.matrix[1])
 
     def restore(self, matrix: NDArray[Any]) -> NDArray[Any]:
         """Returns the checkpoint's array from the texture's matrix, which may have padding rows: undoes `arrange`."""

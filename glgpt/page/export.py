@@ -27,7 +27,7 @@ from glgpt.page.output.files import Progress, reference_json, tokenizer_json, wr
 from glgpt.page.output.preview import write_preview
 from glgpt.page.output.schemas import validate
 from glgpt.page.output.single_file import check_size, single_page
-from glgpt.page.programs import record_page
+from glgpt.page.programs import main_format, page_formats, record_page
 from glgpt.page.prompts import Prompts
 from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
@@ -133,7 +133,8 @@ def _write(
     config, split = checkpoint.config, options.split
     part = split.part(config) if split else Part.whole(config)
     phase("recording programs")
-    programs, recordings = record_page(config, options.dtype, part, split)  # first: it may fail for limits of browsers
+    formats = page_formats(checkpoint, options.dtype)
+    programs, recordings = record_page(config, formats, part, split)  # first: it may fail for limits of browsers
     layouts = weight_layouts(programs[recordings[0]["generate"]], config)
     packed = {r[kind] for r in recordings for kind in ("interventions", "several") if kind in r}
     documents = _documents(checkpoint, folder, options, prompts, phase, device)
@@ -156,7 +157,9 @@ def _write(
         files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     phase("writing weights")
     shards = write_weights(checkpoint, layouts, folder, options.shard_size, progress)
-    manifest = manifest_json(checkpoint, options, prompts, recordings, files, shards)
+    manifest = manifest_json(
+        checkpoint, replace(options, dtype=main_format(config, formats)), prompts, recordings, files, shards
+    )
     (folder / "manifest.json").write_text(compact(manifest), encoding="utf-8")
     return manifest
 

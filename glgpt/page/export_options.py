@@ -10,7 +10,7 @@ from glgpt.page.output.preview import checked_site, checked_source
 from glgpt.page.reading import Reading
 from glgpt.page.split import SplitPage
 from glgpt.page.training import Size, check_sizes
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import DTYPES
 
 SHARD_SIZE = 24 << 20  # bytes
 MIN_SHARD_SIZE, MAX_SHARD_SIZE = 1 << 16, 100_000_000  # bytes; plain static hosts accept no larger files
@@ -67,8 +67,8 @@ class ExportOptions:
             object.__setattr__(self, "site", checked_site(self.site, self.single_file or self.embed))
         if self.source is not None:
             object.__setattr__(self, "source", checked_source(self.source))
-        if self.dtype not in FORMATS:
-            raise GlgptError(f"dtype {self.dtype!r} is not one of {', '.join(FORMATS)}")
+        if self.dtype not in DTYPES:
+            raise GlgptError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if not MIN_SHARD_SIZE <= self.shard_size <= MAX_SHARD_SIZE:
             raise GlgptError(f"shard size is {self.shard_size}; it must be between 64 KiB and 100 MB")
         check_sizes(self.train)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from glgpt import ops
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import weight_formats
+from glgpt.errors import GlgptError
 from glgpt.inference.batching.batch import ADOPTED, batch_program
 from glgpt.inference.chunks import FEW_SIZES, chunk_sizes
 from glgpt.inference.programs import record_capture, record_generation
@@ -21,6 +25,7 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
+from glgpt.program.weight_formats import WeightFormats, activations
 from glgpt.tuning.kernel_selection import product_program, row_product_program, variants
 
 MIN_LIMITS = Limits(max_draw_buffers=4)  # WebGL2's; recordings of all numbers of draw buffers share one row probe
@@ -53,7 +58,7 @@ class Recording:
         return Limits(max_draw_buffers=self.draw_buffers)
 
 
-def page_recordings(dtype: str) -> list[Recording]:
+def page_recordings(dtype: WeightFormats) -> list[Recording]:
     """Returns the recordings among which a page chooses by measuring.
 
     The first has weights without panels, the layout of the shards. A packed format has one kernel for each number of
@@ -63,7 +68,7 @@ def page_recordings(dtype: str) -> list[Recording]:
     for kernel in KERNELS.values():
         buffers = 4 if kernel.tile_rows * kernel.tile_cols <= 4 else 8
         found += [Recording(k, buffers) for k in variants([kernel])]
-    fmt = FORMATS[FORMATS[dtype].activations or dtype]
+    fmt = FORMATS[activations(dtype)]
     if not fmt.packed:
         return found
     own: dict[tuple[str, Kernel], Recording] = {}
@@ -102,7 +107,7 @@ class PageEdits:
 def generate_program(
     config: ModelConfig,
     recording: Recording,
-    dtype: str,
+    dtype: WeightFormats,
     part: Part | None = None,
     edits: PageEdits | None = None,
     *,
@@ -152,7 +157,7 @@ def _lens(network: Network) -> None:
 
 
 def capture_recording(
-    config: ModelConfig, recording: Recording, dtype: str, part: Part | None = None, tail: bool = False
+    config: ModelConfig, recording: Recording, dtype: WeightFormats, part: Part | None = None, tail: bool = False
 ) -> Program:
     """Records `capture_program` of every activation, in the chunk sizes whose scratch stays within MAX_CAPTURE_BYTES.
 
@@ -174,7 +179,7 @@ def capture_recording(
     return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= MAX_CAPTURE_BYTES))
 
 
-def several_program(config: ModelConfig, recording: Recording, dtype: str, main: Program) -> Program:
+def several_program(config: ModelConfig, recording: Recording, dtype: WeightFormats, main: Program) -> Program:
     """Records `batch_program` of `SEVERAL` texts with a common prompt, over the textures of `main`.
 
     `main` is a generation program. The caches hold the rows of the prompt, followed by rows of the texts in rotation.
@@ -194,8 +199,32 @@ def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
     }
 
 
+def page_formats(checkpoint: Checkpoint, dtype: str | None) -> WeightFormats:
+    """Returns the formats of a page's weights; None is "stored" for GGUF files that a page can hold, q8 for others.
+
+    Raises GlgptError for weights as stored in a format that pages do not read, and as `weight_formats` does.
+    """
+    formats = weight_formats(checkpoint, dtype)
+    if isinstance(formats, str) or set(formats.by_name.values()) <= FORMATS.keys():
+        return formats
+    if dtype is None:
+        return "q8"
+    raise GlgptError(f"a page cannot hold weights as {formats}; export with --dtype q8, q4, f16 or f32")
+
+
+def main_format(config: ModelConfig, formats: WeightFormats) -> str:
+    """Returns the format of most values of the products' weights, by which a page names and measures all."""
+    if isinstance(formats, str):
+        return formats
+    counts = Counter[str]()
+    for parameter in config.parameters.values():
+        if parameter.product:
+            counts[formats.by_name[parameter.name]] += parameter.count
+    return counts.most_common(1)[0][0]
+
+
 def record_page(
-    config: ModelConfig, dtype: str, part: Part, split: SplitPage | None
+    config: ModelConfig, dtype: WeightFormats, part: Part, split: SplitPage | None
 ) -> tuple[dict[str, Program], list[dict[str, Any]]]:
     """Returns every program by its file name, and for each recording the names of its files."""
     programs: dict[str, Program] = {}
@@ -217,7 +246,7 @@ def record_page(
             programs[files["interventions"]] = generate_program(config, recording, dtype, part, PageEdits(config))
             files["several"] = f"several-{recording.name}.bin"
             programs[files["several"]] = several_program(config, recording, dtype, programs[files["generate"]])
-        probes = probe_programs(recording, dtype)
+        probes = probe_programs(recording, main_format(config, dtype))
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})
     return programs, listed

@@ -158,6 +158,8 @@ STORED = {
     )
 }
 ALL = FORMATS | STORED
+AS_STORED = "stored"  # the dtype of a model whose textures hold the numbers of its files, each in a separate format
+DTYPES = (*FORMATS, AS_STORED)
 
 
 def stored_format(array: NDArray[Any] | Blocks) -> str:

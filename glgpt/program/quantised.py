@@ -10,6 +10,7 @@ bits. Numbers are rounded as numpy rounds float32, to nearest even, so that a ch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,6 +194,11 @@ class Blocks:
             raise ValueError(f"scales and minima of {self.levels.shape} levels are not {wanted}")
         if (self.minima is not None) != self.coding.minimum:
             raise ValueError(f"{self.coding} has {'a' if self.coding.minimum else 'no'} minimum")
+
+    def with_columns(self, arrange: Callable[[NDArray[Any]], NDArray[Any]]) -> Blocks:
+        """Returns blocks whose columns `arrange` reorders, or pads with zeros, in levels, scales and minima alike."""
+        minima = None if self.minima is None else arrange(self.minima)
+        return Blocks(self.coding, arrange(self.levels), arrange(self.scales), minima)
 
     @property
     def shape(self) -> tuple[int, int]:

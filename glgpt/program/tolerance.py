@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import AS_STORED, FORMATS
 
 SINGLE = 8.0  # a single value may be off by this multiple of the tolerance, relative to the RMS plus the value itself
 FLOOR = 2.0**-14  # added to the RMS (in squares): the smallest normal f16, below which relative errors mean nothing
@@ -53,10 +53,11 @@ class Tolerance:
     def of(cls, dtype: str, blocks: int, same_weights: bool = False, **others: Any) -> Tolerance:
         """Returns the tolerance of a model of this many blocks.
 
-        With `same_weights`, the weights of the reference are rounded to the format too. The squares of the blocks'
-        rounding errors add up, so that the tolerance grows with the square root of the number of blocks.
+        Weights as stored are the reference's, and the inputs of products are f16. With `same_weights`, the weights of
+        the reference are rounded to the format too. The squares of the blocks' rounding errors add up, so that the
+        tolerance grows with the square root of the number of blocks.
         """
-        fmt = FORMATS[dtype]
+        fmt = FORMATS["f16" if dtype == AS_STORED else dtype]
         lossy = fmt.quantised and not same_weights
         if fmt.quantised and same_weights:
             fmt = FORMATS[fmt.activations]

@@ -29,6 +29,7 @@ from ray.serve.exceptions import RayServeException
 
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import default_dtype
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.part import Part, checked_chain
@@ -129,7 +130,7 @@ class RayEngine(EngineBase):
         self,
         name_or_path: str | Path | None,
         blocks: str | None = None,
-        dtype: str = "f32",
+        dtype: str | None = None,
         *,
         stages: int = 1,
         replicas: int = 1,
@@ -137,11 +138,11 @@ class RayEngine(EngineBase):
     ) -> None:
         with Checkpoint.open(name_or_path) as checkpoint:
             self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
-            path = str(checkpoint.path)
+            path, self.dtype = str(checkpoint.path), dtype or default_dtype(checkpoint)
         options["context"] = options.get("context") or min(self.config.n_positions, DEFAULT_CONTEXT)
         self.config = self.config.with_context(options["context"])
         self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
-        self.dtype, self.parts = dtype, ranges(self.part, stages, self.config)
+        self.parts = ranges(self.part, stages, self.config)
         if self.part == Part.whole(self.config):
             checked_chain(self.parts, self.config)
         self.most = replicas * int(options.get("sessions", 8))

@@ -164,7 +164,7 @@ class Engine(EngineBase):
         self,
         name_or_path: str | Path | None,
         blocks: str | None = None,
-        dtype: str = "f32",
+        dtype: str | None = None,
         *,
         sessions: int = 8,
         age: float = 600.0,
@@ -177,13 +177,15 @@ class Engine(EngineBase):
             self._turns.close()
             raise
 
-    def _load(self, name: Any, blocks: str | None, dtype: str, most: int, age: float, options: dict[str, Any]) -> None:
+    def _load(
+        self, name: Any, blocks: str | None, dtype: str | None, most: int, age: float, options: dict[str, Any]
+    ) -> None:
         with Checkpoint.open(name) as checkpoint:
             self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
             self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
             self.stage = Stage.load(checkpoint, self.part, dtype, **options)
         self.config = self.stage.config
-        self.dtype, self.sizes = dtype, self.stage.sizes
+        self.dtype, self.sizes = str(self.stage.formats), self.stage.sizes
         self._limit = options.get("max_texture_memory")
         self.most, self._spare = self._affordable(most, self._limit)
         self.sessions = Sessions(self.most, age)

@@ -11,10 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import preferring
+from helpers.gguf_files import llama
 
 from glgpt.inference.model import LanguageModel
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("Q4_1", "strided"), ("Q8_0", "contiguous"), ("BF16", "strided")])
+def test_a_gguf_file_as_it_is_stored_passes_parity(
+    tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], kind: str, rows: str
+) -> None:
+    """Catches: the page reads every weight in one format, also where the file has others."""
+    model = llama(tmp_path / "model.gguf", kind)
+    export(model, tmp_path / "page", ExportOptions("stored"), device="software")
+    page = browse(serve(tmp_path / "page") + "#tokens=1", preferring(rows), measures=True)
+    page.evaluate("glgpt.ready")
+    result = page.evaluate("glgpt.parity()")
+    assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None, result
 
 
 @pytest.mark.parametrize(("golden", "dtype"), [("llama-grouped", "f32"), ("llama3-untied", "f16")])

@@ -20,6 +20,8 @@ from glgpt.checkpoint.finding import embedded_weights
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import main
 from glgpt.errors import FileError, GlgptError
+from glgpt.gguf.block_types import NUMBERS, TYPES
+from glgpt.gguf.quantize import encode
 from glgpt.gguf.reader import open_gguf
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.text.untrusted.chat import load_chat
@@ -229,3 +231,16 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         convert(source, tmp_path / "b.gguf")
     assert error.value.filename == str(tmp_path / "b.gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
+
+
+def test_q4_loses_less_than_the_range_of_each_block(tmp_path: Path) -> None:
+    """Fails if q4 takes the smallest and the largest weight of a block instead of searching."""
+    path = tmp_path / "q4.gguf"
+    convert("shakespeare", path, "q4")
+    name, kind = "h.2.mlp.c_fc.weight", TYPES[NUMBERS["Q4_1"]]
+    with Checkpoint.open("shakespeare") as checkpoint, Checkpoint.open(path) as narrow:
+        assert narrow.dtype(name) == "Q4_1"
+        values = checkpoint.read(name).astype(np.float32)
+        by_range = kind.values(encode(kind, values.T)).T
+        lost, plainly = (float(((found - values) ** 2).sum()) for found in (narrow.read(name), by_range))
+    assert 0.5 * plainly < lost < 0.95 * plainly

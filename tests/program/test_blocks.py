@@ -100,9 +100,13 @@ def test_a_parameter_arranges_blocks() -> None:
     heads = Heads(0, 8, 8)
     assert Parameter("o", (12, 64), True, True, heads).arrange(held) is held
     wide = Parameter("o", (64, 10), False, True, Heads(1, 2, 5)).arrange(blocks("q8", 64, 10, 3))
-    assert isinstance(wide, np.ndarray) and wide.shape == (64, 16)
-    assert np.array_equal(wide.reshape(64, 2, 8)[:, :, :5].reshape(64, 10), blocks("q8", 64, 10, 3)[:, :])
+    assert isinstance(wide, Blocks) and wide.shape == (64, 16) and not wide[:, 5:8].any()
+    assert np.array_equal(wide[:, :].reshape(64, 2, 8)[:, :, :5].reshape(64, 10), blocks("q8", 64, 10, 3)[:, :])
+    kinds, sort = blocks("q4", 64, 24, 5), Heads(1, 6, 4, 3)
+    ordered = Parameter("o", (64, 24), False, True, sort).arrange(kinds)
+    assert isinstance(ordered, Blocks) and np.array_equal(ordered[:, :], sort.sorted(kinds[:, :]))
     tall = Parameter("o", (12, 30), True, True, Heads(0, 6, 5)).arrange(blocks("q8", 30, 12, 4))
+    assert isinstance(tall, np.ndarray)
     assert np.array_equal(tall.reshape(6, 8, 12)[:, :5].reshape(30, 12), blocks("q8", 30, 12, 4)[:, :])
 
 

@@ -33,6 +33,9 @@ class Checkpoint:
     def read(self, name: str) -> NDArray[np.float32]:
         return self.weights[name]
 
+    def blocks(self, name: str) -> None:
+        """Returns None: no weights are quantized."""
+
 
 def deep_weights() -> Weights:
     """Returns weights whose block 2 writes massive activations into two columns, which later norms scale down.

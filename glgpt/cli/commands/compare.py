@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     absolute = None if args.atol is args.rtol is None else (args.atol or 0.0, args.rtol or 0.0)
     kl = KL_LIMIT if args.kl is None else args.kl
     with open_model(args) as model:
-        tolerance = Tolerance.of(args.dtype, model.config.n_layer, kl=kl, absolute=absolute)
+        tolerance = Tolerance.of(model.dtype, model.config.n_layer, kl=kl, absolute=absolute)
         if live:
             texts = args.prompt or ([] if args.ids else [SENTENCE])
             prompts = [*(encode(model, text, None) for text in texts), *(args.ids or [])]

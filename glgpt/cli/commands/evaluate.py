@@ -23,7 +23,7 @@ from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection.evaluate import evaluate
 from glgpt.inspection.format_comparison import compare_formats
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import DTYPES
 from glgpt.scoring.suite import Texts, as_csv, render, score, texts_of_run
 from glgpt.text.files import Text
 
@@ -52,9 +52,7 @@ def add_parser(sub: Subparsers) -> None:
     p.add_argument(
         "--window", type=positive, metavar="N", help="maximum context of a prediction, in tokens (default: the model's)"
     )
-    p.add_argument(
-        "--compare-to", choices=tuple(FORMATS), help="format of weights to compare --dtype with, such as f32"
-    )
+    p.add_argument("--compare-to", choices=DTYPES, help="format of weights to compare --dtype with, such as f32")
     g = p.add_argument_group("suite")
     text = "full score: also accuracy, calibration and copying, next to chance, n-grams and the embedded model"
     g.add_argument("--suite", action="store_true", help=text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.common import add_device_options, add_json_option, add_model_option, device_options, report
 from glgpt.cli.format_check import add_check_option, check_format
@@ -13,8 +14,11 @@ from glgpt.cli.progress import Phases
 from glgpt.cli.split_options import WIRE
 from glgpt.data.books import NO_BOOKS, OPEN_MIRROR
 from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.program.formats import AS_STORED
 from glgpt.training.settings import PRECISIONS
 from glgpt.wire import hidden
+
+DTYPE = "f16 for the embedded model, stored or q8 for .gguf files, else f32"
 
 if TYPE_CHECKING:
     from glgpt.page.split import SplitPage
@@ -80,7 +84,7 @@ def add_parser(sub: Subparsers) -> None:
     g.add_argument("--fetch-from", action="append", metavar="URL", help=hosts)
     text = "context length of the page, in tokens; less takes less memory (default: the model's, at most 2048)"
     add_json_option(p)
-    add_device_options(p, memory=False, dtype=None, context=text)
+    add_device_options(p, memory=False, default=DTYPE, context=text)
     add_check_option(p)
     _add_split_options(p)
 
@@ -100,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         raise GlgptError("--books and --fetch-from need --train: they are for the page's Train tab")
     out = quoted(args.out)
     device, split = device_options(args), _split_page(args)
-    dtype = device.pop("dtype") or ("f32" if args.model or split else "f16")  # servers store f32
+    dtype = device.pop("dtype") or _default_dtype(args.model, split is not None)
     options = ExportOptions(
         dtype,
         shard_size=args.shard_size,
@@ -120,16 +124,29 @@ def run(args: argparse.Namespace) -> int:
     with Phases("B") as phases:
         manifest = export(args.model, args.out, options, progress=phases.show, phase=phases.begin, **device)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
-    results = {key: manifest[key] for key in ("model", "dtype")}
+    results = {"model": manifest["model"], "dtype": dtype}
     cost = check_format(args, dtype)
     results |= {"kl": cost.kl} if cost else {}
     hint = f"open {out}" if args.single_file else f"view it with: glgpt serve {out}"
     report(
         args,
         results | {"out": args.out, "weights_bytes": weights, "shards": len(manifest["shards"])},
-        f"{out}: {manifest['model']} {manifest['dtype']}, {weights / 1e6:.0f} MB of weights; {hint}",
+        f"{out}: {manifest['model']} {dtype}, {weights / 1e6:.0f} MB of weights; {hint}",
     )
     return 0
+
+
+def _default_dtype(model: str | None, split: bool) -> str:
+    from glgpt.page.programs import page_formats
+
+    if split or model is None:
+        return "f32" if split else "f16"  # servers store f32
+    try:
+        with Checkpoint.open(model) as checkpoint:
+            formats = page_formats(checkpoint, None)
+    except GlgptError:
+        return "f32"  # the export raises it again
+    return formats if isinstance(formats, str) else AS_STORED
 
 
 def _add_split_options(parser: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ from glgpt.cli.progress import progress
 from glgpt.cli.split_options import add_client_options, render_split, split_traffic
 from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords
 from glgpt.inference.model import LanguageModel
+from glgpt.program.formats import AS_STORED
 from glgpt.system.files import named_errors
 
 START = "\n\n"  # the prompt if none is given; it is not printed
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         if args.samples > 1:
             return _samples(args, model, ids, start, sampling)
         generation = model.generate(ids, args.tokens, stop=args.stop, eos=args.eos, seed=args.seed, **sampling)
-        check_format(args, args.dtype, model)
+        check_format(args, model.dtype, model)
 
         def show(piece: str) -> None:
             if not args.json:
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         report(args, {"prompt": start, "text": generation.text, "ids": generation.ids, **stats}, "")
     else:
-        print(_speed(args, stats), file=sys.stderr)
+        print(_speed(args, stats, model), file=sys.stderr)
         if split:
             print(render_split(split), file=sys.stderr)
     return 0
@@ -109,7 +110,7 @@ def _samples(
     seeds = range(first, first + args.samples)
     ends = {"stop": args.stop, "eos": args.eos}
     runs = model.generate_batch([ids] * args.samples, args.tokens, seeds=seeds, **ends, **sampling)
-    check_format(args, args.dtype, model)
+    check_format(args, model.dtype, model)
     begun = time.perf_counter()
     shown = "" if args.prompt is None and args.ids is None else start
     for i, run in enumerate(runs, 1):
@@ -139,10 +140,11 @@ def _beyond(slides: int, context: int) -> str:
     return f"{reached}: the older half was dropped\n" if slides else ""
 
 
-def _speed(args: argparse.Namespace, stats: dict[str, Any]) -> str:
+def _speed(args: argparse.Namespace, stats: dict[str, Any], model: LanguageModel) -> str:
     full = _beyond(stats["slides"], stats["context"])
     seed = "" if args.temperature == 0 else f", seed {stats['seed']}"
+    weights = f"; weights {model.formats}" if model.dtype == AS_STORED else ""
     return (
         f"{full}prefill {stats['prefill_tokens']} tokens at {stats['prefill_tokens_per_s']:.1f}/s, "
-        f"decode {stats['decode_tokens']} tokens at {stats['decode_tokens_per_s']:.1f}/s{seed}"
+        f"decode {stats['decode_tokens']} tokens at {stats['decode_tokens_per_s']:.1f}/s{seed}{weights}"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from glgpt.errors import ArgumentError, written
 from glgpt.inference.arguments.checks import flag, integer, items
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import DTYPES
 from glgpt.tuning.kernel_selection import DeviceSettings
 from glgpt.wire import hidden
 
@@ -45,8 +45,8 @@ def checked_options(name: Any, dtype: Any, options: Mapping[str, Any]) -> dict[s
     """
     if name is not None and not isinstance(name, (str, os.PathLike)):
         raise ArgumentError(f"{written(name)} is not a model; give a folder, a Hub name or None")
-    if not isinstance(dtype, str) or dtype not in FORMATS:
-        raise ArgumentError(f"dtype {written(dtype)} is not one of {', '.join(FORMATS)}")
+    if dtype is not None and (not isinstance(dtype, str) or dtype not in DTYPES):
+        raise ArgumentError(f"dtype {written(dtype)} is not one of {', '.join(DTYPES)}")
     if unknown := [option for option in options if option not in OPTIONS]:
         close = get_close_matches(unknown[0], OPTIONS, 1)
         hint = f"; did you mean {close[0]}?" if close else f"; the options are {', '.join(OPTIONS)}"

@@ -30,6 +30,7 @@ from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
+from glgpt.program.weight_formats import WeightFormats
 
 SIZES = (1, 2, 4, ops.MAX_ROWS)  # numbers of texts that a step can be recorded for
 ADOPTED = (128, 16)  # rows that one `adopt_N` pass copies from a prompt's caches
@@ -40,7 +41,7 @@ def batch_program(
     config: ModelConfig,
     limits: Limits,
     kernel: Kernel,
-    dtype: str,
+    dtype: WeightFormats,
     height: int,
     logits: Layout | None,
     part: Part | None = None,
@@ -128,7 +129,13 @@ class SharedCaches(ABC, Generic[M]):
     """
 
     def __init__(
-        self, main: Player, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None, part: Part | None = None
+        self,
+        main: Player,
+        config: ModelConfig,
+        kernel: Kernel,
+        dtype: WeightFormats,
+        most: int | None,
+        part: Part | None = None,
     ) -> None:
         self.main, self.config, self.kernel, self.dtype, self.most = main, config, kernel, dtype, most
         self.part = part or Part.whole(config)
@@ -342,7 +349,9 @@ class BatchDecoder(SharedCaches[Text]):
     and `end` removes a text. Texts whose rows were evicted are read in again.
     """
 
-    def __init__(self, decoder: Decoder, config: ModelConfig, kernel: Kernel, dtype: str, most: int | None) -> None:
+    def __init__(
+        self, decoder: Decoder, config: ModelConfig, kernel: Kernel, dtype: WeightFormats, most: int | None
+    ) -> None:
         super().__init__(decoder.player, config, kernel, dtype, most)
         self.decoder = decoder
 

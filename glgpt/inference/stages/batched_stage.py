@@ -58,7 +58,7 @@ class BatchedStage(SharedCaches[SessionCache]):
     """
 
     def __init__(self, stage: Stage, texts: int, most: int | None = None) -> None:
-        super().__init__(stage.player, stage.config, stage.kernel, stage.dtype, most, stage.part)
+        super().__init__(stage.player, stage.config, stage.kernel, stage.formats, most, stage.part)
         self.stage, self.texts = stage, texts
         self._bridges: dict[SessionCache, Player] = {}
         self.alone = texts == 1

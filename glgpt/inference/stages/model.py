@@ -13,6 +13,7 @@ import numpy as np
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import default_dtype, weight_formats
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference.arguments.loading import SplitOptions, checked_options
@@ -57,13 +58,14 @@ class SplitLanguageModel(LanguageModel):
         self,
         checkpoint: Checkpoint,
         tokenizer: Tokenizer | None = None,
-        dtype: str = "f32",
+        dtype: str | None = None,
         *,
         split: SplitOptions,
         context: int | None = None,
         **options: Any,
     ) -> None:
-        self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype
+        self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype or default_dtype(checkpoint)
+        self.formats = weight_formats(checkpoint, dtype)
         self.name, self.path = checkpoint.name, checkpoint.path
         self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
         self._closed, self._captures_of = False, dict[int, Captures]()
@@ -101,7 +103,7 @@ class SplitLanguageModel(LanguageModel):
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | Path | None = None, dtype: str = "f32", **options: Any
+        cls, name_or_path: str | Path | None = None, dtype: str | None = None, **options: Any
     ) -> SplitLanguageModel:
         """Loads the local stages of a checkpoint and connects to the servers; see `glgpt.load`."""
         options = checked_options(name_or_path, dtype, options)
@@ -194,7 +196,7 @@ class SplitLanguageModel(LanguageModel):
 
     def info(self) -> dict[str, Any]:
         """Returns the dtype, which part runs where, and the local texture memory in bytes."""
-        return {"dtype": self.dtype, "parts": self.parts, "texture_bytes": self.texture_bytes}
+        return {"dtype": str(self.formats), "parts": self.parts, "texture_bytes": self.texture_bytes}
 
     def close(self) -> None:
         """Releases all local GL objects and closes the connections. Closing twice is harmless."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import weight_formats
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference import programs
@@ -19,8 +20,9 @@ from glgpt.models.activations import LOGITS, K, V, in_block
 from glgpt.models.context import first_context
 from glgpt.models.part import HIDDEN, Part
 from glgpt.models.spec import ModelConfig
-from glgpt.program.formats import FORMATS, Floats
+from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
+from glgpt.program.weight_formats import WeightFormats
 from glgpt.tuning.kernel_selection import DeviceSettings
 from glgpt.wire.messages import Ask
 
@@ -47,11 +49,17 @@ class Stage:
     """
 
     def __init__(
-        self, player: Player, part: Part, config: ModelConfig, kernel: Kernel, dtype: str, parent: Stage | None = None
+        self,
+        player: Player,
+        part: Part,
+        config: ModelConfig,
+        kernel: Kernel,
+        formats: WeightFormats,
+        parent: Stage | None = None,
     ) -> None:
         """Call `load` or `session` instead."""
         self.player, self.part, self.config, self._parent = player, part, config, parent
-        self.kernel, self.dtype = kernel, dtype
+        self.kernel, self.formats = kernel, formats
         self.sizes = programs.recorded_sizes(player.program)
 
     @classmethod
@@ -59,7 +67,7 @@ class Stage:
         cls,
         checkpoint: Checkpoint,
         part: Part,
-        dtype: str = "f32",
+        dtype: str | None = None,
         *,
         context: int | None = None,
         max_texture_memory: int | None = None,
@@ -72,37 +80,36 @@ class Stage:
 
         Raises GlgptError as `LanguageModel.from_pretrained` does.
         """
-        if dtype not in FORMATS:
-            raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(FORMATS)}")
+        formats = weight_formats(checkpoint, dtype)
         opened, choice = DeviceSettings(**device).open()
         config = checkpoint.config.with_context(first_context(checkpoint.config, opened.limits, context))
         limits, kernel = opened.limits, choice.kernel
-        program = programs.fitting_program(config, checkpoint.path, limits, kernel, dtype, max_texture_memory, part)
+        program = programs.fitting_program(config, checkpoint.path, limits, kernel, formats, max_texture_memory, part)
         player = Player(opened, program, choice.options)
         try:
             programs.load_weights(player, checkpoint, progress)
         except BaseException:
             player.close()
             raise
-        return cls(player, part, config, kernel, dtype)
+        return cls(player, part, config, kernel, formats)
 
     def session(self) -> Stage:
         """Returns the same stage with separate caches, for another text; this one must outlive it."""
-        return Stage(self.player.fork(self.caches), self.part, self.config, self.kernel, self.dtype, self)
+        return Stage(self.player.fork(self.caches), self.part, self.config, self.kernel, self.formats, self)
 
     def narrowed(self, part: Part) -> Stage:
         """Returns a stage for a subset of this one's part, over the same weights; this one must outlive it."""
         player = self.player
-        program = programs.generation_program(self.config, player.device.limits, self.kernel, self.dtype, part)
+        program = programs.generation_program(self.config, player.device.limits, self.kernel, self.formats, part)
         given = player.shared() | player.shared("state")
         shared = {name: texture for name, texture in given.items() if name in program.textures}
         return Stage(
-            Player(player.device, program, player.options, shared), part, self.config, self.kernel, self.dtype, self
+            Player(player.device, program, player.options, shared), part, self.config, self.kernel, self.formats, self
         )
 
     def captures(self, most: int | None = None, part: Part | None = None) -> Captures:
         """Returns an object that captures activations of this stage, or a part of it; close it before the stage."""
-        return Captures(self.player, self.config, self.kernel, self.dtype, most, part or self.part)
+        return Captures(self.player, self.config, self.kernel, self.formats, most, part or self.part)
 
     @property
     def caches(self) -> frozenset[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import texture_matrix
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
 from glgpt.models.activations import LOGITS
@@ -65,7 +66,7 @@ def write_weights(
     shards = Shards(folder, shard_size)
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
     for name, layout in layouts.items():
-        matrix = checkpoint.config.parameters[name].arrange(checkpoint.read(name))
+        matrix = texture_matrix(checkpoint, name, layout.dtype)
         band = max(1, (8 << 20) // (layout.texture_width * 16))
         for layer in range(layout.layers):
             for y in range(0, layout.texture_height, band):

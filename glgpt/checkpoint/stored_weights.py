@@ -1,0 +1,111 @@
+"""Weights as a file stores them: the format of each parameter's texture, and quantized blocks as they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.errors import GlgptError
+from glgpt.gguf.reader import is_gguf
+from glgpt.models.parameters import Parameter
+from glgpt.program.formats import ALL, AS_STORED, DTYPES, stored_format
+from glgpt.program.layout import Matrix
+from glgpt.program.quantised import Blocks
+from glgpt.program.weight_formats import StoredFormats, WeightFormats
+
+# GGUF's quantized types -> the format that holds them. Levels of Q4_0 are -8 to 7, or 0 to 15 with a minimum of -8 d.
+FORMAT_OF = {
+    "Q8_0": "q8", "Q5_0": "q8", "Q4_0": "q4", "Q4_1": "q4", "Q5_1": "q5_1", "Q4_K": "q4_k", "Q5_K": "q5_k",
+    "Q6_K": "q6_k",
+}  # fmt: skip
+_CHUNK = 1 << 20  # values compared at once
+
+
+def weight_formats(checkpoint: Checkpoint, dtype: str | None) -> WeightFormats:
+    """Returns the formats of a model's weights; None is "stored" for GGUF files and "f32" for folders.
+
+    Raises GlgptError for an unknown dtype, and for tensors that cannot be read.
+    """
+    dtype = dtype or default_dtype(checkpoint)
+    if dtype not in DTYPES:
+        raise GlgptError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    return _stored_formats(checkpoint) if dtype == AS_STORED else dtype
+
+
+def default_dtype(checkpoint: Checkpoint) -> str:
+    """Returns the dtype of a model that is opened without one."""
+    return AS_STORED if is_gguf(checkpoint.path) else "f32"
+
+
+def texture_matrix(checkpoint: Checkpoint, name: str, dtype: str) -> Matrix:
+    """Returns the matrix of a parameter's texture: the file's own blocks if the format `dtype` holds them as they are.
+
+    Raises GlgptError as `Checkpoint.read` does.
+    """
+    blocks = stored_blocks(checkpoint, name, dtype)
+    return checkpoint.config.parameters[name].arrange(checkpoint.read(name)) if blocks is None else blocks
+
+
+def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | None:
+    """Returns the matrix of a parameter's texture as the file's blocks, if the format `dtype` holds them as they are.
+
+    Returns None if it does not, and for blocks that are not finite, which `Checkpoint.read` refuses.
+    """
+    parameter = checkpoint.config.parameters[name]
+    coding = ALL[dtype].coding
+    if coding is None or not parameter.product or not parameter.keeps_blocks:
+        return None
+    found = checkpoint.blocks(name)
+    if found is None:
+        return None
+    levels, scale, minimum = found.levels, found.scale, found.minimum
+    if checkpoint.dtype(name) == "Q4_0" and coding.minimum:
+        with np.errstate(over="ignore"):
+            levels, minimum = levels + np.int8(8), scale * np.float16(-8)
+    fits = ALL[FORMAT_OF[checkpoint.dtype(name)]].coding
+    if coding != fits and (checkpoint.dtype(name), dtype) != ("Q4_0", "q8"):
+        return None
+    if not np.isfinite(scale).all() or (minimum is not None and not np.isfinite(minimum).all()):
+        return None
+    arranged = parameter.arrange(Blocks(coding, levels.T, scale.T, None if minimum is None else minimum.T))
+    return arranged if isinstance(arranged, Blocks) else None
+
+
+def _stored_formats(checkpoint: Checkpoint) -> StoredFormats:
+    parameters, types = checkpoint.config.parameters, Counter[str]()
+    formats = {name: _format(checkpoint, parameter) for name, parameter in parameters.items()}
+    for name, parameter in parameters.items():
+        if len(parameter.shape) > 1:
+            types[checkpoint.dtype(name)] += parameter.count
+    plain = any(formats[name] == "f32" for name, parameter in parameters.items() if parameter.product)
+    if plain:
+        formats |= {name: "f32" for name, parameter in parameters.items() if parameter.product}
+    names = tuple(name for name, _ in types.most_common())
+    return StoredFormats(tuple(formats.items()), names, "f32" if plain else "f16")
+
+
+def _format(checkpoint: Checkpoint, parameter: Parameter) -> str:
+    """Returns the narrowest format that holds a tensor exactly; vectors are f32."""
+    if not parameter.product and not parameter.table:
+        return "f32"
+    kind, name = checkpoint.dtype(parameter.name), parameter.name
+    if kind in FORMAT_OF and parameter.product and parameter.keeps_blocks:
+        if kind != "Q4_0" or stored_blocks(checkpoint, name, "q4"):
+            return FORMAT_OF[kind]
+        return "q8"
+    values = checkpoint.read(name)
+    return "f16" if _are_halves(values) else stored_format(values)
+
+
+def _are_halves(values: NDArray[Any]) -> bool:
+    """True if float16 holds all values exactly."""
+    if values.dtype == np.float16:
+        return True
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore"):
+        parts = (flat[i : i + _CHUNK] for i in range(0, flat.size, _CHUNK))
+        return all(np.array_equal(part, part.astype(np.float16)) for part in parts)
