@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     """`glgpt export`."""
     from glgpt.page.export import export
     from glgpt.page.export_options import ExportOptions
+    from glgpt.page.output.destination import checked_out
     from glgpt.page.reading import Reading
     from glgpt.page.training import OFFERED
 
@@ -104,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
         raise GlgptError("--books and --fetch-from need --train: they are for the page's Train tab")
     out = quoted(args.out)
     device, split = device_options(args), _split_page(args)
+    checked_out(args.out, args.single_file)  # before the model is opened to choose a format
     dtype = device.pop("dtype") or _default_dtype(args.model, split is not None)
     options = ExportOptions(
         dtype,
