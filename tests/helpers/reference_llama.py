@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from cases.case import Array
+from numpy.typing import NDArray
 
 from glgpt.models.families.llama import LlamaConfig
 from helpers import reference as ref
+
+Array = NDArray[Any]
 
 
 def rms(x: Array, gain: Array, eps: float) -> Array:

@@ -14,6 +14,7 @@ from helpers.reference import within
 
 from glgpt import models
 from glgpt.errors import GlgptError
+from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection.reference import run_transformers
 from glgpt.models.spec import ModelConfig
@@ -156,7 +157,7 @@ def test_a_model_split_at_any_block_has_the_same_logits(tmp_path: Path, name: st
         logits, text = whole.logits(ids), list(whole.generate_ids(ids, 4, temperature=0, eos=False))
     for at in (1, 2):
         plan = f"0-{at - 1}@here,{at}-2@here"
-        with LanguageModel.from_pretrained(tmp_path, device=DEVICE, plan=plan) as split:
+        with load(tmp_path, device=DEVICE, plan=plan) as split:
             assert np.array_equal(split.run_with_cache(ids)[0], logits)
             assert list(split.generate_ids(ids, 4, temperature=0, eos=False)) == text
 

@@ -17,6 +17,7 @@ import transformers
 from helpers.gguf_files import KINDS, llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
 from glgpt.checkpoint.conversion import convert
@@ -273,14 +274,25 @@ def test_the_ids_of_smollm2_are_those_of_transformers(smollm2: Path) -> None:
         assert ours.decode(ids) == theirs.decode(ids, clean_up_tokenization_spaces=False)
 
 
+def log_probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Returns the logarithms of the softmax of each row."""
+    shifted = np.asarray(logits, np.float64) - logits.max(axis=-1, keepdims=True)
+    found: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return found
+
+
 def test_the_logits_of_smollm2_are_those_of_transformers_in_float64(smollm2: Path) -> None:
     tokenizer = load_tokenizer(smollm2, 49152)
     assert tokenizer
     prompts = [tokenizer.encode(text) for text in SENTENCES]
     cases = run_transformers(smollm2, prompts)
-    with LanguageModel.from_pretrained("smollm2", device=DEVICE) as model:
+    with LanguageModel.from_pretrained("smollm2", "f32", device=DEVICE) as model:
         for case in cases:
             np.testing.assert_allclose(model.logits(case.tokens), case.arrays["logits"], atol=2e-4, rtol=1e-5)
+    with LanguageModel.from_pretrained("smollm2", device=DEVICE) as model:  # as stored
+        for case in cases:
+            theirs, ours = log_probabilities(case.arrays["logits"]), log_probabilities(model.logits(case.tokens))
+            assert (np.exp(theirs) * (theirs - ours)).sum(axis=-1).mean() < 5e-4
 
 
 @pytest.mark.parametrize("dtype", ["f16", "q8"])
