@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.command_line import refused
 from helpers.gguf_files import LLAMA, llama, tokenizer
+from helpers.small_page import small_page
 
 from glgpt import LanguageModel
 from glgpt.cli import main
@@ -42,7 +43,11 @@ def test_commands_that_run_a_model(model: str, tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_a_page_and_a_run_begin_from_a_file(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_and_a_run_begin_from_a_file(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = small_page(tmp_path / "dist")
+    monkeypatch.setattr("glgpt.page.export.built_page", lambda: built)
     page, run = tmp_path / "page", tmp_path / "run"
     assert main(["export", "--model", model, "--out", str(page), "--device", "software"]) == 0
     manifest = json.loads((page / "manifest.json").read_text())

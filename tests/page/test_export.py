@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from helpers.reference import random_weights, save_checkpoint
+from helpers.small_page import small_page
 from PIL import Image
 
 from glgpt.checkpoint.opening import Checkpoint
@@ -35,22 +36,7 @@ from glgpt.text.tokenizer_training import make_tokenizer
 @pytest.fixture(autouse=True)
 def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Replaces the built page by a small one, so that these tests need no Node."""
-    folder = tmp_path / "dist"
-    (folder / "assets").mkdir(parents=True)
-    (folder / "embed").mkdir()
-    (folder / "embed" / "glgpt.js").write_text("export const open = 0;")
-    (folder / "embed" / "glgpt.d.ts").write_text("export declare const open: 0;")
-    (folder / "embed" / "index.html").write_text("<script>")
-    (folder / "dashboard").mkdir()
-    (folder / "dashboard" / "index.html").write_text("<title>dashboard</title>")
-    (folder / "assets" / "a.js").write_text("const end = '</script>';")
-    (folder / "assets" / "a.css").write_text("body { margin: 0 }")
-    (folder / "index.html").write_text(
-        "<html><head><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'self'; "
-        "style-src 'self'; connect-src 'self'; worker-src 'self' blob:\">"
-        '<title>glgpt</title><script type="module" crossorigin src="./assets/a.js"></script>'
-        '<link rel="stylesheet" crossorigin href="./assets/a.css"></head><body></body></html>'
-    )
+    folder = small_page(tmp_path / "dist")
     monkeypatch.setattr(module, "built_page", lambda: folder)
     return folder
 

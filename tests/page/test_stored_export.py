@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.gguf_files import llama
+from helpers.small_page import small_page
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import weight_formats
@@ -21,8 +22,10 @@ from glgpt.program.layout import Layout
 from glgpt.program.weight_formats import StoredFormats
 
 
-def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path) -> None:
+def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if weights are rounded again, or programs and shards of a page have other formats than the desktop."""
+    page = small_page(tmp_path / "dist")
+    monkeypatch.setattr("glgpt.page.export.built_page", lambda: page)
     model = llama(tmp_path / "model.gguf", "Q4_1")
     manifest = export(model, tmp_path / "out", ExportOptions("stored"), device="software")
     assert manifest["dtype"] == "q4"
