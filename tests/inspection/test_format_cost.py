@@ -100,7 +100,7 @@ def test_an_export_measures_too(
         "--device",
         "software",
         "--out",
-        str(tmp_path),
+        str(tmp_path / "page"),
         "--json",
     ]
     assert main(args) == 0
