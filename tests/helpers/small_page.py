@@ -1,4 +1,4 @@
-"""Writes a small page in place of the built one, so that tests of exports need no Node."""
+"""Writes a small page that replaces the built one, so that tests of exports need no Node."""
 
 from __future__ import annotations
 
