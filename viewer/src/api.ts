@@ -47,7 +47,8 @@ export interface GenerateOptions {
   signal?: AbortSignal;
 }
 
-const GENERATE: Names<GenerateOptions> = {
+// the options that `generate` and `continuations` share
+const SHARED = {
   prompt: true,
   ids: true,
   tokens: true,
@@ -59,12 +60,11 @@ const GENERATE: Names<GenerateOptions> = {
   logitBias: true,
   eos: true,
   seed: true,
-  drawn: true,
   stop: true,
-  alternatives: true,
-  onToken: true,
   signal: true,
-};
+} as const;
+
+const GENERATE: Names<GenerateOptions> = { ...SHARED, drawn: true, alternatives: true, onToken: true };
 
 export interface Generated {
   ids: number[];
@@ -92,23 +92,7 @@ export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "a
   onCompiled?: Compiled;
 }
 
-const CONTINUATIONS: Names<ContinuationsOptions> = {
-  prompt: true,
-  ids: true,
-  tokens: true,
-  temperature: true,
-  topK: true,
-  topP: true,
-  minP: true,
-  repetitionPenalty: true,
-  logitBias: true,
-  eos: true,
-  seed: true,
-  stop: true,
-  signal: true,
-  onTexts: true,
-  onCompiled: true,
-};
+const CONTINUATIONS: Names<ContinuationsOptions> = { ...SHARED, onTexts: true, onCompiled: true };
 
 /** The model in use: the page's (`own`), the one in training (`mine`) or one from files (`file`). */
 export type Used = "own" | "mine" | "file";
