@@ -18,7 +18,7 @@ from glgpt.checkpoint.finding import find_model, model_name
 from glgpt.checkpoint.safetensors_file import safetensors_places, sha256
 from glgpt.checkpoint.torch_file import READABLE, Stored, torch_tensors, widened
 from glgpt.errors import FileError, GlgptError, quoted, written
-from glgpt.gguf.block_types import Blocks
+from glgpt.gguf.block_types import GgufBlocks
 from glgpt.gguf.model_config import checkpoint_tensors
 from glgpt.gguf.model_files import CONFIG, file_name, read_model_json
 from glgpt.gguf.reader import is_gguf, open_gguf
@@ -88,8 +88,8 @@ class Checkpoint:
         with self._reading(name) as stored:
             return stored.sample(np.arange(0, size, max(1, size // count))[:count])
 
-    def blocks(self, name: str) -> Blocks | None:
-        """Returns the stored scales, minimums and levels of a quantized tensor; None for other tensors.
+    def blocks(self, name: str) -> GgufBlocks | None:
+        """Returns the stored scales, minima and levels of a quantized tensor; None for other tensors.
 
         Rows are the outputs of a layer. Raises GlgptError if the file cannot be read.
         """

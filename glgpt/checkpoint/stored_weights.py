@@ -1,4 +1,4 @@
-"""Weights as a file stores them: the format of each parameter's texture, and quantized blocks as they are."""
+"""Keeps the weights of a file as it stores them: chooses each texture's format and takes quantized blocks unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def default_dtype(checkpoint: Checkpoint) -> str:
 
 
 def texture_matrix(checkpoint: Checkpoint, name: str, dtype: str) -> Matrix:
-    """Returns the matrix of a parameter's texture: the file's own blocks if the format `dtype` holds them as they are.
+    """Returns the matrix of a parameter's texture: the file's own blocks if the format `dtype` holds them unchanged.
 
     Raises GlgptError as `Checkpoint.read` does.
     """
@@ -51,7 +51,7 @@ def texture_matrix(checkpoint: Checkpoint, name: str, dtype: str) -> Matrix:
 
 
 def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | None:
-    """Returns the matrix of a parameter's texture as the file's blocks, if the format `dtype` holds them as they are.
+    """Returns the matrix of a parameter's texture as the file's blocks, if the format `dtype` holds them unchanged.
 
     Returns None if it does not, and for blocks that are not finite, which `Checkpoint.read` refuses.
     """
@@ -62,12 +62,11 @@ def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | Non
     found = checkpoint.blocks(name)
     if found is None:
         return None
-    levels, scale, minimum = found.levels, found.scale, found.minimum
-    if checkpoint.dtype(name) == "Q4_0" and coding.minimum:
+    kind, levels, scale, minimum = checkpoint.dtype(name), found.levels, found.scale, found.minimum
+    if kind == "Q4_0" and coding.minimum:
         with np.errstate(over="ignore"):
             levels, minimum = levels + np.int8(8), scale * np.float16(-8)
-    fits = ALL[FORMAT_OF[checkpoint.dtype(name)]].coding
-    if coding != fits and (checkpoint.dtype(name), dtype) != ("Q4_0", "q8"):
+    if coding != ALL[FORMAT_OF[kind]].coding and (kind, dtype) != ("Q4_0", "q8"):
         return None
     if not np.isfinite(scale).all() or (minimum is not None and not np.isfinite(minimum).all()):
         return None
@@ -98,10 +97,10 @@ def _format(checkpoint: Checkpoint, parameter: Parameter) -> str:
             return FORMAT_OF[kind]
         return "q8"
     values = checkpoint.read(name)
-    return "f16" if _are_halves(values) else stored_format(values)
+    return "f16" if _fits_f16(values) else stored_format(values)
 
 
-def _are_halves(values: NDArray[Any]) -> bool:
+def _fits_f16(values: NDArray[Any]) -> bool:
     """True if float16 holds all values exactly."""
     if values.dtype == np.float16:
         return True

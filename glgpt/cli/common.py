@@ -64,7 +64,7 @@ def add_device_options(
         "--dtype",
         choices=DTYPES,
         help=f"format of the weights on the GPU (default {default}); compared with f32, f16 takes half the memory, "
-        "q8 (8-bit quantization) a quarter, q4 (4-bit) a fifth; stored keeps each tensor of a file as it is quantized",
+        "q8 (8-bit quantization) a quarter, q4 (4-bit) a fifth; stored keeps the formats of the file",
     )
     group.add_argument("--context", type=positive, metavar="N", help=context)
     if memory:

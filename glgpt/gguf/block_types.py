@@ -1,4 +1,4 @@
-"""Describes the tensor types of GGUF, and splits their blocks into scales, minimums and levels."""
+"""Describes the tensor types of GGUF, and splits their blocks into scales, minima and levels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Bytes = NDArray[np.uint8]  # [blocks, bytes of a block]
 
 
 @dataclass(frozen=True)
-class Blocks:
+class GgufBlocks:
     """Quantized values by row: value = scale * level + minimum, in float32, for each group of `group` values.
 
     `scale` and `minimum` are `[rows, columns / group]`, float16 if the file stores them as such; `minimum` is None if
@@ -42,7 +42,7 @@ Parts = tuple[NDArray[Any], "NDArray[Any] | None", NDArray[Any]]  # scale, minim
 class TensorType:
     """A type of tensor: `block` values take `nbytes` bytes. `dtype` is NumPy's for plain numbers.
 
-    `unpack` splits the bytes of blocks into scales `[blocks, block / group]`, minimums and levels `[blocks, block]`.
+    `unpack` splits the bytes of blocks into scales `[blocks, block / group]`, minima and levels `[blocks, block]`.
     """
 
     name: str
@@ -52,13 +52,13 @@ class TensorType:
     group: int = 32
     unpack: Callable[[Bytes], Parts] | None = None
 
-    def blocks(self, data: Bytes) -> Blocks:
+    def blocks(self, data: Bytes) -> GgufBlocks:
         """Returns the blocks of rows `[rows, bytes of a row]`."""
         assert self.unpack
         rows = len(data)
         scale, minimum, levels = self.unpack(data.reshape(-1, self.nbytes))
         low = None if minimum is None else minimum.reshape(rows, -1)
-        return Blocks(self.group, scale.reshape(rows, -1), low, levels.reshape(rows, -1))
+        return GgufBlocks(self.group, scale.reshape(rows, -1), low, levels.reshape(rows, -1))
 
     def values(self, data: Bytes) -> NDArray[np.float32]:
         """Returns the values of rows `[rows, bytes of a row]`, as float32."""
@@ -109,7 +109,7 @@ def _q5_1(data: Bytes) -> Parts:
 
 
 def _scales(data: Bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Returns the scales and minimums of the eight groups of a super-block: two float16 times 6-bit integers."""
+    """Returns the scales and minima of the eight groups of a super-block: two float16 times 6-bit integers."""
     packed = data[:, 4:16]
     first, second, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scale = np.concatenate([first & 63, (high & 15) | (first >> 6 << 4)], axis=1)

@@ -69,7 +69,7 @@ def _q4_1(blocks: Floats) -> NDArray[np.uint8]:
 def q4_1_bytes(levels: Floats, scale: Floats, low: Floats) -> NDArray[np.uint8]:
     """Returns the bytes of blocks of Q4_1, `[blocks, 20]`.
 
-    Levels are `[blocks, 32]`, scales and minimums `[blocks, 1]`.
+    Levels are `[blocks, 32]`, scales and minima `[blocks, 1]`.
     """
     return np.concatenate([_bytes(scale), _bytes(low), _packed(levels.astype(np.uint8))], axis=1)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.gguf.block_types import Blocks, TensorType
+from glgpt.gguf.block_types import GgufBlocks, TensorType
 
 CHUNK = 1 << 20  # values decoded at once: temporaries stay at a few MB
 
@@ -74,8 +74,8 @@ class GgufTensor:
             found.flags.writeable = False
         return found.T if self.transposed else found
 
-    def blocks(self) -> Blocks:
-        """Returns the stored scales, minimums and levels.
+    def blocks(self) -> GgufBlocks:
+        """Returns the stored scales, minima and levels.
 
         Rows are outputs and columns are inputs, also if the checkpoint's tensor is transposed, and rows are in the
         checkpoint's order. Raises ValueError for a type without blocks.

@@ -71,8 +71,8 @@ class Conversation:
 
     def remove(self, index: int, end: int | None = None) -> None:
         """Removes a message, or those from `index` up to `end`. Raises ArgumentError if there is no such message."""
-        end = self._checked(index) + 1 if end is None else end
-        self._replace(self.messages[: self._checked(index)] + self.messages[end:])
+        start = self._checked(index)
+        self._replace(self.messages[:start] + self.messages[start + 1 if end is None else end :])
 
     def clear(self) -> None:
         """Removes all messages except the system message."""

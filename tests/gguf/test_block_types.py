@@ -22,7 +22,7 @@ def test_values_have_the_same_bits_as_those_of_gguf(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(name for name, kind in KINDS.items() if kind.unpack))
-def test_blocks_are_scales_minimums_and_levels(name: str) -> None:
+def test_blocks_are_scales_minima_and_levels(name: str) -> None:
     kind, raw = KINDS[name], FILE[f"{name}.raw"]
     blocks = kind.blocks(raw)
     rows, columns = blocks.levels.shape

@@ -1,4 +1,4 @@
-"""Tests pages of GGUF files: weights stay as they are stored where a page can read their formats."""
+"""Tests pages of GGUF files: weights stay as stored where a page can read their formats."""
 
 from __future__ import annotations
 
