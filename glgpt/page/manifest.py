@@ -50,7 +50,7 @@ def manifest_json(
     part = split.part(config) if split else Part.whole(config)
     manifest = {
         "schema": SCHEMA,
-        "glgpt": _version(),
+        "glgpt": version(),
         "model": options.name,
         "dtype": options.dtype,
         "parameters": checkpoint.whole.parameter_count,
@@ -91,7 +91,8 @@ def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _version() -> str:
+def version() -> str:
+    """Returns the version of glgpt."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
