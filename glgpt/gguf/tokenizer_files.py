@@ -19,9 +19,10 @@ MAX_MERGES = 1 << 20
 MAX_TOKEN, MAX_CHARACTERS = 256, 1 << 22  # of a token, of all: each split of each token is tried
 BLANK = "\u2581"
 NO_TOKEN = 0xFFFFFFFF  # llama.cpp's id for none
-_ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "mask": "mask"}
+# Hugging Face's names of roles, by those of GGUF
+ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "mask": "mask"}
 # Tokens that end a message; llama.cpp stops at a control token with such a text whatever the metadata says.
-_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
+ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
 
 # Pre-tokenizers of byte-level BPE, by their names in `tokenizer.ggml.pre`
 _GPT2 = [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]
@@ -115,7 +116,7 @@ def _id(file: GgufFile, role: str, count: int) -> int | None:
 
 def _roles(file: GgufFile, tokens: list[str]) -> dict[str, str]:
     found = {}
-    for role, short in _ROLES.items():
+    for role, short in ROLES.items():
         if (token := _id(file, role, len(tokens))) is not None:
             found[short] = tokens[token]
     return found
@@ -125,7 +126,7 @@ def _ends(file: GgufFile, tokens: list[str], vocab: Mapping[str, int]) -> list[i
     """Returns the ids that end a text or a message."""
     ids = [_id(file, role, len(tokens)) for role in ("eos", "eot", "eom")]
     types = _types(file, len(tokens))
-    ids += [vocab[text] for text in _ENDS if text in vocab and types[vocab[text]] == CONTROL]
+    ids += [vocab[text] for text in ENDS if text in vocab and types[vocab[text]] == CONTROL]
     return list(dict.fromkeys(token for token in ids if token is not None))
 
 
