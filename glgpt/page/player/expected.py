@@ -101,10 +101,12 @@ def config_about(config: ModelConfig) -> Json:
 
 
 def _read(fields: Mapping[str, Any]) -> Json | None:
+    """Returns what a config.json says of a model, with its sizes in one form; None if it is refused."""
     try:
-        return models.from_dict(fields).fields()
+        config = models.from_dict(fields)
     except (GlgptError, TypeError):
         return None
+    return config.fields() | {"head_dim": config.d_head, "kv_heads": config.n_kv_head, "n_inner": config.d_inner}
 
 
 def parameters(config: ModelConfig, whole: ModelConfig) -> list[Json]:
