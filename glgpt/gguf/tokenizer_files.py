@@ -12,6 +12,7 @@ import numpy as np
 
 from glgpt.errors import FileError, quoted, written
 from glgpt.gguf.reader import GgufFile
+from glgpt.gguf.splits import BYTE_LEVEL, DEFAULT, DIGITS, GPT2, LLAMA3, PLAIN_BYTES, QWEN2, isolated
 
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens
@@ -25,35 +26,12 @@ ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "sepera
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
 
 # Pre-tokenizers of byte-level BPE, by their names in `tokenizer.ggml.pre`
-_GPT2 = [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]
-_PLAIN = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-_LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-def _split(pattern: str, behavior: str = "Isolated") -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": False}
-
-
-_LLAMA3 = [_split(_LETTERS + r"|\p{N}{1,3}" + _REST), _PLAIN]
-_DEFAULT = [
-    _split(r"[\p{P}\$\+<=>\^~\|]+"),
-    _split(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"),
-    _split(r"\p{N}+"),
-    _split(r"[0-9][0-9][0-9]"),
-    _PLAIN,
-]
 PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
-    "gpt-2": _GPT2,
-    "phi-2": _GPT2,
-    "olmo": _GPT2,
-    "smollm": [{"type": "Digits", "individual_digits": True}, *_GPT2],
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "dbrx": _LLAMA3,
-    "smaug-bpe": _LLAMA3,
-    "qwen2": [_split(_LETTERS + r"|\p{N}" + _REST), _PLAIN],
-    "default": _DEFAULT,
+    **dict.fromkeys(("gpt-2", "phi-2", "olmo"), [*GPT2.steps]),
+    "smollm": [*DIGITS.steps],
+    **dict.fromkeys(("llama-bpe", "llama3", "dbrx", "smaug-bpe"), [*LLAMA3.steps]),
+    "qwen2": [isolated(QWEN2), PLAIN_BYTES],
+    "default": [*map(isolated, DEFAULT), PLAIN_BYTES],
 }
 WHOLE_WORDS = ("llama-bpe", "llama3")  # words that are tokens are not merged from parts, and texts begin with BOS
 
@@ -167,7 +145,7 @@ def _byte_level(file: GgufFile, vocab: dict[str, int]) -> dict[str, Any]:
     whole = {"type": "Sequence", "pretokenizers": steps} if len(steps) > 1 else steps[0]
     model = {"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": pre in WHOLE_WORDS}
     normalizer = {"type": "NFC"} if pre == "qwen2" else None
-    return {"normalizer": normalizer, "pre_tokenizer": whole, "decoder": dict(_GPT2[0]), "model": model}
+    return {"normalizer": normalizer, "pre_tokenizer": whole, "decoder": BYTE_LEVEL, "model": model}
 
 
 def _sentencepiece(file: GgufFile, tokens: list[str], vocab: dict[str, int]) -> dict[str, Any]:

@@ -9,14 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from helpers.gguf_files import tokenizer
-from helpers.tokenizer_layouts import layout
+from helpers.tokenizer_layouts import LAYOUTS, layout, trained
+from helpers.tokenizer_texts import texts
 from helpers.typescript import run_typescript
 
 from glgpt.errors import FileError
 from glgpt.gguf.reader import GgufFile, open_gguf
 from glgpt.gguf.tokenizer_files import tokenizer_files
+from glgpt.page.output.files import tokenizer_json
+from glgpt.page.output.schemas import validate
 from glgpt.text.gguf_vocabulary import vocabulary
+from glgpt.text.tokenizer import load_tokenizer
 
 CONVERT = """
 import { tokenizerFiles } from "page/runtime/gguf/tokenizer";
@@ -119,3 +124,34 @@ def test_the_tokenizer_of_smollm2_is_the_desktops(tmp_path: Path) -> None:
     metadata = {key: value for key, value in open_gguf(file).metadata.items() if key.startswith("tokenizer.")}
     [page] = run_typescript(tmp_path, CONVERT, [as_json(metadata)])
     assert page == on_desktop(metadata)
+
+
+ENCODE = """
+import { parseTokenizer } from "page/runtime/engine/manifest";
+import { Tokenizer } from "page/runtime/engine/tokenizer";
+function main({ data, texts }) {
+  const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
+  return texts.map((text) => {
+    const ids = tokenizer.encode(text);
+    return { ids, ordinary: tokenizer.encodeOrdinary(text), prompt: tokenizer.prompt(text), text: tokenizer.decode(ids) };
+  });
+}
+"""
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ids_of_2000_texts_are_the_librarys(tmp_path: Path, name: str) -> None:
+    document = trained(name, texts(3000, [], seed=7))
+    library = tokenizers.Tokenizer.from_str(json.dumps(document))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    desktop = load_tokenizer(tmp_path, None)
+    assert desktop
+    given = texts(2000, [about["content"] for about in document["added_tokens"]])
+    data = tokenizer_json(desktop)
+    validate("tokenizer", data, "tokenizer.json")
+    found = run_typescript(tmp_path, ENCODE, {"data": data, "texts": given})
+    for text, page in zip(given, found, strict=True):
+        assert page["ids"] == library.encode(text, add_special_tokens=False).ids, text
+        assert page["prompt"] == library.encode(text).ids == desktop.prompt(text), text
+        assert page["ordinary"] == desktop.encode_ordinary(text), text
+        assert page["text"] == desktop.decode(page["ids"]), text

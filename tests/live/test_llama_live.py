@@ -22,7 +22,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection.reference import run_transformers
 from glgpt.models.families.llama import LlamaConfig
-from glgpt.text.splits import _LLAMA3, DIGITS, LLAMA3
+from glgpt.gguf.splits import _LLAMA3, DIGITS, LLAMA3
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.training.trainer import Trainer
 

@@ -7,6 +7,7 @@ import recordedSchema from "../../../schema/recorded.schema.json";
 import referenceSchema from "../../../schema/reference.schema.json";
 import tokenizerSchema from "../../../schema/tokenizer.schema.json";
 import trainingSchema from "../../../schema/training.schema.json";
+import type { TokenizerSchema } from "../generated/tokenizer";
 import { PageError } from "../gl/errors";
 import type { Dtype, Program } from "../gl/program";
 import type { SplitSettings } from "./split";
@@ -208,22 +209,8 @@ export function parseRecorded(document: unknown, name: string, { n_layer, n_head
   return recorded;
 }
 
-export interface TokenizerData {
-  schema: number;
-  pattern: string;
-  ranks: string;
-  ids: number[] | null;
-  others: Record<string, string>;
-  special: Record<string, number>;
-  /** Ids that the tokenizer puts before and after a prompt. */
-  prefix: number[];
-  suffix: number[];
-  prefix_space: boolean;
-  vocab_size: number;
-}
-
-export function parseTokenizer(document: unknown, name: string): TokenizerData {
-  return checked(tokenizerSchema, document, name) as TokenizerData;
+export function parseTokenizer(document: unknown, name: string): TokenizerSchema {
+  return checked(tokenizerSchema, document, name) as TokenizerSchema;
 }
 
 /** A model size that the page can train with one kind of tokenizer. */

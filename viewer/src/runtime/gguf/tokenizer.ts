@@ -1,5 +1,6 @@
 // Converts `tokenizer.ggml.*` to the files of a Hugging Face tokenizer, as glgpt/gguf/tokenizer_files.py does.
 
+import type { AddedId, Back, Prepend, Replace, Template, TokenizerSchema } from "../generated/tokenizer";
 import * as gguf from "../generated/gguf-tokenizers";
 import { PageError } from "../gl/errors";
 
@@ -8,30 +9,13 @@ export interface Metadata {
   get(key: string): unknown;
 }
 
-export interface AddedToken {
-  id: number;
-  content: string;
-  special: boolean;
-  normalized: boolean;
-}
-
 /** The object of a tokenizer.json, whose model is a BPE. */
-export interface TokenizerDocument {
+export interface TokenizerDocument extends Pick<
+  TokenizerSchema,
+  "added_tokens" | "normalizer" | "pre_tokenizer" | "decoder" | "model"
+> {
   version: string;
-  added_tokens: AddedToken[];
-  normalizer: object | null;
-  pre_tokenizer: object | null;
-  post_processor: object | null;
-  decoder: object | null;
-  model: {
-    type: "BPE";
-    vocab: Record<string, number>;
-    merges: readonly string[] | [string, string][];
-    ignore_merges?: boolean;
-    byte_fallback?: boolean;
-    fuse_unk?: boolean;
-    unk_token?: string | null;
-  };
+  post_processor: Template | null;
 }
 
 /** What a GGUF file says of its tokenizer. */
@@ -138,8 +122,8 @@ class Reader {
     return [...new Set([...ids, ...named.filter((id) => this.types[id] === gguf.CONTROL)])];
   }
 
-  added(): AddedToken[] {
-    const found: AddedToken[] = [];
+  added(): AddedId[] {
+    const found: AddedId[] = [];
     this.tokens.forEach((content, id) => {
       const special = SPECIAL.get(this.types[id]!);
       if (special !== undefined && content) found.push({ id, content, special, normalized: false });
@@ -154,7 +138,7 @@ class Reader {
   }
 
   /** Returns the post-processor that adds the tokens around a text. */
-  template(sentencePiece: boolean, roles: ReadonlyMap<string, string>): object | null {
+  template(sentencePiece: boolean, roles: ReadonlyMap<string, string>): Template | null {
     const begins = sentencePiece || isWhole(this.pre());
     const wanted = { bos: this.get("add_bos_token") ?? begins, eos: this.get("add_eos_token") ?? false };
     const [first, last] = (["bos", "eos"] as const).map((role) => {
@@ -163,14 +147,15 @@ class Reader {
     });
     if (!first?.length && !last?.length) return null;
     const piece = (id: string) => ({ SpecialToken: { id, type_id: 0 } });
-    const text = { Sequence: { id: "A", type_id: 0 } };
+    const text = { Sequence: { id: "A" as const, type_id: 0 } };
     const around = [...first!, ...last!];
-    return {
-      type: "TemplateProcessing",
+    const found = {
+      type: "TemplateProcessing" as const,
       single: [...first!.map(piece), text, ...last!.map(piece)],
       pair: [],
       special_tokens: Object.fromEntries(around.map((id) => [id, { id, ids: [this.vocab.get(id)!], tokens: [id] }])),
     };
+    return found;
   }
 
   /** Returns the parts of a byte-level BPE. */
@@ -202,9 +187,10 @@ class Reader {
         `${this.name}: the vocabulary has tokens that are too long; at most ${gguf.MAX_TOKEN} characters`,
       );
     const merges = this.merges(scores);
-    const blank = { type: "Replace", pattern: { String: " " }, content: gguf.BLANK };
-    const space = { type: "Replace", pattern: { String: gguf.BLANK }, content: " " };
-    const prepend = (this.get("add_space_prefix") ?? true) === true ? [{ type: "Prepend", prepend: gguf.BLANK }] : [];
+    const blank: Replace = { type: "Replace", pattern: { String: " " }, content: gguf.BLANK };
+    const space: Back = { type: "Replace", pattern: { String: gguf.BLANK }, content: " " };
+    const spaced = (this.get("add_space_prefix") ?? true) === true;
+    const prepend: Prepend[] = spaced ? [{ type: "Prepend", prepend: gguf.BLANK }] : [];
     const unknown = this.id("unknown");
     return {
       normalizer: { type: "Sequence", normalizers: [...prepend, blank] },
