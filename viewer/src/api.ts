@@ -575,6 +575,7 @@ export class Glgpt {
     return {
       model: manifest.model,
       dtype: manifest.dtype,
+      stored: manifest.stored ?? null,
       config: manifest.config,
       renderer: device.renderer,
       limits: device.limits,

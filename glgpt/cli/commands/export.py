@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.common import add_device_options, add_json_option, add_model_option, device_options, report
 from glgpt.cli.format_check import add_check_option, check_format
@@ -18,7 +17,7 @@ from glgpt.program.formats import AS_STORED
 from glgpt.training.settings import PRECISIONS
 from glgpt.wire import hidden
 
-DTYPE = "f16 for the embedded model, stored or q8 for .gguf files, else f32"
+DTYPE = "f16 for the embedded model, stored for .gguf files, else f32"
 
 if TYPE_CHECKING:
     from glgpt.page.split import SplitPage
@@ -95,7 +94,6 @@ def run(args: argparse.Namespace) -> int:
     """`glgpt export`."""
     from glgpt.page.export import export
     from glgpt.page.export_options import ExportOptions
-    from glgpt.page.output.destination import checked_out
     from glgpt.page.reading import Reading
     from glgpt.page.training import OFFERED
 
@@ -111,8 +109,7 @@ def run(args: argparse.Namespace) -> int:
         raise GlgptError("--books and --fetch-from need --train: they are for the page's Train tab")
     out = quoted(args.out)
     device, split = device_options(args), _split_page(args)
-    checked_out(args.out, args.single_file)  # before the model is opened to choose a format
-    dtype = device.pop("dtype") or _default_dtype(args.model, split is not None)
+    dtype = device.pop("dtype") or ("f16" if args.model is None and split is None else None)
     options = ExportOptions(
         dtype,
         shard_size=args.shard_size,
@@ -132,29 +129,17 @@ def run(args: argparse.Namespace) -> int:
     with Phases("B") as phases:
         manifest = export(args.model, args.out, options, progress=phases.show, phase=phases.begin, **device)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
-    results = {"model": manifest["model"], "dtype": dtype}
-    cost = check_format(args, dtype)
+    results = {"model": manifest["model"], "dtype": AS_STORED if manifest["stored"] else manifest["dtype"]}
+    cost = check_format(args, dtype) if dtype else None
+    held = f"{AS_STORED} ({', '.join(manifest['stored'])})" if manifest["stored"] else manifest["dtype"]
     results |= {"kl": cost.kl} if cost else {}
     hint = f"open {out}" if args.single_file else f"view it with: glgpt serve {out}"
     report(
         args,
         results | {"out": args.out, "weights_bytes": weights, "shards": len(manifest["shards"])},
-        f"{out}: {manifest['model']} {dtype}, {weights / 1e6:.0f} MB of weights; {hint}",
+        f"{out}: {manifest['model']} {held}, {weights / 1e6:.0f} MB of weights; {hint}",
     )
     return 0
-
-
-def _default_dtype(model: str | None, split: bool) -> str:
-    from glgpt.page.programs import page_formats
-
-    if split or model is None:
-        return "f32" if split else "f16"  # servers store f32
-    try:
-        with Checkpoint.open(model) as checkpoint:
-            formats = page_formats(checkpoint, None)
-    except GlgptError:
-        return "f32"  # the export raises it again
-    return formats if isinstance(formats, str) else AS_STORED
 
 
 def _add_player_options(parser: argparse.ArgumentParser) -> None:

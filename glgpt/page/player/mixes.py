@@ -13,7 +13,6 @@ from glgpt.checkpoint.stored_weights import FORMAT_OF
 from glgpt.models.parameters import Parameter
 from glgpt.models.spec import ModelConfig
 from glgpt.page.player.shapes import Shape
-from glgpt.program.formats import FORMATS
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 
 SUPER_BLOCK = 256  # values of a block of the K types; tensors whose rows are not multiples have FALLBACK's types
@@ -78,14 +77,11 @@ RECIPES = (
 
 
 def mixes(shape: Shape) -> list[Mix]:
-    """Returns the mixes of a shape: that of its file, and every recipe of formats that a page reads, each once."""
+    """Returns the mixes of a shape: that of its file, and every recipe, each once."""
     given = [Mix("file", shape.formats)] if shape.formats else []
     found: dict[object, Mix] = {}
     for mix in given + [Mix(recipe.name, _formats(shape.config, recipe)) for recipe in RECIPES]:
-        held = set(mix.formats.by_name.values()) if isinstance(mix.formats, StoredFormats) else {mix.formats}
-        if held <= FORMATS.keys():
-            key = mix.formats if isinstance(mix.formats, str) else mix.formats.formats
-            found.setdefault(key, mix)
+        found.setdefault(mix.formats if isinstance(mix.formats, str) else mix.formats.formats, mix)
     return list(found.values())
 
 

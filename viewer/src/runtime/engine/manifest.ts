@@ -100,7 +100,10 @@ export interface Manifest {
   schema: number;
   glgpt: string;
   model: string;
+  /** The format of most weights. */
   dtype: Dtype;
+  /** Types of the model's GGUF file, if the weights are as stored there; the one of most weights first. */
+  stored?: readonly string[] | null;
   /** Number of parameters; a shared parameter counts once. */
   parameters?: number;
   /** The training data, in a few words; null: not known. */

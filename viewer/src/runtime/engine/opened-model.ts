@@ -6,11 +6,11 @@ import { textureBytes, type Dtype, type View } from "../gl/program";
 import type { Packing, Storage, Target } from "../gguf/packing";
 import type { Answer, Job } from "../gguf/packing-worker";
 import PackingWorker from "../gguf/packing-worker?worker&inline";
-import { tokenizerFiles } from "../gguf/tokenizer";
+import { tokenizerFiles, type TokenizerDocument } from "../gguf/tokenizer";
 import { FORMATS } from "./formats";
 import { shape } from "./layout";
 import { Loader, matches } from "./loader";
-import { parseManifest, type Manifest } from "./manifest";
+import { parseManifest, parseTokenizer, type Manifest } from "./manifest";
 import type { Weights } from "./model";
 import {
   mixFor,
@@ -23,8 +23,7 @@ import {
   type ShapeParameter,
 } from "./player-files";
 import { HttpSource, readAll } from "./source";
-import { Tokenizer, type Vocabulary } from "./tokenizer";
-import { tokenizerData } from "./tokenizer-document";
+import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
 
 const MAX_ABOUT = 256 << 20; // bytes of a shape's description
 const PROMPTS = ["The capital of France is", "Once upon a time", "The three primary colours are", "Water boils at"];
@@ -71,6 +70,7 @@ export async function openable(files: readonly File[], player: PlayerIndex, base
     config: { ...about.config, n_positions: positions },
     model: model.title,
     dtype: mix.dtype,
+    stored: model.gguf ? typesOf(document, places) : null,
     recordings: mix.recordings,
     tokenizer: null,
     eos,
@@ -95,6 +95,16 @@ export async function openable(files: readonly File[], player: PlayerIndex, base
       return { loader, tokenizer, weights };
     },
   };
+}
+
+/** Returns the types of a file's matrices, the one of most values first. */
+function typesOf(document: ShapeDocument, places: ReadonlyMap<string, Place>): string[] {
+  const counts = new Map<string, number>();
+  for (const { name, product, matrix } of document.parameters) {
+    const type = places.get(name)!.tensor.type.name;
+    if (product) counts.set(type, (counts.get(type) ?? 0) + matrix[0] * matrix[1]);
+  }
+  return [...counts].sort((a, b) => b[1] - a[1]).map(([type]) => type);
 }
 
 async function shapeDocument(source: HttpSource, { shape: { bytes, sha256 } }: Recognised): Promise<ShapeDocument> {
@@ -156,24 +166,49 @@ function vocabulary(model: Recognised): Words {
     if (role.endsWith("_token") && typeof text === "string") roles[role] = text;
   }
   const template = about?.["chat_template"];
-  return words(document, roles, ends, typeof template === "string" ? template : null, vocab);
+  return words(
+    document ? documentOf(document) : null,
+    roles,
+    ends,
+    typeof template === "string" ? template : null,
+    vocab,
+  );
 }
 
 const JSON_FILES = ["tokenizer.json", "generation_config.json", "tokenizer_config.json", "config.json"] as const;
 
+/** Returns the words of a tokenizer.json. Throws PageError for one that the page does not support. */
 function words(
-  document: object | undefined,
+  document: TokenizerDocument | null,
   roles: Record<string, string>,
   ends: readonly number[],
   template: string | null,
   vocab: number,
 ): Words {
-  const data = document ? tokenizerData(document, Object.values(roles), vocab) : null;
+  const eos = ends.filter((id) => id >= 0 && id < vocab);
+  if (!document) return { tokenizer: null, eos, template: null };
+  const data = parseTokenizer(tokenizerData({ document, roles }), "tokenizer.json");
+  const special = Object.fromEntries(
+    data.added_tokens.filter((t) => t.special).map(({ content, id }) => [content, id]),
+  );
   return {
-    tokenizer: data && new Tokenizer(data),
-    eos: ends.filter((id) => id >= 0 && id < vocab),
-    template: data && template ? { source: template, named: roles, special: data.special } : null,
+    tokenizer: new Tokenizer(data),
+    eos,
+    template: template ? { source: template, named: roles, special } : null,
   };
+}
+
+/** Returns the tokenizer.json of a folder with the parts that the page reads; its post-processor may be one of several. */
+function documentOf(found: Record<string, unknown>): TokenizerDocument {
+  const processor = found["post_processor"] as { processors?: { type?: unknown }[] } | null | undefined;
+  const steps = Array.isArray(processor?.processors) ? processor.processors : [processor as { type?: unknown } | null];
+  const template = steps.find((step) => step?.type === "TemplateProcessing") ?? null;
+  const added = Array.isArray(found["added_tokens"]) ? found["added_tokens"] : [];
+  const { vocab } = (found["model"] ?? {}) as { vocab?: unknown };
+  if (typeof vocab !== "object" || vocab === null || Array.isArray(vocab)) {
+    throw new PageError("tokenizer.json holds no BPE vocabulary, the only kind that this page supports.");
+  }
+  return { ...found, added_tokens: added, post_processor: template } as unknown as TokenizerDocument;
 }
 
 /** The weights in a model's files, which a worker packs as texels. */
@@ -256,8 +291,7 @@ class FileWeights implements Weights {
 }
 
 export function storageOf(dtype: Dtype): Storage {
-  const { name, columnTiles, group, scaleRows, minimum } = FORMATS[dtype];
-  const wide = scaleRows === columnTiles * (minimum ? 2 : 1);
+  const { name, columnTiles, group, scaleRows, minimum, wide } = FORMATS[dtype];
   return { name, columnTiles, bits: group ? 32 / columnTiles : 0, group, scaleRows, minimum, wide };
 }
 
