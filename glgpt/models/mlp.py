@@ -73,6 +73,10 @@ def decode(net: Network, row: ops.NormedRow, i: int, following: str | None, befo
     own = net.row_sum(before.x, in_block(i, SECOND_NORM), f"{in_block(i, SECOND_NORM)}.row") if c.parallel else row
     sums = {role: net.product(own, c.tensor(role, i)) for role in inputs(c)}
     first, normed = sums[inputs(c)[0]]
-    factor = sums["up"][0] if c.gated else None
+    factor: ops.PartialSums | Tensor | None = None
+    if c.gated:
+        factor, normed_up = sums["up"]
+        if factor.defines != first.defines:  # the file stores gate and up in different types
+            factor = ops.combine(net.rec, factor, in_block(i, UP), normed=normed_up)
     m = ops.combine(net.rec, first, name, act=c.activation_function, normed=normed, times=factor)
     return net.added(row.x, following, in_block(i, RESID_POST), m, c.tensor("down", i), in_block(i, MLP_OUT))

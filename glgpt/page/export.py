@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import default_dtype, weight_formats
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.context import first_context, largest_context
@@ -27,7 +28,7 @@ from glgpt.page.output.files import Progress, reference_json, tokenizer_json, wr
 from glgpt.page.output.preview import write_preview
 from glgpt.page.output.schemas import validate
 from glgpt.page.output.single_file import check_size, single_page
-from glgpt.page.programs import main_format, page_formats, record_page
+from glgpt.page.programs import record_page
 from glgpt.page.prompts import Prompts
 from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
@@ -80,6 +81,7 @@ def export(
             prompts = Prompts.load(held.path, held.config, options.prompts)
             options = replace(
                 options,
+                dtype=options.dtype or ("f32" if options.split else default_dtype(held)),  # servers store f32
                 name=options.name or checkpoint.name,
                 trained_on=options.trained_on or prompts.page.trained_on,
                 reading=options.reading or Reading(),
@@ -133,7 +135,7 @@ def _write(
     config, split = checkpoint.config, options.split
     part = split.part(config) if split else Part.whole(config)
     phase("recording programs")
-    formats = page_formats(checkpoint, options.dtype)
+    formats = weight_formats(checkpoint, options.dtype)
     programs, recordings = record_page(config, formats, part, split)  # first: it may fail for limits of browsers
     layouts = weight_layouts(programs[recordings[0]["generate"]], config)
     packed = {r[kind] for r in recordings for kind in ("interventions", "several") if kind in r}
@@ -157,9 +159,7 @@ def _write(
         files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     phase("writing weights")
     shards = write_weights(checkpoint, layouts, folder, options.shard_size, progress)
-    manifest = manifest_json(
-        checkpoint, replace(options, dtype=main_format(config, formats)), prompts, recordings, files, shards
-    )
+    manifest = manifest_json(checkpoint, options, formats, prompts, recordings, files, shards)
     (folder / "manifest.json").write_text(compact(manifest), encoding="utf-8")
     return manifest
 

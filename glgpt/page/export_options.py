@@ -25,6 +25,8 @@ class ExportOptions:
     With `single_file` the page is one HTML file that opens from disk; with `embed`, a module `glgpt.js` for other
     pages, and an example of its use, instead of a page.
 
+    `dtype` is the format of the weights (default: "stored" for GGUF files, else "f32").
+
     `name` is the model's name in the page (default: `Checkpoint.name`). The page opens with the first of `prompts` and
     offers all of them (default: those of the model's `page.json`, else neutral ones); an instruct model gets them in
     its chat format. `trained_on` describes the training text in a few words (default: that of `page.json`).
@@ -41,7 +43,7 @@ class ExportOptions:
     values and queries of each position, so a shorter context takes less memory.
     """
 
-    dtype: str = "f32"
+    dtype: str | None = None
     shard_size: int = SHARD_SIZE  # maximum bytes of a file of weights
     single_file: bool = False
     embed: bool = False
@@ -67,7 +69,7 @@ class ExportOptions:
             object.__setattr__(self, "site", checked_site(self.site, self.single_file or self.embed))
         if self.source is not None:
             object.__setattr__(self, "source", checked_source(self.source))
-        if self.dtype not in DTYPES:
+        if self.dtype is not None and self.dtype not in DTYPES:
             raise GlgptError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if not MIN_SHARD_SIZE <= self.shard_size <= MAX_SHARD_SIZE:
             raise GlgptError(f"shard size is {self.shard_size}; it must be between 64 KiB and 100 MB")

@@ -17,8 +17,9 @@ from glgpt.models.part import Part
 from glgpt.models.views import described, family_json
 from glgpt.page.export_options import ExportOptions
 from glgpt.page.output.schemas import validate
-from glgpt.page.programs import EDIT, SEVERAL
+from glgpt.page.programs import EDIT, SEVERAL, main_format
 from glgpt.page.prompts import Prompts
+from glgpt.program.weight_formats import StoredFormats, WeightFormats
 from glgpt.tuning.kernel_selection import PANELS_PAY, STEADY
 
 SCHEMA = 3  # of manifest.json
@@ -37,6 +38,7 @@ TUNING = {  # constants that the page shares with the desktop; `ahead`: maximum 
 def manifest_json(
     checkpoint: Checkpoint,
     options: ExportOptions,
+    formats: WeightFormats,
     prompts: Prompts,
     recordings: list[dict[str, Any]],
     files: dict[str, dict[str, Any]],
@@ -50,9 +52,10 @@ def manifest_json(
     part = split.part(config) if split else Part.whole(config)
     manifest = {
         "schema": SCHEMA,
-        "glgpt": _version(),
+        "glgpt": version(),
         "model": options.name,
-        "dtype": options.dtype,
+        "dtype": main_format(config, formats),
+        "stored": list(formats.types) if isinstance(formats, StoredFormats) else None,
         "parameters": checkpoint.whole.parameter_count,
         "trained_on": options.trained_on,
         "source": options.source,
@@ -91,7 +94,8 @@ def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _version() -> str:
+def version() -> str:
+    """Returns the version of glgpt."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from glgpt import ops
-from glgpt.checkpoint.opening import Checkpoint
-from glgpt.checkpoint.stored_weights import weight_formats
-from glgpt.errors import GlgptError
 from glgpt.inference.batching.batch import ADOPTED, batch_program
 from glgpt.inference.chunks import FEW_SIZES, chunk_sizes
 from glgpt.inference.programs import record_capture, record_generation
@@ -19,7 +16,7 @@ from glgpt.models.network import Network
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.page.split import SplitPage
-from glgpt.program.formats import FORMATS
+from glgpt.program.formats import FORMATS, STORED
 from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
@@ -199,21 +196,8 @@ def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
     }
 
 
-def page_formats(checkpoint: Checkpoint, dtype: str | None) -> WeightFormats:
-    """Returns the formats of a page's weights; None is "stored" for GGUF files that a page can hold, q8 for others.
-
-    Raises GlgptError for weights as stored in a format that pages do not read, and as `weight_formats` does.
-    """
-    formats = weight_formats(checkpoint, dtype)
-    if isinstance(formats, str) or set(formats.by_name.values()) <= FORMATS.keys():
-        return formats
-    if dtype is None:
-        return "q8"
-    raise GlgptError(f"a page cannot hold weights as {formats}; export with --dtype q8, q4, f16 or f32")
-
-
 def main_format(config: ModelConfig, formats: WeightFormats) -> str:
-    """Returns the format of most values of the products' weights, by which a page names and measures all."""
+    """Returns the format of most values of the products' weights, by which a page names all."""
     if isinstance(formats, str):
         return formats
     counts = Counter[str]()
@@ -223,15 +207,32 @@ def main_format(config: ModelConfig, formats: WeightFormats) -> str:
     return counts.most_common(1)[0][0]
 
 
+def _probed_format(name: str) -> str:
+    """Returns the format that stands for another one in the probes: the one of `FORMATS` whose levels have its bits."""
+    if name in FORMATS:
+        return name
+    coding = STORED[name].coding
+    return next(f.name for f in FORMATS.values() if f.coding and coding and f.coding.bits == coding.bits)
+
+
 def record_page(
-    config: ModelConfig, dtype: WeightFormats, part: Part, split: SplitPage | None
+    config: ModelConfig,
+    dtype: WeightFormats,
+    part: Part,
+    split: SplitPage | None,
+    draw_buffers: int | None = None,
 ) -> tuple[dict[str, Program], list[dict[str, Any]]]:
-    """Returns every program by its file name, and for each recording the names of its files."""
+    """Returns every program by its file name, and for each recording the names of its files.
+
+    `draw_buffers` leaves out recordings that need more draw buffers.
+    """
     programs: dict[str, Program] = {}
     listed = []
     whole, tail = part == Part.whole(config), split is not None and split.head
     taps = whole and split is not None
     for recording in page_recordings(dtype):
+        if draw_buffers is not None and recording.draw_buffers > draw_buffers:
+            continue
         kernel = recording.kernel.name
         files = {
             "generate": f"program-{recording.name}.json",
@@ -246,7 +247,7 @@ def record_page(
             programs[files["interventions"]] = generate_program(config, recording, dtype, part, PageEdits(config))
             files["several"] = f"several-{recording.name}.bin"
             programs[files["several"]] = several_program(config, recording, dtype, programs[files["generate"]])
-        probes = probe_programs(recording, main_format(config, dtype))
+        probes = probe_programs(recording, _probed_format(main_format(config, dtype)))
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})
     return programs, listed

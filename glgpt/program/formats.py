@@ -11,7 +11,7 @@ feeds that many accumulators. To add a format:
 
 Quantised formats have a `Coding` (`quantised`): above each `group` rows of a tile there are `scale_rows` rows of texels
 with the scales, and possibly minima, of its columns. Only weights are stored in quantised formats. Those in `STORED`
-hold weights that a file has in them, and pages do not read them.
+hold weights that a file has in them; the page's `engine/formats.ts` has them too.
 """
 
 from __future__ import annotations

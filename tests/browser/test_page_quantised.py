@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import preferring
+from helpers.gguf_files import wide_llama
 from helpers.reference import random_weights, save_checkpoint
 from test_page_views import shows
 
@@ -52,6 +53,31 @@ def test_the_page_has_the_desktops_numbers(
         shows(page, name, layout.unpack(layout.pack(checkpoint.read(name))))
     page.get_by_label("memory layout").check()
     page.wait_for_function("/texel (sixteen bytes|32 numbers)/.test(document.body.textContent)")
+
+
+def test_the_page_keeps_every_type_of_a_gguf_file(
+    tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any]
+) -> None:
+    """Catches: a type whose scales, minima or levels the page reads in another way than the desktop, or draws so."""
+    kinds = {
+        "token_embd": "Q6_K", "blk.0.attn_q": "Q5_1", "blk.0.attn_k": "Q4_0", "blk.0.attn_v": "Q8_0",
+        "blk.0.attn_output": "Q5_0", "blk.0.ffn_up": "Q5_K", "blk.0.ffn_down": "F16",
+    }  # fmt: skip
+    model = wide_llama(tmp_path / "model.gguf", kinds, "Q4_K")
+    export(model, tmp_path / "page", device="software")
+    address = serve(tmp_path / "page") + "#tokens=1&view=textures&texture="
+    names = ["embed_tokens", "layers.0.self_attn.q_proj", "layers.0.mlp.gate_proj", "layers.0.mlp.up_proj"]
+    with Checkpoint.open(model) as checkpoint:
+        for rows in ("strided", "contiguous"):
+            page = browse(f"{address}{names[0]}.weight", preferring(rows), measures=True)
+            page.evaluate("glgpt.ready")
+            result = page.evaluate("glgpt.parity()")
+            assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None, result
+            for name in (f"{name}.weight" for name in names):
+                page.get_by_role("group", name="Block").get_by_role("button").nth(int("layers" in name)).click()
+                page.get_by_role("button", name=f"{name.removeprefix('layers.0.')}", exact=True).click()
+                shows(page, name, checkpoint.config.parameters[name].arrange(checkpoint.read(name)))
+            page.close()
 
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.gguf_files import KINDS, LLAMA, VOCAB, llama, tokenizer
-from numpy.typing import NDArray
+from helpers.gguf_files import VOCAB, WIDE_LLAMA, llama, wide_llama
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import weight_formats
 from glgpt.errors import GlgptError
-from glgpt.gguf.block_types import TensorType
-from glgpt.gguf.quantize import encode
-from glgpt.gguf.writer import Tensor, header
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.program.tolerance import Tolerance
@@ -27,45 +22,7 @@ FORMATS = {
     "F32": "f32", "F16": "f16", "BF16": "f32", "Q8_0": "q8", "Q5_0": "q8", "Q4_0": "q4", "Q4_1": "q4", "Q5_1": "q5_1",
     "Q4_K": "q4_k", "Q5_K": "q5_k", "Q6_K": "q6_k",
 }  # fmt: skip
-HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}  # bytes of float16
-SIZES = {"embedding_length": 256, "block_count": 1, "feed_forward_length": 512, "rope.dimension_count": 64}
-WIDE = LLAMA | {f"llama.{name}": size for name, size in SIZES.items()}
-SHAPES = {
-    "token_embd": (VOCAB, 256), "blk.0.attn_q": (256, 256), "blk.0.attn_k": (128, 256), "blk.0.attn_v": (128, 256),
-    "blk.0.attn_output": (256, 256), "blk.0.ffn_gate": (512, 256), "blk.0.ffn_up": (512, 256),
-    "blk.0.ffn_down": (256, 512),
-}  # fmt: skip
-NORMS = ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm")
 DOWN = "layers.0.mlp.down_proj.weight"
-
-
-def raw(kind: TensorType, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.uint8]:
-    """Returns random bytes of a tensor, with every level and scales of both signs; its weights are about 0.05."""
-    if kind.unpack is None:
-        return encode(kind, draw.standard_normal(shape, np.float32) * np.float32(0.05))
-    found = draw.integers(0, 256, (math.prod(shape) // kind.block, kind.nbytes), np.uint8)
-    size = 0.1 / 2 ** int(kind.name[1]) / (60 if kind.name.endswith("_K") else 1)
-    for at in HALVES.get(kind.name, (0,)):
-        scales = draw.uniform(-size, size, len(found)).astype("<f2")
-        found[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
-    return found
-
-
-def written(path: Path, kinds: Mapping[str, str], usual: str, metadata: Mapping[str, Any] = WIDE) -> Path:
-    """Writes a llama of one block, whose matrices are of the type `usual` unless `kinds` says otherwise."""
-    draw = np.random.default_rng(3)
-    data = {name: raw(KINDS[kinds.get(name, usual)], shape, draw) for name, shape in SHAPES.items()}
-    ones = np.ones(256, np.float32)
-    data |= {name: encode(KINDS["F32"], ones[None]) for name in NORMS}
-    listed = [
-        Tensor(f"{name}.weight", KINDS[kinds.get(name, usual) if name in SHAPES else "F32"], SHAPES.get(name, (256,)),
-               lambda: ones)
-        for name in data
-    ]  # fmt: skip
-    with path.open("wb") as file:
-        for part in (header(dict(metadata) | tokenizer(), listed), *(x.tobytes() for x in data.values())):
-            file.write(part + bytes(-len(part) % 32))
-    return path
 
 
 def opened(path: Path, dtype: str | None = None, **options: Any) -> LanguageModel:
@@ -90,7 +47,7 @@ def check(path: Path, formats: Mapping[str, str], **options: Any) -> None:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_textures_hold_the_numbers_of_every_type(tmp_path: Path, kind: str) -> None:
     """Fails if a weight is rounded, permuted or read with another scale."""
-    path = written(tmp_path / "model.gguf", {}, kind)
+    path = wide_llama(tmp_path / "model.gguf", {}, kind)
     with Checkpoint.open(path) as checkpoint:
         formats = {p.name: FORMATS[kind] for p in checkpoint.config.parameters.values() if p.product}
     check(path, formats)
@@ -99,7 +56,7 @@ def test_textures_hold_the_numbers_of_every_type(tmp_path: Path, kind: str) -> N
 def test_each_tensor_has_a_format_of_its_own(tmp_path: Path) -> None:
     """Fails if a tensor takes the format of another, as in the mixed types of llama.cpp."""
     kinds = {"token_embd": "Q6_K", "blk.0.attn_v": "Q8_0", "blk.0.ffn_down": "F16", "blk.0.attn_q": "Q5_1"}
-    path = written(tmp_path / "model.gguf", kinds, "Q4_K")
+    path = wide_llama(tmp_path / "model.gguf", kinds, "Q4_K")
     check(path, {DOWN: "f16"}, kernel="4x8")
     check(path, {"embed_tokens.weight": "q6_k", "layers.0.self_attn.v_proj.weight": "q8", DOWN: "f16"})
     with opened(path) as model:
@@ -109,7 +66,7 @@ def test_each_tensor_has_a_format_of_its_own(tmp_path: Path) -> None:
 
 def test_a_weight_that_needs_f32_keeps_all_products_in_f32(tmp_path: Path) -> None:
     """Fails if a product rounds it to f16, the format of the other products' inputs."""
-    path = written(tmp_path / "model.gguf", {"blk.0.ffn_down": "BF16"}, "Q8_0")
+    path = wide_llama(tmp_path / "model.gguf", {"blk.0.ffn_down": "BF16"}, "Q8_0")
     check(path, {DOWN: "f32", "embed_tokens.weight": "f32"})
     ids = list(range(30))
     with opened(path) as model, opened(path, "f32") as plain:
@@ -119,8 +76,8 @@ def test_a_weight_that_needs_f32_keeps_all_products_in_f32(tmp_path: Path) -> No
 def test_heads_that_are_padded_have_the_same_numbers(tmp_path: Path) -> None:
     """Fails if the padding of heads divides a block of the output projection."""
     heads = {"head_count": 128, "head_count_kv": 64}
-    metadata = WIDE | {f"llama.attention.{k}": n for k, n in heads.items()} | {"llama.rope.dimension_count": 2}
-    path = written(tmp_path / "model.gguf", {}, "Q4_1", metadata)
+    metadata = WIDE_LLAMA | {f"llama.attention.{k}": n for k, n in heads.items()} | {"llama.rope.dimension_count": 2}
+    path = wide_llama(tmp_path / "model.gguf", {}, "Q4_1", metadata)
     attention = "layers.0.self_attn."
     check(
         path,
@@ -130,7 +87,7 @@ def test_heads_that_are_padded_have_the_same_numbers(tmp_path: Path) -> None:
 
 def test_scales_of_q4_0_without_a_minimum_in_float16_take_eight_bits(tmp_path: Path) -> None:
     """Fails if -8 d overflows to infinity."""
-    path = written(tmp_path / "model.gguf", {}, "Q4_0")
+    path = wide_llama(tmp_path / "model.gguf", {}, "Q4_0")
     with Checkpoint.open(path) as checkpoint:
         at = checkpoint._tensors[DOWN].offset
     data = bytearray(path.read_bytes())
@@ -142,7 +99,7 @@ def test_scales_of_q4_0_without_a_minimum_in_float16_take_eight_bits(tmp_path: P
 
 
 def test_a_scale_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> None:
-    path = written(tmp_path / "model.gguf", {}, "Q8_0")
+    path = wide_llama(tmp_path / "model.gguf", {}, "Q8_0")
     with Checkpoint.open(path) as checkpoint:
         at = checkpoint._tensors[DOWN].offset
     data = bytearray(path.read_bytes())
@@ -172,7 +129,7 @@ def test_folders_are_f32_unless_asked(goldens: Path) -> None:
 
 def test_memory_is_that_of_the_stored_formats(tmp_path: Path) -> None:
     """Fails if the limit of texture memory counts weights as f32."""
-    path = written(tmp_path / "model.gguf", {}, "Q4_1")
+    path = wide_llama(tmp_path / "model.gguf", {}, "Q4_1")
     with opened(path) as model:
         needed = model.player.program.nbytes()
     opened(path, max_texture_memory=needed).close()

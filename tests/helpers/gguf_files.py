@@ -1,15 +1,18 @@
-"""Small GGUF files for tests: a llama and a GPT-2 of random weights, with a byte-level tokenizer."""
+"""Small GGUF files for tests: llamas and a GPT-2 of random weights, with a byte-level tokenizer."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from glgpt.gguf.block_types import NUMBERS, TYPES, TensorType
-from glgpt.gguf.writer import Tensor, write_gguf
+from glgpt.gguf.quantize import encode
+from glgpt.gguf.writer import Tensor, header, write_gguf
 from glgpt.text.tokenizer import LETTER_BYTE
 
 KINDS: dict[str, TensorType] = {name: TYPES[number] for name, number in NUMBERS.items()}
@@ -58,4 +61,41 @@ def tensor(name: str, draw: np.random.Generator, shape: tuple[int, ...], kind: s
 def llama(path: Path, kind: str = "F32", metadata: Mapping[str, Any] | None = None) -> Path:
     """Writes a llama of two blocks and returns the path."""
     write_gguf(path, LLAMA | tokenizer() if metadata is None else metadata, llama_tensors(kind))
+    return path
+
+
+FLOAT16_BYTES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}  # bytes of float16
+WIDE_SIZES = {"embedding_length": 256, "block_count": 1, "feed_forward_length": 512, "rope.dimension_count": 64}
+WIDE_LLAMA = LLAMA | {f"llama.{name}": size for name, size in WIDE_SIZES.items()}
+WIDE_SHAPES = {
+    "token_embd": (VOCAB, 256), "blk.0.attn_q": (256, 256), "blk.0.attn_k": (128, 256), "blk.0.attn_v": (128, 256),
+    "blk.0.attn_output": (256, 256), "blk.0.ffn_gate": (512, 256), "blk.0.ffn_up": (512, 256),
+    "blk.0.ffn_down": (256, 512),
+}  # fmt: skip
+WIDE_NORMS = ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm")
+
+
+def random_bytes(kind: TensorType, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.uint8]:
+    """Returns random bytes of a tensor, with every level and scales of both signs; its weights are about 0.05."""
+    if kind.unpack is None:
+        return encode(kind, draw.standard_normal(shape, np.float32) * np.float32(0.05))
+    found = draw.integers(0, 256, (math.prod(shape) // kind.block, kind.nbytes), np.uint8)
+    size = 0.1 / 2 ** int(kind.name[1]) / (60 if kind.name.endswith("_K") else 1)
+    for at in FLOAT16_BYTES.get(kind.name, (0,)):
+        scales = draw.uniform(-size, size, len(found)).astype("<f2")
+        found[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+    return found
+
+
+def wide_llama(path: Path, kinds: Mapping[str, str], usual: str, metadata: Mapping[str, Any] = WIDE_LLAMA) -> Path:
+    """Writes a llama of one block, whose matrices are of the type `usual` unless `kinds` says otherwise."""
+    draw = np.random.default_rng(3)
+    data = {name: random_bytes(KINDS[kinds.get(name, usual)], shape, draw) for name, shape in WIDE_SHAPES.items()}
+    ones = np.ones(256, np.float32)
+    data |= {name: encode(KINDS["F32"], ones[None]) for name in WIDE_NORMS}
+    types = {name: KINDS[kinds.get(name, usual) if name in WIDE_SHAPES else "F32"] for name in data}
+    listed = [Tensor(f"{name}.weight", types[name], WIDE_SHAPES.get(name, (256,)), lambda: ones) for name in data]
+    with path.open("wb") as file:
+        for part in (header(dict(metadata) | tokenizer(), listed), *(x.tobytes() for x in data.values())):
+            file.write(part + bytes(-len(part) % 32))
     return path

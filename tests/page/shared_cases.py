@@ -108,6 +108,10 @@ def layouts() -> list[dict[str, Any]]:
         Layout(131, 70, (1, 4), "q8", panel=2, stack=2),
         Layout(130, 35, (1, 8), "q4"),
         Layout(264, 130, (2, 8), "q4", panel=2, stack=2),
+        Layout(70, 37, (1, 4), "q5_1"),
+        Layout(130, 70, (2, 8), "q4_k", panel=2, stack=2),
+        Layout(66, 35, (1, 4), "q5_k"),
+        Layout(104, 41, (2, 4), "q6_k", panel=2, stack=2),
     ):
         matrix = np.random.default_rng(1).standard_normal((layout.rows, layout.cols)).astype(np.float16)
         texels = layout.pack(matrix.astype(np.float32))

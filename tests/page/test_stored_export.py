@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.gguf_files import llama
+from helpers.gguf_files import llama, wide_llama
 from helpers.small_page import small_page
 
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.checkpoint.stored_weights import weight_formats
-from glgpt.errors import GlgptError
-from glgpt.page import programs
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
-from glgpt.page.programs import page_formats
 from glgpt.program.layout import Layout
-from glgpt.program.weight_formats import StoredFormats
 
 
 def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,16 +41,14 @@ def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path, monkeypatch: py
     assert np.array_equal(layout.unpack(texels)[:, : len(wanted)], wanted.T)
 
 
-def test_types_that_pages_lack_are_refused(tmp_path: Path) -> None:
-    """Fails if a page has a texture in a format that it cannot read; without a dtype, q8 is taken."""
-    model = llama(tmp_path / "model.gguf", "Q8_0")
-    with Checkpoint.open(model) as checkpoint:
-        assert str(page_formats(checkpoint, None)) == "stored (Q8_0)"
-        held = weight_formats(checkpoint, None)
-        assert isinstance(held, StoredFormats)
-        wider = replace(held, formats=tuple((name, "q5_1") for name, _ in held.formats), types=("Q5_1",))
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(programs, "weight_formats", lambda *_: wider)
-            assert page_formats(checkpoint, None) == "q8"
-            with pytest.raises(GlgptError, match=r"cannot hold weights as stored \(Q5_1\); export with --dtype q8"):
-                page_formats(checkpoint, "stored")
+def test_each_tensor_of_a_mixed_file_has_its_own_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a page refuses a type that the desktop reads, or names another type as the one of most weights."""
+    page = small_page(tmp_path / "dist")
+    monkeypatch.setattr("glgpt.page.export.built_page", lambda: page)
+    kinds = {"token_embd": "Q6_K", "blk.0.attn_q": "Q5_1", "blk.0.attn_v": "Q8_0", "blk.0.ffn_up": "Q5_K"}
+    model = wide_llama(tmp_path / "model.gguf", kinds, "Q4_K")
+    manifest = export(model, tmp_path / "out", device="software")
+    assert manifest["dtype"] == "q4_k" and manifest["stored"] == ["Q4_K", "Q5_K", "Q6_K", "Q5_1", "Q8_0"]
+    views = json.loads((tmp_path / "out" / manifest["recordings"][0]["generate"]).read_text())["views"]
+    formats = {views[f"layers.0.{name}.weight"]["dtype"] for name in ("self_attn.q_proj", "mlp.up_proj")}
+    assert formats == {"q5_1", "q5_k"} and views["embed_tokens.weight"]["dtype"] == "q6_k"

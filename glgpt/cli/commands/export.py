@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.common import add_device_options, add_json_option, add_model_option, device_options, report
 from glgpt.cli.format_check import add_check_option, check_format
@@ -18,7 +17,7 @@ from glgpt.program.formats import AS_STORED
 from glgpt.training.settings import PRECISIONS
 from glgpt.wire import hidden
 
-DTYPE = "f16 for the embedded model, stored or q8 for .gguf files, else f32"
+DTYPE = "f16 for the embedded model, stored for .gguf files, else f32"
 
 if TYPE_CHECKING:
     from glgpt.page.split import SplitPage
@@ -39,7 +38,8 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt export --train --out page  # the page can also train\n"
         "glgpt export --site https://example.org/page/ --out page\n"
         "glgpt export --server ws://127.0.0.1:8043 --out page  # a server runs some blocks\n"
-        "glgpt export --split 2 --server ws://127.0.0.1:8043 --out page",
+        "glgpt export --split 2 --server ws://127.0.0.1:8043 --out page\n"
+        "glgpt export --player --out player  # no weights: visitors open their own model files",
         "The page runs the model in the visitor's browser with WebGL2. Any web server can publish the folder;\n"
         "glgpt serve shows it on this machine.",
     )
@@ -87,16 +87,20 @@ def add_parser(sub: Subparsers) -> None:
     add_device_options(p, memory=False, default=DTYPE, context=text)
     add_check_option(p)
     _add_split_options(p)
+    _add_player_options(p)
 
 
 def run(args: argparse.Namespace) -> int:
     """`glgpt export`."""
     from glgpt.page.export import export
     from glgpt.page.export_options import ExportOptions
-    from glgpt.page.output.destination import checked_out
     from glgpt.page.reading import Reading
     from glgpt.page.training import OFFERED
 
+    if args.player:
+        return _run_player(args)
+    if args.shape or args.no_common_shapes:
+        raise ArgumentError("--shape and --no-common-shapes need --player, the page into which visitors open a model")
     if args.preset and not args.train:
         raise GlgptError("--preset needs --train: it sets the sizes that the page can train")
     if args.precision and not args.train:
@@ -105,8 +109,7 @@ def run(args: argparse.Namespace) -> int:
         raise GlgptError("--books and --fetch-from need --train: they are for the page's Train tab")
     out = quoted(args.out)
     device, split = device_options(args), _split_page(args)
-    checked_out(args.out, args.single_file)  # before the model is opened to choose a format
-    dtype = device.pop("dtype") or _default_dtype(args.model, split is not None)
+    dtype = device.pop("dtype") or ("f16" if args.model is None and split is None else None)
     options = ExportOptions(
         dtype,
         shard_size=args.shard_size,
@@ -126,29 +129,47 @@ def run(args: argparse.Namespace) -> int:
     with Phases("B") as phases:
         manifest = export(args.model, args.out, options, progress=phases.show, phase=phases.begin, **device)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
-    results = {"model": manifest["model"], "dtype": dtype}
-    cost = check_format(args, dtype)
+    results = {"model": manifest["model"], "dtype": AS_STORED if manifest["stored"] else manifest["dtype"]}
+    cost = check_format(args, dtype) if dtype else None
+    held = f"{AS_STORED} ({', '.join(manifest['stored'])})" if manifest["stored"] else manifest["dtype"]
     results |= {"kl": cost.kl} if cost else {}
     hint = f"open {out}" if args.single_file else f"view it with: glgpt serve {out}"
     report(
         args,
         results | {"out": args.out, "weights_bytes": weights, "shards": len(manifest["shards"])},
-        f"{out}: {manifest['model']} {dtype}, {weights / 1e6:.0f} MB of weights; {hint}",
+        f"{out}: {manifest['model']} {held}, {weights / 1e6:.0f} MB of weights; {hint}",
     )
     return 0
 
 
-def _default_dtype(model: str | None, split: bool) -> str:
-    from glgpt.page.programs import page_formats
+def _add_player_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the page into which a visitor opens a model file."""
+    group = parser.add_argument_group("a page without weights")
+    text = "write no weights: visitors open GGUF and safetensors files of the common shapes, and of those of --shape"
+    group.add_argument("--player", action="store_true", help=text)
+    text = "a shape to record programs for: a config.json, a GGUF file or a model's folder; may repeat"
+    group.add_argument("--shape", action="append", metavar="PATH", help=text)
+    group.add_argument("--no-common-shapes", action="store_true", help="record only the shapes of --shape")
 
-    if split or model is None:
-        return "f32" if split else "f16"  # servers store f32
-    try:
-        with Checkpoint.open(model) as checkpoint:
-            formats = page_formats(checkpoint, None)
-    except GlgptError:
-        return "f32"  # the export raises it again
-    return formats if isinstance(formats, str) else AS_STORED
+
+def _run_player(args: argparse.Namespace) -> int:
+    from glgpt.page.player.export import PlayerOptions, export_player
+
+    device = device_options(args)
+    unused = {
+        "--model": args.model, "--dtype": device["dtype"], "--single-file": args.single_file, "--embed": args.embed,
+        "--train": args.train, "--server": args.server, "--site": args.site, "--prompt": args.prompt,
+    }  # fmt: skip
+    if given := [name for name, value in unused.items() if value]:
+        raise ArgumentError(f"{given[0]} cannot be combined with --player, whose page has no model")
+    options = PlayerOptions(args.shape or (), not args.no_common_shapes, device["context"], args.fetch_from or ())
+    with Phases("programs") as phases:
+        phases.begin("recording programs")
+        player = export_player(args.out, options, progress=phases.show)
+    out, count = quoted(args.out), len(player["shapes"])
+    text = f"{out}: programs of {count} shape{'s' if count > 1 else ''}; view it with: glgpt serve {out}"
+    report(args, {"out": args.out, "shapes": [shape["name"] for shape in player["shapes"]]}, text)
+    return 0
 
 
 def _add_split_options(parser: argparse.ArgumentParser) -> None:

@@ -255,6 +255,7 @@ export class Training {
     const about = {
       model,
       dtype: "f32",
+      stored: null,
       parameters: offer.count,
       trained_on: null,
       recorded: null,

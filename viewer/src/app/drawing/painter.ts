@@ -61,7 +61,7 @@ export class Painter {
   constructor(
     private readonly device: Device,
     private readonly options: Options,
-    private readonly formats: readonly Format[] = formatsOf("f32"),
+    readonly formats: readonly Format[] = formatsOf(),
   ) {}
 
   /** Compiles the shaders. Must be awaited before drawing, and again after a lost context. */

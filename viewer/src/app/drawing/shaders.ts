@@ -61,19 +61,28 @@ const DECODERS = import.meta.glob<string>("../../../../glsl/formats/*.glsl", {
   eager: true,
 });
 
-const INTEGERS: Partial<Record<Dtype | Integers, Dtype>> = { i8: "q8", i4: "q4" }; // the format whose decoder returns these levels
+// The format whose decoder returns these levels.
+const INTEGERS: Partial<Record<Dtype | Integers, Dtype>> = { i8: "q8", u8: "q5_1", u4: "q4" };
 
 const decoder = (name: string) => DECODERS[`../../../../glsl/formats/${name}.glsl`] ?? "";
 
+/** Returns GLSL that reads the scale, and the minimum, of a value of a quantised format in row `y`. */
+const scaling = ({ group, scaleRows, minimum, wide }: Format) => {
+  if (!group) return "const float scale = 1.0, minimum = 0.0;";
+  const read = (n: string) =>
+    wide
+      ? `uintBitsToFloat(TEXEL(above + ${n}))[column % 4]`
+      : `f16_decode(TEXEL(above + (${n}) / 2), (${n}) % 2)[column % 4]`;
+  return `int above = y / ${group} * ${group + scaleRows}, number = tile % SHARED * ${minimum ? 2 : 1};
+  float scale = ${read("number")}, minimum = ${minimum ? read("number + 1") : "0.0"};
+  y += (y / ${group} + 1) * ${scaleRows};`;
+};
+
 /** Returns GLSL that reads the values of a matrix stored in a format. */
-const values = ({
-  memory,
-  texture,
-  columnTiles,
-  group,
-  scaleRows,
-  minimum,
-}: Format) => `${decoder(group ? "f16" : "")}${decoder(INTEGERS[memory] ?? memory)}
+const values = (format: Format) => {
+  const { memory, texture, columnTiles, group } = format;
+  const levels = INTEGERS[memory as Integers] ?? memory;
+  return `${decoder(group ? "f16" : "")}${decoder(levels)}
 uniform ${texture === "uint" ? "usampler2DArray" : "FLOAT_SAMPLER"} u_x;
 uniform ivec4 u_tile;  // rows of a tile and its texels, column tiles, first row
 uniform ivec4 u_size;  // rows and columns shown, pixels across and down
@@ -85,17 +94,11 @@ float value(int row, int column) {
   int layer = row / u_tile.x * ((panels + u_panel.z - 1) / u_panel.z) + panel / u_panel.z;
   int first = panel % u_panel.z * u_panel.w, y = u_tile.w + row % u_tile.x;
 #define TEXEL(y) texelFetch(u_x, ivec3(c4 % u_panel.x, first + y, layer), 0)
-  ${
-    group
-      ? `int above = y / ${group} * ${group + scaleRows}, number = tile % SHARED * ${minimum ? 2 : 1};
-  uvec4 scales = TEXEL(above + number / 2);
-  float scale = f16_decode(scales, number % 2)[column % 4], minimum = ${minimum ? "f16_decode(scales, 1)[column % 4]" : "0.0"};
-  y += (y / ${group} + 1) * ${scaleRows};`
-      : "const float scale = 1.0, minimum = 0.0;"
-  }
-  return ${INTEGERS[memory] ?? memory}_decode(${texture === "uint" ? "TEXEL(y)" : "TO_FLOAT(TEXEL(y))"}, tile % SHARED)[column % 4] * scale + minimum;
+  ${scaling(format)}
+  return ${levels}_decode(${texture === "uint" ? "TEXEL(y)" : "TO_FLOAT(TEXEL(y))"}, tile % SHARED)[column % 4] * scale + minimum;
 }
 `;
+};
 
 /** Estimates the range of a matrix: 2.5 times the mean magnitude at 24 x 24 positions. */
 export const reach = (format: Format) => `${COMMON}${values(format)}

@@ -21,9 +21,10 @@ let tools: Tools | null = null;
 export async function drawing(model: Model): Promise<Tools> {
   const { generation } = model.device;
   if (tools?.model !== model || tools.generation !== generation) {
-    const { device, options, manifest } = model;
-    const same = tools?.model.device === device && tools.model.manifest.dtype === manifest.dtype;
-    const painter = same ? tools!.painter : new Painter(device, options, formatsOf(manifest.dtype));
+    const { device, options, programs } = model;
+    const formats = formatsOf(programs.generate);
+    const same = tools?.model.device === device && formats.every((format) => tools!.painter.formats.includes(format));
+    const painter = same ? tools!.painter : new Painter(device, options, formats);
     tools = { model, generation, painter, attention: new Attention(model, painter) };
   }
   await tools.attention.prepare();

@@ -1,7 +1,7 @@
 // Storage formats: the layout of numbers in 128-bit texels, as packed by glgpt/program/formats.py.
 
 import type { Texels } from "../gl/player";
-import type { Dtype, Integers, TextureSpec } from "../gl/program";
+import type { Dtype, Integers, Program, TextureSpec } from "../gl/program";
 
 export interface Format {
   name: Dtype | Integers;
@@ -14,6 +14,8 @@ export interface Format {
   scaleRows: number;
   /** True if each scale has a minimum, which is added to the products of levels and scales. */
   minimum: boolean;
+  /** True if scales and minima are f32, four per texel, and not f16, eight per texel. */
+  wide: boolean;
   /** The format that shows its memory layout. */
   memory: Dtype | Integers;
   /** Description of a texel for the user. */
@@ -23,8 +25,12 @@ export interface Format {
 }
 
 // Levels count from 0 where a minimum is added, and are signed otherwise.
-const LEVELS: Readonly<Record<Integers, readonly [bits: number, minimum: boolean]>> = { i8: [8, false], i4: [4, true] };
-const PLAIN = { group: 0, scaleRows: 0, minimum: false };
+const LEVELS: Readonly<Record<Integers, readonly [bits: number, minimum: boolean, texel: string]>> = {
+  i8: [8, false, "sixteen bytes"],
+  u8: [8, true, "sixteen bytes"],
+  u4: [4, true, "32 numbers of four bits"],
+};
+const PLAIN = { group: 0, scaleRows: 0, minimum: false, wide: false };
 const scratch = new DataView(new ArrayBuffer(4));
 
 export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
@@ -49,35 +55,39 @@ export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
       return (place) => fromHalf(halves[place] ?? 0);
     },
   },
-  q8: quantised("q8", "i8", "sixteen bytes"),
-  q4: quantised("q4", "i4", "32 numbers of four bits"),
-  i8: levels("i8", "sixteen bytes"),
-  i4: levels("i4", "32 numbers of four bits"),
+  q8: quantised("q8", "i8"),
+  q4: quantised("q4", "u4"),
+  q5_1: quantised("q5_1", "u8"),
+  q4_k: quantised("q4_k", "u4", { wide: true }),
+  q5_k: quantised("q5_k", "u8", { wide: true }),
+  q6_k: quantised("q6_k", "i8", { group: 16, wide: true }),
+  i8: levels("i8"),
+  u8: levels("u8"),
+  u4: levels("u4"),
 };
 
 /** Returns the format of levels with the scales, and possibly minima, of their columns above each group of rows. */
-function quantised(name: Dtype, memory: Integers, texel: string): Format {
-  const [bits, minimum] = LEVELS[memory];
-  const group = 32;
+function quantised(name: Dtype, memory: Integers, { group = 32, wide = false } = {}): Format {
+  const [bits, minimum, texel] = LEVELS[memory];
+  const numbers = wide ? "four f32 numbers" : "eight f16 numbers";
   return {
+    ...levels(memory),
     name,
-    texture: "uint",
-    columnTiles: 32 / bits,
     group,
-    scaleRows: ((32 / bits) * (minimum ? 2 : 1)) / 2,
+    scaleRows: ((32 / bits) * (minimum ? 2 : 1)) / (wide ? 1 : 2),
     minimum,
-    memory,
-    texel: `${texel}; above each ${group} rows, their scales${minimum ? " and minima" : ""}, eight f16 numbers per texel`,
-    reader: integers(memory),
+    wide,
+    texel: `${texel}; above each ${group} rows, their scales${minimum ? " and minima" : ""}, ${numbers} per texel`,
   };
 }
 
 /** Returns the format of levels without scales. */
-function levels(name: Integers, texel: string): Format {
+function levels(name: Integers): Format {
+  const [bits, , texel] = LEVELS[name];
   return {
     name,
     texture: "uint",
-    columnTiles: 32 / LEVELS[name][0],
+    columnTiles: 32 / bits,
     ...PLAIN,
     memory: name,
     texel,
@@ -100,9 +110,23 @@ function integers(name: Integers): Format["reader"] {
   };
 }
 
-/** Returns the formats in which the textures of a model of this dtype are shown. */
-export function formatsOf(dtype: Dtype): Format[] {
-  return FORMATS[dtype].group ? Object.values(FORMATS) : [FORMATS.f32, FORMATS.f16];
+/** Returns the formats in which the textures of programs are shown: those of their matrices and of their memory. */
+export function formatsOf(...programs: readonly Pick<Program, "views">[]): Format[] {
+  const names = new Set<Dtype | Integers>(["f32", "f16"]);
+  for (const { views } of programs) {
+    for (const { dtype } of Object.values(views)) names.add(dtype).add(FORMATS[dtype].memory);
+  }
+  return [...names].map((name) => FORMATS[name]);
+}
+
+/** Returns a function that reads scales or minima: four columns of each as the texels hold them, one after another. */
+export function scaleReader({ wide }: Format, texels: Texels): (place: number) => number {
+  if (wide) {
+    const floats = new Float32Array(texels.buffer, texels.byteOffset, texels.length);
+    return (place) => floats[place] ?? 0;
+  }
+  const halves = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
+  return (place) => fromHalf(halves[place] ?? 0);
 }
 
 /** Returns how many rows of texels hold `rows` rows of a tile and the scales above them. */

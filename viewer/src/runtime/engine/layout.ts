@@ -3,7 +3,7 @@
 import { must } from "../gl/errors";
 import type { Block, Player, Texels } from "../gl/player";
 import type { View } from "../gl/program";
-import { FORMATS, fromHalf, storedRows } from "./formats";
+import { FORMATS, scaleReader, storedRows } from "./formats";
 
 export interface Shape {
   /** Rows of a tile, and texels of a row. */
@@ -78,9 +78,11 @@ export function upload(player: Player, name: string, values: Float32Array): void
 export function unpack(view: View, texels: Texels): Float32Array {
   const { rows, cols, stack } = view;
   const { height, width, stored, panels, across } = shape(view);
-  const { columnTiles, reader, group, scaleRows, minimum } = FORMATS[view.dtype];
-  const value = reader(texels);
-  const scales = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
+  const format = FORMATS[view.dtype];
+  const { columnTiles, group, scaleRows, minimum } = format;
+  const perTexel = format.wide ? 1 : 2; // scales or minima of four columns
+  const value = format.reader(texels);
+  const scaleAt = scaleReader(format, texels);
   const line = view.panel || width;
   const out = new Float32Array(rows * cols);
   for (let r = 0; r < rows; r++) {
@@ -94,13 +96,16 @@ export function unpack(view: View, texels: Texels): Float32Array {
       const above = group ? (Math.floor(y / group) + 1) * scaleRows : 0;
       const place = 4 * (((first + above + y) * line + (x % line)) * columnTiles + (tile % columnTiles));
       const shared = tile % columnTiles;
-      const number = shared * (minimum ? 2 : 1); // of the four scales, counted in half texels
-      const row = first + (above - scaleRows) + (y - (group ? y % group : 0)) + (number >> 1);
-      const scale = 8 * (row * line + (x % line)) + 4 * (number & 1);
+      const top = first + (above - scaleRows) + (y - (group ? y % group : 0)); // row of texels of the first scales
+      const scale = shared * (minimum ? 2 : 1); // number of the four scales, and of the four minima after them
+      const [scales, minima] = [scale, scale + 1].map((n) => {
+        const row = top + Math.floor(n / perTexel);
+        return 4 * ((row * line + (x % line)) * perTexel + (n % perTexel));
+      });
       for (let c = 4 * c4; c < Math.min(4 * c4 + 4, cols); c++) {
         out[r * cols + c] = value(place + (c & 3));
-        if (group) out[r * cols + c]! *= fromHalf(scales[scale + (c & 3)] ?? 0);
-        if (minimum) out[r * cols + c]! += fromHalf(scales[scale + 4 + (c & 3)] ?? 0);
+        if (group) out[r * cols + c]! *= scaleAt(scales! + (c & 3));
+        if (minimum) out[r * cols + c]! += scaleAt(minima! + (c & 3));
       }
     }
   }

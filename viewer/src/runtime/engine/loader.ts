@@ -63,6 +63,22 @@ export class Loader {
     return new Loader(parseManifest(found), source, source.cache === null ? null : await openCache(source.cache), text);
   }
 
+  /** Returns a loader for a model that a visitor opened, whose weights are not in the folder of its programs. */
+  static of(manifest: Manifest, source: Source): Loader {
+    return new Loader(manifest, source, null, new Uint8Array());
+  }
+
+  /** Counts from now on the bytes of weights that come from elsewhere. */
+  begins(total: number): void {
+    Object.assign(this.progress, { done: 0, cached: 0, total });
+    this.onProgress(this.progress);
+  }
+
+  /** Reports weights that came from elsewhere. */
+  uploaded(bytes: number): void {
+    this.count(bytes);
+  }
+
   async json(name: string): Promise<unknown> {
     const expected = this.manifest.files[name];
     if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);

@@ -100,7 +100,10 @@ export interface Manifest {
   schema: number;
   glgpt: string;
   model: string;
+  /** The format of most weights. */
   dtype: Dtype;
+  /** Types of the model's GGUF file, if the weights are as stored there; the one of most weights first. */
+  stored?: readonly string[] | null;
   /** Number of parameters; a shared parameter counts once. */
   parameters?: number;
   /** The training data, in a few words; null: not known. */
@@ -112,7 +115,8 @@ export interface Manifest {
   tokenizer: string | null;
   /** The ids that end a text. */
   eos?: number[];
-  reference: string;
+  /** The reference run of the desktop; null: a model that a visitor opened has none. */
+  reference: string | null;
   /** The file of a generation to show until the model can run. */
   recorded?: string | null;
   tuning: Tuning;
@@ -124,6 +128,8 @@ export interface Manifest {
   prompts: readonly Prompt[];
   /** The chat format of an instruct model: ids of special tokens, texts, and null for the message. */
   chat?: readonly (number | string | null)[] | null;
+  /** The Jinja template of an instruct model, special tokens by role, and the id of each special token. */
+  chat_template?: { source: string; named: Record<string, string>; special: Record<string, number> } | null;
   /** The head that the tour shows. */
   head?: { layer: number; head: number; text: string; question: string; answer: string } | null;
   /** Attention patterns that interventions can set; absent in older exports. */

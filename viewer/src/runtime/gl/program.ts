@@ -10,10 +10,10 @@ export interface TextureSpec {
 }
 
 /** The name of a storage format (`engine/formats.ts`). */
-export type Dtype = "f32" | "f16" | "q8" | "q4";
+export type Dtype = "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k";
 
-/** The integers of q8 and q4 without their scales, for pictures of the memory layout. */
-export type Integers = "i8" | "i4";
+/** The integers of quantised formats without their scales, for pictures of the memory layout: signed or from 0. */
+export type Integers = "i8" | "u8" | "u4";
 
 /**
  * The matrix `[rows, cols]` that a texture holds, split into `tiles` (rows, columns of tiles).

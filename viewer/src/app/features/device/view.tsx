@@ -32,7 +32,7 @@ function DeviceView() {
     ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, holding the bits of floats"],
     [
       "Weights",
-      `${info.dtype}, ${engine().model.borrows ? "shared with the training, not copied" : mib(info.textureBytes["weight"] ?? 0)}`,
+      `${info.stored ? `as stored in a GGUF file (${info.stored.join(", ")})` : info.dtype}, ${engine().model.borrows ? "shared with the training, not copied" : mib(info.textureBytes["weight"] ?? 0)}`,
     ],
     ["Caches", mib(info.textureBytes["state"] ?? 0)],
     ["Scratch", mib(info.textureBytes["scratch"] ?? 0)],
