@@ -10,37 +10,45 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from glgpt.federation import protocol
 from glgpt.gguf import splits, tokenizer_files
+from glgpt.program import spec
+from glgpt.program.formats import ALL
 from glgpt.text import runs
 from glgpt.text.token_ids import MAX_IDS
 from glgpt.text.untrusted import tokenizer_document
 from glgpt.text.untrusted.patterns import checked_pattern
+from glgpt.wire import client, hidden, messages
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = "viewer/src/runtime/generated"
 WIDTH = 120  # of a line
 
 
-def literal(value: Any, before: int = 0, indent: int = 0) -> str:
-    """Returns a JSON value in TypeScript, on one line if that fits after `before` characters."""
+def literal(value: Any, before: int = 0, indent: int = 0, quote: bool = False) -> str:
+    """Returns a JSON value in TypeScript, on one line if that fits after `before` characters; `quote`: all keys."""
     if isinstance(value, dict):
-        rows = [(f"{name if name.isidentifier() else json.dumps(name)}: ", item) for name, item in value.items()]
+        keys = [name if name.isidentifier() and not quote else json.dumps(name) for name in value]
+        rows = [(f"{key}: ", item) for key, item in zip(keys, value.values(), strict=True)]
         start, end, space = "{", "}", " "
     elif isinstance(value, list | tuple):
         rows, (start, end, space) = [("", item) for item in value], ("[", "]", "")
     else:
         return json.dumps(value)
-    line = f"{start}{space}{', '.join(name + literal(item) for name, item in rows)}{space}{end}"
+    line = f"{start}{space}{', '.join(name + literal(item, quote=quote) for name, item in rows)}{space}{end}"
     if before == 0 or before + len(line) < WIDTH:
         return line if rows else start + end
     inner = " " * (indent + 2)
-    parts = [f"{inner}{name}{literal(item, indent + 2 + len(name), indent + 2)},\n" for name, item in rows]
-    return f"{start}\n{''.join(parts)}{' ' * indent}{end}"
+    parts = [f"{inner}{name}{literal(item, indent + 2 + len(name), indent + 2, quote)}" for name, item in rows]
+    joined = ",\n".join(parts)
+    last = "\n" if quote else ",\n"  # JSON has no trailing comma
+    return f"{start}\n{joined}{last}{' ' * indent}{end}"
 
 
 def constants(about: str, values: dict[str, Any]) -> str:
@@ -94,9 +102,9 @@ def without(schema: Any, key: str) -> Any:
     return {k: without(v, key) for k, v in schema.items() if k != key} if isinstance(schema, dict) else schema
 
 
-def document(name: str, definition: Any) -> dict[str, Any]:
+def document(name: str, definition: Any, mode: Literal["validation", "serialization"] = "validation") -> dict[str, Any]:
     """Returns the JSON schema of a document."""
-    schema = plain(TypeAdapter(definition).json_schema(by_alias=True, mode="validation"))
+    schema = plain(TypeAdapter(definition).json_schema(by_alias=True, mode=mode))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"glgpt:{name}", **schema}
 
 
@@ -142,12 +150,20 @@ def object_type(schema: dict[str, Any], indent: int) -> str:
     return f"{{\n{''.join(lines)}{' ' * indent}}}"
 
 
+def comment(text: str) -> str:
+    """Returns a documentation comment, on one line if it fits."""
+    lines = textwrap.wrap(" ".join(text.split()), WIDTH - 3)
+    if len(lines) == 1 and len(lines[0]) < WIDTH - 7:
+        return f"/** {lines[0]} */"
+    return "\n".join(["/**", *(f" * {line}" for line in lines), " */"])
+
+
 def types(name: str, schema: dict[str, Any], whole: str) -> str:
     """Returns the TypeScript module of a schema's types; `whole` is the name of the document's."""
     lines = [f"// The types of viewer/schema/{name}.schema.json. Written by scripts/generate_schema.py.\n"]
     for title, part in [*schema.get("$defs", {}).items(), (whole, schema)]:
         if about := part.get("description"):
-            lines.append(f"/** {' '.join(about.split())} */")
+            lines.append(comment(about))
         found = type_of(part)
         lines.append(
             f"export interface {title} {found}\n" if found.startswith("{") else f"export type {title} = {found};\n"
@@ -155,16 +171,81 @@ def types(name: str, schema: dict[str, Any], whole: str) -> str:
     return "\n".join(lines)
 
 
-DOCUMENTS: dict[str, tuple[str, Any]] = {"tokenizer": ("TokenizerSchema", tokenizer_document.PageTokenizer)}
+SIZE, COUNT, NAME = {"type": "integer", "minimum": 1}, {"minimum": 0}, {"minLength": 1}
+# What the schema of a program requires in addition to the types of its classes, by field
+FIELDS: dict[str, dict[str, Any]] = {
+    **{name: SIZE for name in ("width", "height", "layers", "rows", "cols", "stack")},
+    **{name: {"items": SIZE} for name in ("tiles", "viewport")},
+    **{name: COUNT for name in ("panel", "flops", "nbytes")},
+    **{name: NAME for name in ("name", "shader", "texture")},
+    "format": {"enum": spec.TEXTURE_FORMATS}, "role": {"enum": spec.ROLES}, "dtype": {"enum": list(ALL)},
+    "schema": {"const": spec.SCHEMA}, "scalars": {"additionalProperties": {"enum": ["int", "float"]}}, "shaders": {"additionalProperties": {"type": "string", **NAME}},
+}  # fmt: skip
+
+
+def program() -> dict[str, Any]:
+    """Returns the schema of programs: the fields of their classes, as `Program.to_json` writes them."""
+    schema = document("program", spec.Program, "serialization")
+    for part in (schema, *schema["$defs"].values()):
+        part["additionalProperties"] = False
+        part["required"] = [name for name in part["properties"] if name != "ping_pong"]
+        for name, field in part["properties"].items():
+            part["properties"][name] = narrowed(field, FIELDS.get(name, {}))
+    entry, step = schema["$defs"]["Entry"]["properties"], schema["$defs"]["Pass"]["properties"]
+    step["inputs"] |= {"maxItems": 16}
+    step["outputs"] |= {"minItems": 1, "maxItems": 8}
+    for pairs in (step["inputs"], step["outputs"], entry["ping_pong"]):
+        pairs["items"]["prefixItems"] = [
+            item | (NAME if item["type"] == "string" else COUNT) for item in pairs["items"]["prefixItems"]
+        ]
+    schema["properties"]["entries"] |= {"minProperties": 1}
+    return schema
+
+
+def narrowed(field: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Returns a field of a schema with more conditions."""
+    if "items" in more:
+        return {"type": "array", "minItems": 2, "maxItems": 2, **more}
+    return {"enum": list(more["enum"])} if "enum" in more else more if "const" in more else field | more
+
+
+def formats() -> str:
+    """Returns the module of the storage formats."""
+    found = {}
+    for name, fmt in ALL.items():
+        coding = fmt.coding
+        levels = {} if coding is None else {
+            "memory": f"{'u' if coding.minimum else 'i'}{coding.bits}", "bits": coding.bits, "group": coding.group,
+            "scaleRows": coding.scale_rows, "minimum": coding.minimum, "wide": coding.wide,
+        }  # fmt: skip
+        found[name] = {"texture": fmt.texture, "columnTiles": fmt.column_tiles_per_texel, **levels}
+    return constants("Storage formats, as in glgpt/program/formats.py.", {"FORMATS": found})
+
+
+def protocols() -> str:
+    """Returns the module of the constants of split servers and of federations."""
+    about = "The messages of split servers (glgpt/wire) and federations (glgpt/federation/protocol.py)."
+    split = {
+        "PROTOCOL": messages.PROTOCOL, "AGAIN": messages.AGAIN, "MAX_GUESSES": messages.MAX_GUESSES,
+        "MAX_FROM_SERVER": messages.MAX_ALTERNATIVES, "MAX_REPLAYS": client.MAX_REPLAYS,
+        "ANSWER_TIMEOUT_MS": round(1000 * client.ANSWER_TIMEOUT_S), "WIRES": hidden.FORMATS,
+    }  # fmt: skip
+    federation = {
+        "FRAME": protocol.MAX_FRAME_BYTES, "BLOCK": protocol.BLOCK, "DTYPES": protocol.DTYPES,
+        "FATAL": (protocol.NO_TOKEN, protocol.REMOVED, protocol.FULL),
+    }  # fmt: skip
+    return constants(about, split | federation)
 
 
 def files() -> dict[str, str]:
     """Returns the contents of all files by path."""
-    found = {f"{GENERATED}/gguf-tokenizers.ts": pre_tokenizers(), f"{GENERATED}/patterns.ts": patterns()}
-    for name, (whole, definition) in DOCUMENTS.items():
-        schema = document(name, definition)
+    modules = {"gguf-tokenizers": pre_tokenizers, "patterns": patterns, "formats": formats, "protocols": protocols}
+    found = {f"{GENERATED}/{name}.ts": content() for name, content in modules.items()}
+    schemas = {"program": ("Program", program())}
+    schemas |= {"tokenizer": ("TokenizerSchema", document("tokenizer", tokenizer_document.PageTokenizer))}
+    for name, (whole, schema) in schemas.items():
         found[f"{GENERATED}/{name}.ts"] = types(name, schema, whole)
-        found[f"viewer/schema/{name}.schema.json"] = json.dumps(without(schema, "tsType"), indent=2) + "\n"
+        found[f"viewer/schema/{name}.schema.json"] = literal(without(schema, "tsType"), 1, quote=True) + "\n"
     return found
 
 
