@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +26,7 @@ from glgpt.text import runs
 from glgpt.text.token_ids import MAX_IDS
 from glgpt.text.untrusted import tokenizer_document
 from glgpt.text.untrusted.patterns import checked_pattern
+from glgpt.training import settings
 from glgpt.wire import client, hidden, messages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,12 +111,17 @@ def document(name: str, definition: Any, mode: Literal["validation", "serializat
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"glgpt:{name}", **schema}
 
 
+def title(name: str) -> str:
+    """Returns a name that begins with a capital letter."""
+    return name[0].upper() + name[1:]
+
+
 def type_of(schema: Any, indent: int = 0) -> str:
     """Returns the TypeScript type of a JSON schema."""
     if not schema or schema is True:
         return "unknown"
     if "tsType" in schema or "$ref" in schema:
-        return str(schema.get("tsType") or schema["$ref"].rpartition("/")[2])
+        return str(schema.get("tsType") or title(schema["$ref"].rpartition("/")[2]))
     if "const" in schema or "enum" in schema:
         return " | ".join(json.dumps(value) for value in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type")
@@ -161,25 +169,29 @@ def comment(text: str) -> str:
 def types(name: str, schema: dict[str, Any], whole: str) -> str:
     """Returns the TypeScript module of a schema's types; `whole` is the name of the document's."""
     lines = [f"// The types of viewer/schema/{name}.schema.json. Written by scripts/generate_schema.py.\n"]
-    for title, part in [*schema.get("$defs", {}).items(), (whole, schema)]:
-        if about := part.get("description"):
+    others = sorted(set(re.findall(r'"glgpt:(\w+)#/\$defs/(\w+)"', json.dumps(schema))))
+    for other in dict.fromkeys(other for other, _ in others):
+        parts = ", ".join(title(part) for each, part in others if each == other)
+        lines.append(f'import type {{ {parts} }} from "./{other}";\n')
+    for part, definition in [*schema.get("$defs", {}).items(), (whole, schema)]:
+        if about := definition.get("description"):
             lines.append(comment(about))
-        found = type_of(part)
-        lines.append(
-            f"export interface {title} {found}\n" if found.startswith("{") else f"export type {title} = {found};\n"
-        )
+        found, upper = type_of(definition), title(part)
+        kind = f"interface {upper} {found}" if found.startswith("{") else f"type {upper} = {found};"
+        lines.append(f"export {kind}\n")
     return "\n".join(lines)
 
 
 SIZE, COUNT, NAME = {"type": "integer", "minimum": 1}, {"minimum": 0}, {"minLength": 1}
 # What the schema of a program requires in addition to the types of its classes, by field
 FIELDS: dict[str, dict[str, Any]] = {
-    **{name: SIZE for name in ("width", "height", "layers", "rows", "cols", "stack")},
+    **dict.fromkeys(("width", "height", "layers", "rows", "cols", "stack"), SIZE),
     **{name: {"items": SIZE} for name in ("tiles", "viewport")},
-    **{name: COUNT for name in ("panel", "flops", "nbytes")},
-    **{name: NAME for name in ("name", "shader", "texture")},
+    **dict.fromkeys(("panel", "flops", "nbytes"), COUNT),
+    **dict.fromkeys(("name", "shader", "texture"), NAME),
     "format": {"enum": spec.TEXTURE_FORMATS}, "role": {"enum": spec.ROLES}, "dtype": {"enum": list(ALL)},
-    "schema": {"const": spec.SCHEMA}, "scalars": {"additionalProperties": {"enum": ["int", "float"]}}, "shaders": {"additionalProperties": {"type": "string", **NAME}},
+    "schema": {"const": spec.SCHEMA}, "scalars": {"additionalProperties": {"enum": ["int", "float"]}},
+    "shaders": {"additionalProperties": {"type": "string", **NAME}},
 }  # fmt: skip
 
 
@@ -237,12 +249,40 @@ def protocols() -> str:
     return constants(about, split | federation)
 
 
+STORED = ("manifest", "training", "recorded", "reference", "player")
+# Values that Python defines, by the name of the property
+VALUES: dict[str, Sequence[str]] = {
+    "dtype": tuple(ALL), "wire": hidden.FORMATS, "schedule": settings.SCHEDULES,
+}  # fmt: skip
+
+
+def with_values(schema: Any) -> Any:
+    """Returns a schema with the enumerations of `VALUES`."""
+    if isinstance(schema, list):
+        return [with_values(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: item | {"enum": VALUES[name]} if name in VALUES and isinstance(item, dict) and "enum" in item
+        else with_values(item)
+        for name, item in schema.items()
+    }  # fmt: skip
+
+
+def stored(name: str) -> dict[str, Any]:
+    """Returns a schema that is written by hand, with Python's enumerations."""
+    text = (ROOT / f"viewer/schema/{name}.schema.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = with_values(json.loads(text))
+    return found
+
+
 def files() -> dict[str, str]:
     """Returns the contents of all files by path."""
     modules = {"gguf-tokenizers": pre_tokenizers, "patterns": patterns, "formats": formats, "protocols": protocols}
     found = {f"{GENERATED}/{name}.ts": content() for name, content in modules.items()}
     schemas = {"program": ("Program", program())}
     schemas |= {"tokenizer": ("TokenizerSchema", document("tokenizer", tokenizer_document.PageTokenizer))}
+    schemas |= {name: (f"{name.title()}Document", stored(name)) for name in STORED}
     for name, (whole, schema) in schemas.items():
         found[f"{GENERATED}/{name}.ts"] = types(name, schema, whole)
         found[f"viewer/schema/{name}.schema.json"] = literal(without(schema, "tsType"), 1, quote=True) + "\n"

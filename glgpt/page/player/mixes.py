@@ -115,4 +115,3 @@ def _roles(config: ModelConfig) -> dict[str, tuple[str, int]]:
         for i in range(config.n_layer)
         if "{}" in config.tensors[role]
     }
-
