@@ -183,7 +183,7 @@ def types(name: str, schema: dict[str, Any], whole: str) -> str:
 
 
 SIZE, COUNT, NAME = {"type": "integer", "minimum": 1}, {"minimum": 0}, {"minLength": 1}
-# What the schema of a program requires in addition to the types of its classes, by field
+# Conditions of a program's fields that the types of its classes do not state
 FIELDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("width", "height", "layers", "rows", "cols", "stack"), SIZE),
     **{name: {"items": SIZE} for name in ("tiles", "viewport")},

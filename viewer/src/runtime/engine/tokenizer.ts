@@ -294,10 +294,10 @@ export class Tokenizer extends Vocabulary {
     }
   }
 
-  /** Returns the ids of a word's characters: their own, those of their bytes, or the unknown token's. */
+  /** Returns the ids of a word's characters: of the letters, of their bytes, or the unknown token's. */
   private letters(word: string): number[] {
     const found: number[] = [];
-    let unknown = 0; // characters without an id of their own whose token is not yet in `found`
+    let unknown = 0; // unknown characters whose token is not yet in `found`
     const flush = () => {
       if (unknown) found.push(this.unknown!);
       unknown = 0;
