@@ -98,11 +98,18 @@ def plain(schema: Any) -> Any:
     return found
 
 
-def without(schema: Any, key: str) -> Any:
-    """Returns a schema without a key."""
+# Keys in this order before all others: the first error that a validator finds is the clearest.
+ORDER = ("$schema", "$id", "title", "description", "type", "additionalProperties", "required")
+
+
+def ordered(schema: Any) -> Any:
+    """Returns a schema for a file: its keys in order, without what only TypeScript's types need."""
     if isinstance(schema, list):
-        return [without(item, key) for item in schema]
-    return {k: without(v, key) for k, v in schema.items() if k != key} if isinstance(schema, dict) else schema
+        return [ordered(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    first = {key: schema[key] for key in ORDER if key in schema and not isinstance(schema[key], dict)}
+    return {key: ordered(value) for key, value in (first | schema).items() if key != "tsType"}
 
 
 def document(name: str, definition: Any, mode: Literal["validation", "serialization"] = "validation") -> dict[str, Any]:
@@ -285,7 +292,8 @@ def files() -> dict[str, str]:
     schemas |= {name: (f"{name.title()}Document", stored(name)) for name in STORED}
     for name, (whole, schema) in schemas.items():
         found[f"{GENERATED}/{name}.ts"] = types(name, schema, whole)
-        found[f"viewer/schema/{name}.schema.json"] = literal(without(schema, "tsType"), 1, quote=True) + "\n"
+        content = schema if name in STORED else ordered(schema)
+        found[f"viewer/schema/{name}.schema.json"] = literal(content, 1, quote=True) + "\n"
     return found
 
 
