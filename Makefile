@@ -24,7 +24,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate chat models test test-fast test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page bench bench-web \
+.PHONY: help setup generate chat models test test-fast test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page schema bench bench-web \
   wheel-check viewer demo demo-page demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
@@ -85,11 +85,15 @@ lint-python: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/generate_schema.py --check
 	$(BIN)/python scripts/check_wording.py $(if $(shell git rev-parse -q --verify origin/main 2>/dev/null),--commits origin/main)
 
 lint-page: node
 	$(NPM) run lint
 	$(NPM) -C bench run lint
+
+schema: $(VENV)/installed  ## the JSON schemas and TypeScript modules that are generated from Python
+	$(BIN)/python scripts/generate_schema.py
 
 bench: setup  ## benchmark this machine
 	$(BIN)/glgpt bench

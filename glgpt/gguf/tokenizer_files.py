@@ -12,6 +12,7 @@ import numpy as np
 
 from glgpt.errors import FileError, quoted, written
 from glgpt.gguf.reader import GgufFile
+from glgpt.gguf.splits import BYTE_LEVEL, DEFAULT, DIGITS, GPT2, LLAMA3, PLAIN_BYTES, QWEN2, isolated
 
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens
@@ -19,40 +20,18 @@ MAX_MERGES = 1 << 20
 MAX_TOKEN, MAX_CHARACTERS = 256, 1 << 22  # of a token, of all: each split of each token is tried
 BLANK = "\u2581"
 NO_TOKEN = 0xFFFFFFFF  # llama.cpp's id for none
-_ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "mask": "mask"}
+# Hugging Face's names of roles, by those of GGUF
+ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "mask": "mask"}
 # Tokens that end a message; llama.cpp stops at a control token with such a text whatever the metadata says.
-_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
+ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
 
 # Pre-tokenizers of byte-level BPE, by their names in `tokenizer.ggml.pre`
-_GPT2 = [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]
-_PLAIN = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-_LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-def _split(pattern: str, behavior: str = "Isolated") -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": False}
-
-
-_LLAMA3 = [_split(_LETTERS + r"|\p{N}{1,3}" + _REST), _PLAIN]
-_DEFAULT = [
-    _split(r"[\p{P}\$\+<=>\^~\|]+"),
-    _split(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"),
-    _split(r"\p{N}+"),
-    _split(r"[0-9][0-9][0-9]"),
-    _PLAIN,
-]
 PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
-    "gpt-2": _GPT2,
-    "phi-2": _GPT2,
-    "olmo": _GPT2,
-    "smollm": [{"type": "Digits", "individual_digits": True}, *_GPT2],
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "dbrx": _LLAMA3,
-    "smaug-bpe": _LLAMA3,
-    "qwen2": [_split(_LETTERS + r"|\p{N}" + _REST), _PLAIN],
-    "default": _DEFAULT,
+    **{name: [*GPT2.steps] for name in ("gpt-2", "phi-2", "olmo")},
+    "smollm": [*DIGITS.steps],
+    **{name: [*LLAMA3.steps] for name in ("llama-bpe", "llama3", "dbrx", "smaug-bpe")},
+    "qwen2": [isolated(QWEN2), PLAIN_BYTES],
+    "default": [*map(isolated, DEFAULT), PLAIN_BYTES],
 }
 WHOLE_WORDS = ("llama-bpe", "llama3")  # words that are tokens are not merged from parts, and texts begin with BOS
 
@@ -115,7 +94,7 @@ def _id(file: GgufFile, role: str, count: int) -> int | None:
 
 def _roles(file: GgufFile, tokens: list[str]) -> dict[str, str]:
     found = {}
-    for role, short in _ROLES.items():
+    for role, short in ROLES.items():
         if (token := _id(file, role, len(tokens))) is not None:
             found[short] = tokens[token]
     return found
@@ -125,7 +104,7 @@ def _ends(file: GgufFile, tokens: list[str], vocab: Mapping[str, int]) -> list[i
     """Returns the ids that end a text or a message."""
     ids = [_id(file, role, len(tokens)) for role in ("eos", "eot", "eom")]
     types = _types(file, len(tokens))
-    ids += [vocab[text] for text in _ENDS if text in vocab and types[vocab[text]] == CONTROL]
+    ids += [vocab[text] for text in ENDS if text in vocab and types[vocab[text]] == CONTROL]
     return list(dict.fromkeys(token for token in ids if token is not None))
 
 
@@ -166,7 +145,7 @@ def _byte_level(file: GgufFile, vocab: dict[str, int]) -> dict[str, Any]:
     whole = {"type": "Sequence", "pretokenizers": steps} if len(steps) > 1 else steps[0]
     model = {"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": pre in WHOLE_WORDS}
     normalizer = {"type": "NFC"} if pre == "qwen2" else None
-    return {"normalizer": normalizer, "pre_tokenizer": whole, "decoder": dict(_GPT2[0]), "model": model}
+    return {"normalizer": normalizer, "pre_tokenizer": whole, "decoder": BYTE_LEVEL, "model": model}
 
 
 def _sentencepiece(file: GgufFile, tokens: list[str], vocab: dict[str, int]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def manifest_json(
     part = split.part(config) if split else Part.whole(config)
     manifest = {
         "schema": SCHEMA,
-        "glgpt": _version(),
+        "glgpt": version(),
         "model": options.name,
         "dtype": main_format(config, formats),
         "stored": list(formats.types) if isinstance(formats, StoredFormats) else None,
@@ -94,7 +94,8 @@ def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _version() -> str:
+def version() -> str:
+    """Returns the version of glgpt."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -41,7 +41,11 @@ class Reading:
 
     def allow(self, index: Path) -> None:
         """Allows the page to connect to these servers, in its Content-Security-Policy."""
-        allow_connections(index, dict.fromkeys(map(_origin, (*(b["url"] for b in self.listed()), *self.hosts))))
+        allow_connections(index, self.origins())
+
+    def origins(self) -> list[str]:
+        """Returns the origins of these servers, each once."""
+        return list(dict.fromkeys(map(_origin, (*(b["url"] for b in self.listed()), *self.hosts))))
 
 
 def _origin(address: Any) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import math
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 from glgpt.errors import GlgptError
 from glgpt.program.fusion import SMALL, Movable, Shape, fused_text, sampler_of, schedule
 from glgpt.program.layout import Layout, View
-from glgpt.program.shader import accessors, interface, split
+from glgpt.program.shader import TileRange, accessors, interface, split
 from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, check
 from glgpt.program.tape import Gradients, Tape, Vjp
 from glgpt.program.tensor import Tensor
@@ -185,24 +186,16 @@ class Recorder:
         """
         cost = cost or Cost()
         first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
-        used = dict.fromkeys(t.layout.format for t in (*inputs.values(), *outputs.values()))
-        shared = [
-            _source("tensor.glsl"),
-            *(_source(path) for path in dict.fromkeys(path for fmt in used for path in fmt.includes)),
-            f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
-        ]
-        before = [
-            *(f"#define {k} {_literal(v)}" for k, v in (defines or {}).items()),
-            *(accessors(name, t.layout) for name, t in inputs.items()),
-        ]
         samplers = tuple((f"u_{k}", t) for k, t in inputs.items())
         size, row = (window.size, window.row) if window else ((first.layout.width, first.layout.height), None)
         ranges = split(list(layouts.values()), self.limits.max_draw_buffers, columns)
         done, total = 0, sum(tiles.count(first.layout) for tiles in ranges)
+        read = tuple((name, t.layout) for name, t in inputs.items())
+        given = tuple((name, _literal(value)) for name, value in (defines or {}).items())
         for tiles in ranges:
-            texts = "\n".join(shared), "\n".join([*before, interface(layouts, tiles), _source(f"{shader}.frag")])
-            key = self._shader(shader, "\n".join(texts))
-            self._texts[key] = texts
+            key, texts = _written(shader, read, tuple(layouts.items()), given, tiles)
+            if key not in self._shaders:
+                self._shaders[key], self._texts[key] = "\n".join(texts), texts
             end = done + tiles.count(first.layout)
             costs = (n * end // total - n * done // total for n in (cost.flops, cost.nbytes))
             spec = Pass(label or first.name, key, (), (), size, row, *costs)
@@ -211,7 +204,7 @@ class Recorder:
             done = end
 
     def _shader(self, stem: str, text: str) -> str:
-        key = f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        key = _key(stem, text)
         self._shaders[key] = text
         return key
 
@@ -270,7 +263,10 @@ class Recorder:
                 last[id(t)] = i
         for t in outputs.values():
             last[id(t)] = len(drafts)
-        free = [t for t in textures.values() if t.role == "scratch"]
+        free: defaultdict[Shape, deque[Texture]] = defaultdict(deque)
+        for texture in textures.values():
+            if texture.role == "scratch":
+                free[_shape_of(texture)].append(texture)
         placed: dict[int, Texture] = {}
 
         def place(t: Tensor) -> str:
@@ -279,10 +275,8 @@ class Recorder:
                 return t.name
             if id(t) not in placed:
                 shape = _shape(t.layout)
-                found = next((f for f in free if (f.width, f.height, f.layers, f.format) == shape), None)
-                if found:
-                    free.remove(found)
-                else:
+                found = free[shape].popleft() if free[shape] else None
+                if not found:
                     number = sum(x.role == "scratch" for x in textures.values())
                     found = Texture(f"scratch.{number}", *shape, "scratch")
                     textures[found.name] = found
@@ -296,16 +290,49 @@ class Recorder:
             passes.append(replace(draft.spec, inputs=ins, outputs=outs))
             for key in dict.fromkeys(id(t) for t in [*(t for _, t in draft.inputs), *(t for t, _ in draft.outputs)]):
                 if key in placed and last[key] == i:
-                    free.append(placed[key])
+                    free[_shape_of(placed[key])].append(placed[key])
         uploads = {t.name for d in drafts for _, t in d.inputs if t.role == "input"}
         views = {key: View.of(t.layout, place(t)) for key, t in outputs.items()}
         ping_pong = tuple((old.name, new.name) for old, new in self._ping_pong[name])
         return Entry(name, tuple(sorted(uploads)), tuple(passes), views, ping_pong)
 
 
+def _key(stem: str, text: str) -> str:
+    return f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+@functools.lru_cache(maxsize=1024)  # the blocks of a model have the same shaders
+def _written(
+    shader: str,
+    inputs: tuple[tuple[str, Layout], ...],
+    outputs: tuple[tuple[str, Layout], ...],
+    defines: tuple[tuple[str, str], ...],
+    tiles: TileRange,
+) -> tuple[str, tuple[str, str]]:
+    """Returns the name of a shader, the part of its text that fused copies share, and the rest."""
+    used = dict.fromkeys(layout.format for _, layout in (*inputs, *outputs))
+    shared = [
+        _source("tensor.glsl"),
+        *(_source(path) for path in dict.fromkeys(path for fmt in used for path in fmt.includes)),
+        f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
+    ]
+    rest = [
+        *(f"#define {name} {value}" for name, value in defines),
+        *(accessors(name, layout) for name, layout in inputs),
+        interface(dict(outputs), tiles),
+        _source(f"{shader}.frag"),
+    ]
+    texts = "\n".join(shared), "\n".join(rest)
+    return _key(shader, "\n".join(texts)), texts
+
+
 def _shape(layout: Layout) -> Shape:
     """Returns the width, height, layers and format of a texture of this layout."""
     return layout.texture_width, layout.texture_height, layout.layers, layout.format.texture
+
+
+def _shape_of(texture: Texture) -> Shape:
+    return texture.width, texture.height, texture.layers, texture.format
 
 
 def _literal(value: int | float | str) -> str:

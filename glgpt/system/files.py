@@ -115,10 +115,10 @@ def read_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     return parsed_json(read_text(path, most), quoted(path, 300))
 
 
-def holds_manifest(folder: Path, fields: set[str]) -> bool:
-    """True if a folder has a `manifest.json` with these fields. Never raises."""
+def holds_manifest(folder: Path, fields: set[str], name: str = "manifest.json") -> bool:
+    """True if a folder has a manifest of this name with these fields. Never raises."""
     try:
-        return fields <= read_json(folder / "manifest.json").keys()
+        return fields <= read_json(folder / name).keys()
     except GlgptError:
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.text.tokenizer import EOS, Tokenizer, letter_bytes
@@ -14,13 +15,13 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class HFTokenizer(Tokenizer):
-    """A tokenizer on the `tokenizers` library. A page does not support it: its split is not one of `text.splits`."""
+    """A tokenizer on the `tokenizers` library. For splits that are not in `gguf.splits`."""
 
     def __init__(self, document: Document, vocab_size: int | None, named: Mapping[str, str]) -> None:
         """Loads a document; `named` are the configured special tokens by role. Raises FileError if it is damaged."""
         from tokenizers import Tokenizer as Engine
 
-        self._name = quoted(document.path, 300)
+        self._name, self._document = quoted(document.path, 300), document
         with _refused(FileError, f"{self._name} is damaged: tokenizers cannot read it"):
             self._engine = Engine.from_str(document.for_engine())
             vocab = self._engine.get_vocab(with_added_tokens=True)
@@ -35,6 +36,13 @@ class HFTokenizer(Tokenizer):
         super().__init__(tokens, special, self._ordinary_ids, size, eos, split=None)
         self.prompt_prefix, self.prompt_suffix = document.around
         self.plain = document.plain - set(named.values())
+
+    def document(self) -> dict[str, Any]:
+        """Returns a tokenizer.json for the page."""
+        found = self._document.parts() | {"decoder": self._document.dump("decoder")}
+        listed = {token["content"] for token in found["added_tokens"]}
+        named = [{"content": t, "id": i, "special": True} for t, i in self.special.items() if t not in listed]
+        return found | {"added_tokens": [*found["added_tokens"], *named]}
 
     def _ordinary_ids(self, text: str) -> list[int]:
         self._engine.encode_special_tokens = True  # as plain text

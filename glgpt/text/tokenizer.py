@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,10 +13,10 @@ import tiktoken
 
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.gguf.model_files import file_name, has_file, read_model_json
+from glgpt.gguf.splits import BYTE_LEVEL, GPT2, LLAMA3, Split, split_of
 from glgpt.system.files import read_json, read_text
 from glgpt.text.merge_order import stray_merge
 from glgpt.text.runs import parts
-from glgpt.text.splits import GPT2, LLAMA3, Split, split_of
 from glgpt.text.token_ids import MAX_IDS, MAX_MERGES, MAX_SPECIAL_TOKENS, added_ids, checked_ids
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def _byte_letters() -> dict[str, int]:
 
 
 LETTER_BYTE = _byte_letters()
+_LETTERS = sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)  # by the byte that each represents
 
 
 class Tokenizer:
@@ -60,6 +62,7 @@ class Tokenizer:
         the bytes and id (-1 for none) of each merge rank, and how a text is split (None: only `ordinary` can split it).
         """
         self.ranks, self.split = ranks, split
+        self.spelled: tuple[Mapping[str, int], Sequence[tuple[str, str]]] | None = None  # `ranks` in a file's letters
         self.prompt_prefix, self.prompt_suffix = list[int](), list[int]()  # ids that `prompt` adds around a text
         self.plain = frozenset[
             str
@@ -68,6 +71,17 @@ class Tokenizer:
         self._tokens, self.special, self._ordinary = tokens, special, ordinary
         longest_first = sorted(special, key=len, reverse=True)
         self._is_special = re.compile("|".join(map(re.escape, longest_first))) if special else None
+
+    def document(self) -> dict[str, Any]:
+        """Returns a tokenizer.json for the page."""
+        assert self.split
+        vocab, merges = self.spelled or spelled_of([token for token, _ in self.ranks])
+        added = [{"content": text, "id": token, "special": True} for text, token in self.special.items()]
+        model = {"type": "BPE", "vocab": dict(vocab), "merges": [f"{left} {right}" for left, right in merges]}
+        split = self.split.pre_tokenizer(self.prefix_space)
+        return {
+            "added_tokens": added, "normalizer": None, "pre_tokenizer": split, "decoder": BYTE_LEVEL, "model": model,
+        }  # fmt: skip
 
     def encode(self, text: str) -> list[int]:
         """Encodes `text`; each special token in it becomes its one id.
@@ -245,7 +259,7 @@ def _read_combined(folder: Path, vocab_size: int | None) -> Tokenizer | None:
 
 
 def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
-    """Converts a tokenizer.json for tiktoken; None if it is not a byte-level BPE with a split of `text.splits`."""
+    """Converts a tokenizer.json for tiktoken; None if it is not a byte-level BPE with a split of `gguf.splits`."""
     whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
     if found is None or document.dump("normalizer") or whole.model.byte_fallback:
         return None
@@ -273,6 +287,30 @@ def named_tokens(folder: Path) -> dict[str, str]:
             if isinstance(token, str) and token:
                 found[role] = token
     return found
+
+
+def spell(token: bytes) -> str:
+    """Returns a token's bytes in the letters of vocab.json."""
+    return "".join(_LETTERS[byte] for byte in token)
+
+
+def spelled_of(tokens: Sequence[bytes]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Returns the ids and the merges of `tokens`, given in training order, in the letters of vocab.json."""
+    return {spell(token): i for i, token in enumerate(tokens)}, [(spell(a), spell(b)) for a, b in merges_of(tokens)]
+
+
+def merges_of(tokens: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """Returns the merges that made `tokens`, given in training order: the last merge in encoding each token."""
+    rank = {token: i for i, token in enumerate(tokens)}
+    merges = []
+    for token in tokens:
+        parts = [token[i : i + 1] for i in range(len(token))]
+        while len(parts) > 2:
+            best = min(range(len(parts) - 1), key=lambda i: rank.get(parts[i] + parts[i + 1], sys.maxsize))
+            parts[best : best + 2] = [parts[best] + parts[best + 1]]
+        if len(parts) == 2:
+            merges.append((parts[0], parts[1]))
+    return merges
 
 
 def letter_bytes(token: str) -> bytes:
@@ -323,5 +361,6 @@ def _build(files: Files, vocab_size: int | None) -> Tokenizer:
     by_rank = list(zip(ranks, ids, strict=True))
     tokenizer = Tokenizer(tokens, special, ordinary, size, eos, files.prefix_space, by_rank, files.split)
     tokenizer.prompt_prefix, tokenizer.prompt_suffix = map(list, files.around)
+    tokenizer.spelled = files.vocab, files.merges
     tokenizer.plain = files.plain
     return tokenizer

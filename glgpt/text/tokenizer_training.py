@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from glgpt.text.tokenizer import (
     Tokenizer,
     gpt2_tokenizer,
     load_tokenizer,
+    spelled_of,
 )
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
@@ -147,28 +147,8 @@ def _write_gpt2(folder: Path) -> None:
     if tokenizer is None:
         raise GlgptError("GPT-2's tokenizer is not in tiktoken's cache and cannot be downloaded: check the network")
     tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size - 1)]  # without the end of text
-    vocab = {spell(token): i for i, token in enumerate(tokens)} | {EOS: len(tokens)}
-    merges = [(spell(a), spell(b)) for a, b in merges_of(tokens)]
-    _write(folder, vocab, merges, EOS)
-
-
-def spell(token: bytes) -> str:
-    """Returns a token's bytes in the letters of vocab.json."""
-    return "".join(_LETTERS[byte] for byte in token)
-
-
-def merges_of(tokens: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    """Returns the merges that made `tokens`, given in training order: the last merge in encoding each token."""
-    rank = {token: i for i, token in enumerate(tokens)}
-    merges = []
-    for token in tokens:
-        parts = [token[i : i + 1] for i in range(len(token))]
-        while len(parts) > 2:
-            best = min(range(len(parts) - 1), key=lambda i: rank.get(parts[i] + parts[i + 1], sys.maxsize))
-            parts[best : best + 2] = [parts[best] + parts[best + 1]]
-        if len(parts) == 2:
-            merges.append((parts[0], parts[1]))
-    return merges
+    vocab, merges = spelled_of(tokens)
+    _write(folder, vocab | {EOS: len(tokens)}, merges, EOS)
 
 
 def _write(folder: Path, vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], eos: str | None) -> None:

@@ -7,22 +7,17 @@ flags of the model) is that of such a model's file.
 from __future__ import annotations
 
 import copy
+import itertools
+import json
 from typing import Any
 
-from glgpt.text.splits import LLAMA3
+import tokenizers
+
+from glgpt.gguf.splits import LLAMA3, QWEN2, TEKKEN
 from glgpt.text.tokenizer import LETTER_BYTE
 
 Document = dict[str, Any]
 _PAIRS = "t h,th e,i n,e r,a n,o u,n d,an d,b e,t o,o r,n o,no t,1 2".split(",")  # merges in every layout
-_QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
-_TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 def _added(content: str, token: int, **flags: bool) -> Document:
@@ -111,14 +106,14 @@ def _qwen2() -> Document:
     names = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
     added = [_added(name, len(vocab) + i) for i, name in enumerate(names)]
     plain = _BYTE_LEVEL | {"use_regex": False, "trim_offsets": False}
-    parts = {"normalizer": {"type": "NFC"}, "pre_tokenizer": _sequence(_split(_QWEN2), plain), "post_processor": plain}
+    parts = {"normalizer": {"type": "NFC"}, "pre_tokenizer": _sequence(_split(QWEN2), plain), "post_processor": plain}
     return _whole(_model(vocab, merges), added, **parts, decoder=plain)
 
 
 def _nemo() -> Document:
     vocab, merges = _by_bytes(["<unk>", "<s>", "</s>"], first=True)
     added = [_added(name, i) for i, name in enumerate(("<unk>", "<s>", "</s>"))]
-    steps = _sequence(_split(_TEKKEN), _BYTE_LEVEL | {"use_regex": False})
+    steps = _sequence(_split(TEKKEN), _BYTE_LEVEL | {"use_regex": False})
     model = _model(vocab, merges, ignore_merges=True)
     return _whole(model, added, pre_tokenizer=steps, post_processor=_template({"<s>": 1}), decoder=_BYTE_LEVEL)
 
@@ -186,6 +181,34 @@ LAYOUTS: dict[str, Any] = {
     "phi3": _phi3,
     "gemma": _gemma,
 }
+
+
+def trained(name: str, corpus: list[str], size: int = 3000) -> Document:
+    """Returns a document whose merges were learned from texts that were not split, so that they cross every split."""
+    document = layout(name)
+    by_bytes = not document["model"]["byte_fallback"]
+    learner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    if by_bytes:
+        learner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    else:
+        learner.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    letters = list(LETTER_BYTE) if by_bytes else ["▁", *map(chr, range(33, 127))]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size, show_progress=False, initial_alphabet=letters, limit_alphabet=len(letters),
+        max_token_length=12,
+    )  # fmt: skip
+    learner.train_from_iterator(corpus, trainer)
+    merges = json.loads(learner.to_str())["model"]["merges"]
+    old = document["model"]["vocab"]
+    names = [token for token in old if token not in {"".join(m).replace(" ", "") for m in document["model"]["merges"]}]
+    names = list(dict.fromkeys([*names, *("".join(merge) for merge in merges)]))
+    document["model"]["vocab"] = vocab = {token: i for i, token in enumerate(names)}
+    pairs = isinstance(document["model"]["merges"][0], list)
+    document["model"]["merges"] = merges if pairs else [" ".join(merge) for merge in merges]
+    following = itertools.count(len(vocab))
+    for token in document["added_tokens"]:
+        token["id"] = vocab[token["content"]] if token["content"] in vocab else next(following)
+    return document
 
 
 def layout(name: str, **changes: Any) -> Document:

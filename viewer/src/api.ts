@@ -13,6 +13,7 @@ import { logProbabilities } from "./runtime/engine/probabilities";
 import { checkFinite, samplingOptions, type SamplingOptions, type Token } from "./runtime/engine/sampling";
 import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./runtime/engine/manifest";
+import type { Opened } from "./runtime/engine/opened-model";
 import { HttpSource, type Source } from "./runtime/engine/source";
 import { Store } from "./training/store";
 import { otherFigures, type Score, type ScoreProgress } from "./training/score";
@@ -82,6 +83,9 @@ export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
   stopped: Generated["stopped"] | "room";
 };
 
+const loaderOf = (source: Source) =>
+  Loader.open(source, source instanceof HttpSource && source.base.href === folder().href ? exportId() : "");
+
 const REST = 2000; // ms without a call after which a page warms up
 const ATTEMPTS = 20; // attempts to warm up; a call interrupts one
 
@@ -120,7 +124,7 @@ export class Glgpt {
   private disposed = false;
   private unfollow: () => void = () => {};
 
-  constructor(source: Source = EmbeddedSource.here() ?? new HttpSource(folder()), options: ModelOptions = {}) {
+  constructor(source: Source | Opened = EmbeddedSource.here() ?? new HttpSource(folder()), options: ModelOptions = {}) {
     this.ready = this.open(source, options);
     this.ready.catch(() => {}); // callers that await it receive the error
   }
@@ -166,12 +170,10 @@ export class Glgpt {
     this.own.device.release();
   }
 
-  private async open(source: Source, options: ModelOptions): Promise<void> {
+  private async open(source: Source | Opened, options: ModelOptions): Promise<void> {
     const device = new Device(HOST);
-    const loader = await Loader.open(
-      source,
-      source instanceof HttpSource && source.base.href === folder().href ? exportId() : "",
-    );
+    const opened = "loader" in source ? source : null;
+    const loader = "loader" in source ? source.loader : await loaderOf(source);
     loader.onProgress = (p) => this.onProgress({ ...p }); // a copy that the caller may retain
     const { recorded } = loader.manifest;
     if (recorded) {
@@ -179,7 +181,7 @@ export class Glgpt {
       const document = await loader.json(recorded).catch(() => null);
       if (document) this.onRecorded(parseRecorded(document, recorded, loader.manifest.config), loader.manifest);
     }
-    this.own = await Model.load(device, loader, options);
+    this.own = await Model.load(device, loader, options, opened);
     this.current.value = { model: this.own, used: "own" };
     if (this.disposed) this.release();
     this.unfollow = effect(() => {
@@ -292,7 +294,7 @@ export class Glgpt {
     const { manifest } = this.own;
     const more = [recording.interventions, recording.several].filter((name) => name !== undefined);
     const training = manifest.training ? [manifest.training, ...(await this.training.files(recording))] : [];
-    return [manifest.reference, ...more, ...training];
+    return [...(manifest.reference === null ? [] : [manifest.reference]), ...more, ...training];
   }
 
   encode(text: string): number[] {

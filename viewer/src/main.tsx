@@ -1,10 +1,11 @@
 import { render } from "preact";
 import { Glgpt } from "./api";
-import { EmbeddedSource, exportId } from "./document";
+import { EmbeddedSource, exportId, playerFile } from "./document";
 import { lens } from "./runtime/engine/lens";
 import { Replaced } from "./runtime/engine/loader";
 import { probabilities } from "./runtime/engine/probabilities";
 import { App } from "./app/shell";
+import { opening } from "./app/features/open/store";
 import { start } from "./app/start";
 import { drawing } from "./app/ui/tools";
 import "./app/ui/base.css";
@@ -13,13 +14,21 @@ import "./app/ui/views.css";
 import "./app/features/train/train.css";
 
 const RELOADED = "glgpt reloaded";
-const glgpt = new Glgpt();
-Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens, probabilities }) }); // with functions of the views
-start(glgpt);
-void glgpt.ready.catch(reloadOnce);
-// A page that is a folder and is served securely works offline on a later visit.
-if ("serviceWorker" in navigator && location.protocol.startsWith("http") && !EmbeddedSource.here()) {
-  void glgpt.ready.then(keepVersion).catch(() => {});
+if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(opened)));
+else {
+  const glgpt = launch(new Glgpt());
+  void glgpt.ready.catch(reloadOnce);
+  // A page that is a folder and is served securely works offline on a later visit.
+  if ("serviceWorker" in navigator && location.protocol.startsWith("http") && !EmbeddedSource.here()) {
+    void glgpt.ready.then(() => keepVersion(glgpt)).catch(() => {});
+  }
+}
+
+/** Shows a model, and makes it the global `glgpt` with functions of the views. */
+function launch(glgpt: Glgpt): Glgpt {
+  Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens, probabilities }) });
+  start(glgpt);
+  return glgpt;
 }
 
 /** Reloads the page if a new export replaced this one while it loaded; at most once a minute. */
@@ -40,7 +49,7 @@ function reloadOnce(error: unknown): void {
  * and styles. Then deletes the files of the previous version. Only the worker writes these entries: an entry would be
  * lost if the page that writes it were closed.
  */
-async function keepVersion(): Promise<void> {
+async function keepVersion(glgpt: Glgpt): Promise<void> {
   const id = exportId();
   if (!id) return;
   const { serviceWorker } = navigator;

@@ -38,7 +38,8 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt export --train --out page  # the page can also train\n"
         "glgpt export --site https://example.org/page/ --out page\n"
         "glgpt export --server ws://127.0.0.1:8043 --out page  # a server runs some blocks\n"
-        "glgpt export --split 2 --server ws://127.0.0.1:8043 --out page",
+        "glgpt export --split 2 --server ws://127.0.0.1:8043 --out page\n"
+        "glgpt export --player --out player  # no weights: visitors open their own model files",
         "The page runs the model in the visitor's browser with WebGL2. Any web server can publish the folder;\n"
         "glgpt serve shows it on this machine.",
     )
@@ -86,6 +87,7 @@ def add_parser(sub: Subparsers) -> None:
     add_device_options(p, memory=False, default=DTYPE, context=text)
     add_check_option(p)
     _add_split_options(p)
+    _add_player_options(p)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,6 +97,10 @@ def run(args: argparse.Namespace) -> int:
     from glgpt.page.reading import Reading
     from glgpt.page.training import OFFERED
 
+    if args.player:
+        return _run_player(args)
+    if args.shape or args.no_common_shapes:
+        raise ArgumentError("--shape and --no-common-shapes need --player, the page into which visitors open a model")
     if args.preset and not args.train:
         raise GlgptError("--preset needs --train: it sets the sizes that the page can train")
     if args.precision and not args.train:
@@ -133,6 +139,36 @@ def run(args: argparse.Namespace) -> int:
         results | {"out": args.out, "weights_bytes": weights, "shards": len(manifest["shards"])},
         f"{out}: {manifest['model']} {held}, {weights / 1e6:.0f} MB of weights; {hint}",
     )
+    return 0
+
+
+def _add_player_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the page into which a visitor opens a model file."""
+    group = parser.add_argument_group("a page without weights")
+    text = "write no weights: visitors open GGUF and safetensors files of the common shapes, and of those of --shape"
+    group.add_argument("--player", action="store_true", help=text)
+    text = "a shape to record programs for: a config.json, a GGUF file or a model's folder; may repeat"
+    group.add_argument("--shape", action="append", metavar="PATH", help=text)
+    group.add_argument("--no-common-shapes", action="store_true", help="record only the shapes of --shape")
+
+
+def _run_player(args: argparse.Namespace) -> int:
+    from glgpt.page.player.export import PlayerOptions, export_player
+
+    device = device_options(args)
+    unused = {
+        "--model": args.model, "--dtype": device["dtype"], "--single-file": args.single_file, "--embed": args.embed,
+        "--train": args.train, "--server": args.server, "--site": args.site, "--prompt": args.prompt,
+    }  # fmt: skip
+    if given := [name for name, value in unused.items() if value]:
+        raise ArgumentError(f"{given[0]} cannot be combined with --player, whose page has no model")
+    options = PlayerOptions(args.shape or (), not args.no_common_shapes, device["context"], args.fetch_from or ())
+    with Phases("programs") as phases:
+        phases.begin("recording programs")
+        player = export_player(args.out, options, progress=phases.show)
+    out, count = quoted(args.out), len(player["shapes"])
+    text = f"{out}: programs of {count} shape{'s' if count > 1 else ''}; view it with: glgpt serve {out}"
+    report(args, {"out": args.out, "shapes": [shape["name"] for shape in player["shapes"]]}, text)
     return 0
 
 

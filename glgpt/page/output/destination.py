@@ -11,7 +11,7 @@ from glgpt.system.outputs import output_file, output_folder
 
 WRITTEN = re.compile(  # names that any export writes directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
-    r"|(capture|probe|program)-[\w-]+\.json|(interventions|several|training|weights)-[\w-]+\.bin"
+    r"|player\.json|shapes|(capture|probe|program)-[\w-]+\.json|(interventions|several|training|weights)-[\w-]+\.bin"
 )
 
 
@@ -37,7 +37,10 @@ def _is_single_page(file: Path) -> bool:
 
 
 def _is_export(folder: Path) -> bool:
-    return holds_manifest(folder, {"glgpt"}) and (folder / "index.html").is_file()
+    return (
+        any(holds_manifest(folder, {"glgpt"}, name) for name in ("manifest.json", "player.json"))
+        and (folder / "index.html").is_file()
+    )
 
 
 def swap(new: Path, out: Path, old: Path) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import texture_matrix
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, written
+from glgpt.gguf.splits import PAGE_PATTERNS
 from glgpt.inference.model import LanguageModel
 from glgpt.models.activations import LOGITS
 from glgpt.ops.attention import MASKED
@@ -79,26 +80,24 @@ def write_weights(
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Returns the content of tokenizer.json: `ranks` (tokens as base64, by merge rank), `ids` by rank, others by id."""
-    if tokenizer.split is None:
-        raise GlgptError(
-            "the page does not support how this model's tokenizer.json splits text; run the model on the desktop"
-        )
-    ids = [token for _, token in tokenizer.ranks]
-    known = set(ids)
-    others = {i: data for i in range(tokenizer.vocab_size) if i not in known and (data := tokenizer.token_bytes(i))}
-    return {
-        "schema": 2,
-        "pattern": tokenizer.split.javascript,
-        "ranks": " ".join(_b64(data) for data, _ in tokenizer.ranks),
-        "ids": None if ids == list(range(len(ids))) else ids,
-        "others": {str(i): _b64(data) for i, data in others.items()},
-        "special": dict(tokenizer.special),
-        "prefix": tokenizer.prompt_prefix,
-        "suffix": tokenizer.prompt_suffix,
-        "prefix_space": tokenizer.prefix_space,
-        "vocab_size": tokenizer.vocab_size,
-    }
+    """Returns the content of tokenizer.json. Raises GlgptError for a split that a page does not support."""
+    document = tokenizer.document()
+    for part in ("normalizer", "pre_tokenizer"):
+        for step in _steps(document[part]):
+            pattern = step.get("pattern", {}).get("Regex")
+            if pattern is not None and pattern not in PAGE_PATTERNS:
+                raise GlgptError(
+                    f"the page does not support the regular expression {written(pattern)} of this model's "
+                    "tokenizer.json; run the model on the desktop"
+                )
+    around = {"prefix": tokenizer.prompt_prefix, "suffix": tokenizer.prompt_suffix}
+    return {"schema": 3, **document, **around, "vocab_size": tokenizer.vocab_size}
+
+
+def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if part is None:
+        return []
+    return next((part[name] for name in ("normalizers", "pretokenizers") if name in part), [part])
 
 
 def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[str]) -> dict[str, Any]:

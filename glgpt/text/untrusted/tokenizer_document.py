@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -234,9 +234,14 @@ class Added(_Part):
     special: bool = False
 
 
+class _AddedId(Added):
+    id: _Id
+
+
 class _Bpe(_Part):
     type: Literal["BPE"] = "BPE"
-    vocab: dict[str, Any]
+    # Checked after validation, which is slow for a large vocabulary: `tsType` is what the values are then.
+    vocab: Annotated[dict[str, Any], Field(json_schema_extra={"tsType": "Readonly<Record<string, number>>"})]
     merges: Annotated[list[Any], Field(max_length=MAX_MERGES)]
     unk_token: str | None = None
     continuing_subword_prefix: Literal["", None] = None
@@ -249,7 +254,7 @@ class _Bpe(_Part):
 class _Whole(_Part):
     model: _Bpe
     added_tokens: Annotated[
-        list[Added], Field(max_length=MAX_SPECIAL_TOKENS), BeforeValidator(lambda value: value or [])
+        Sequence[Added], Field(max_length=MAX_SPECIAL_TOKENS), BeforeValidator(lambda value: value or [])
     ] = []
     normalizer: Annotated[_Normalizers | _Normalizer, Field(discriminator="type")] | None = None
     pre_tokenizer: Annotated[_PreTokenizers | _PreTokenizer, Field(discriminator="type")] | None = None
@@ -270,6 +275,16 @@ class _Whole(_Part):
         if sum(not isinstance(step, ByteLevel) for step in steps(processor)) > 1:
             raise ValueError("more than one step adds special tokens")
         return processor
+
+
+class PageTokenizer(_Whole):
+    """The tokenizer.json of an exported page: a checked tokenizer.json, and what the page would compute from others."""
+
+    version: Annotated[Literal[3], Field(alias="schema")]
+    added_tokens: Annotated[Sequence[_AddedId], Field(max_length=MAX_SPECIAL_TOKENS)]
+    prefix: Annotated[list[_Id], Field(description="ids that the tokenizer adds before a prompt")]
+    suffix: Annotated[list[_Id], Field(description="ids that the tokenizer adds after a prompt")]
+    vocab_size: Annotated[int, Field(ge=1, le=MAX_IDS)]
 
 
 def steps(part: Any) -> list[Any]:
@@ -293,18 +308,22 @@ class Document:
         """The added tokens that are not special."""
         return frozenset(token.content for token in self.whole.added_tokens if not token.special)
 
-    def dump(self, part: Literal["normalizer", "pre_tokenizer"]) -> dict[str, Any] | None:
+    def dump(self, part: Literal["normalizer", "pre_tokenizer", "decoder"]) -> dict[str, Any] | None:
         """Returns a part in the file's format, with defaults for missing fields; None if it is absent or empty."""
         found = getattr(self.whole, part)
         return dict(found.model_dump(by_alias=True, exclude_none=True)) if steps(found) else None
 
-    def for_engine(self) -> str:
-        """Returns a tokenizer.json with the checked parts that affect a text's ids."""
-        model = self.whole.model.model_dump() | {"vocab": self.vocab, "merges": self.merges, "dropout": None}
+    def parts(self) -> dict[str, Any]:
+        """Returns the checked parts that affect a text's ids, as in a tokenizer.json."""
+        model = self.whole.model.model_dump() | {"vocab": self.vocab, "merges": self.merges}
         tokens = [t.model_dump() | {"id": self.added[t.content]} for t in self.whole.added_tokens if t.content]
         parts = {"normalizer": self.dump("normalizer"), "pre_tokenizer": self.dump("pre_tokenizer")}
+        return {"added_tokens": tokens, **parts, "model": model}
+
+    def for_engine(self) -> str:
+        """Returns the `parts` as the text of a tokenizer.json for the `tokenizers` library."""
         none = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
-        return json.dumps({"version": "1.0", "added_tokens": tokens, **none, **parts, "model": model})
+        return json.dumps({"version": "1.0", **none, **self.parts()})
 
 
 def checked_document(whole: Mapping[str, Any], path: Path) -> Document | None:

@@ -3,7 +3,9 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { InterventionBar } from "./ui/interventions";
+import { playerFile } from "../document";
 import { VIEWS } from "./features";
+import { Open } from "./features/open/view";
 import { invited } from "./features/federated/store";
 import { SplitStrip } from "./features/split/strip";
 import * as tour from "./features/tour/store";
@@ -39,6 +41,11 @@ export function App() {
           <Mark />
           <h1>glgpt</h1>
           {phase === "loading" && generation.recorded.value && <Loading />}
+          {phase === "ready" && playerFile() !== null && (
+            <button class="quiet take" onClick={() => location.assign(location.pathname)}>
+              Open another model
+            </button>
+          )}
           {phase === "ready" && <CopyLink />}
           {phase === "ready" && tour.card.value === 0 && (
             <button class="quiet take" title="Ten short cards that explain the views" onClick={() => openCard(1)}>
@@ -49,7 +56,7 @@ export function App() {
         </header>
         <div class="tabs">
           <nav aria-label="Views" ref={tabs}>
-            {VIEWS.filter(has).map(({ name, title }) => (
+            {(phase === "choosing" ? [] : VIEWS).filter(has).map(({ name, title }) => (
               <button
                 key={name}
                 aria-current={view.name === name ? "page" : undefined}
@@ -74,6 +81,8 @@ export function App() {
       <main tabIndex={-1}>
         {phase === "failed" ? (
           <Failed />
+        ) : phase === "choosing" ? (
+          <Open />
         ) : phase === "ready" ? (
           <>
             <InterventionBar />
@@ -135,6 +144,11 @@ function Lost() {
 /** One sentence about the model: name, size, training data, and where it runs. */
 function About() {
   const manifest = models.phase.value === "ready" ? engine().model.manifest : generation.recorded.value?.about;
+  if (models.phase.value === "choosing") {
+    return (
+      <>Runs a model file of yours in this browser, on its graphics card: you can inspect every number it computes.</>
+    );
+  }
   if (!manifest) return <>A language model that runs in your browser, on your graphics card.</>;
   const { model, parameters, trained_on } = manifest;
   const source = "source" in manifest && /^https?:/.test(manifest.source ?? "") ? manifest.source! : null;
@@ -205,7 +219,11 @@ const mib = (bytes: number) => (bytes / 2 ** 20).toFixed(1);
 
 /** Returns what the page is waiting for, and the share of it that is done (undefined: unknown). */
 function waitingFor({ done, total, compiled, shaders }: Progress): { what: string; share: number | undefined } {
-  if (!total || done < total) return { what: "Fetching the model", share: total ? done / total : 0 };
+  if (!total || done < total)
+    return {
+      what: playerFile() === null ? "Fetching the model" : "Uploading the weights",
+      share: total ? done / total : 0,
+    };
   if (compiled < shaders) return { what: "Compiling shaders", share: compiled / shaders };
   return { what: "Starting", share: undefined };
 }
@@ -231,7 +249,11 @@ function Loading() {
       </h2>
       <progress value={share} max={1} aria-label={what} />
       <p>
-        {total ? `${mib(done)} of ${mib(total)} MiB` : "Reading the manifest"}
+        {total
+          ? `${mib(done)} of ${mib(total)} MiB`
+          : playerFile() === null
+            ? "Reading the manifest"
+            : "Reading the programs"}
         {cached > 0 ? `, ${mib(cached)} MiB from this browser's cache` : ""}
         {speed > 0 ? `, ${mib(speed)} MiB/s` : ""}
         {compiled < shaders ? `, compiling shaders ${compiled} of ${shaders}` : ""}

@@ -1,25 +1,16 @@
 // Trains a byte-level BPE on a text, with the same merges as `glgpt tokenizer train`.
 
+import { LETTERS } from "../runtime/engine/byte-letters";
 import { Heap } from "../runtime/engine/heap";
 import { merge } from "../runtime/engine/merging";
+import { GPT2 } from "../runtime/generated/patterns";
 
 export const EOS = "<|endoftext|>";
 export const SMALLEST = 257;
 /** Maximum bytes of a word; longer words are split for training, the same as on the desktop. */
 const MAX_WORD = 1024;
-const WORDS =
-  /'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
+const WORDS = new RegExp(GPT2, "gu");
 
-/** The visible letter that represents each byte in vocab.json. */
-export const LETTERS: readonly string[] = (() => {
-  const letters: string[] = [];
-  let other = 0x100;
-  for (let byte = 0; byte < 256; byte++) {
-    const plain = (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte !== 0xad);
-    letters.push(String.fromCharCode(plain ? byte : other++));
-  }
-  return letters;
-})();
 /** Bytes in the order of their ids, which is the order of their letters. */
 const ORDER = Array.from(LETTERS.keys()).sort((a, b) => LETTERS[a]!.charCodeAt(0) - LETTERS[b]!.charCodeAt(0));
 

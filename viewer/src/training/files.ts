@@ -1,9 +1,10 @@
 // The files of a saved model: those of Hugging Face, and the state from which `Trainer.load` resumes on the desktop.
 
+import { LETTERS } from "../runtime/engine/byte-letters";
 import { strToU8, unzipSync, zipSync } from "fflate";
 import type { Offer } from "../runtime/engine/manifest";
 import { PageError } from "../runtime/gl/errors";
-import { EOS, LETTERS, type Bpe } from "./bpe";
+import { EOS, type Bpe } from "./bpe";
 import type { Scale } from "./loss-scale";
 
 export interface Tensor {

@@ -1,6 +1,6 @@
 // Worker: counts n-grams, finds copies and a toy task's answers, and tokenizes for the page's model.
 
-import type { TokenizerData } from "../runtime/engine/manifest";
+import type { TokenizerSchema } from "../runtime/generated/tokenizer";
 import { Tokenizer } from "../runtime/engine/tokenizer";
 import { splitAt, type Ids } from "./batches";
 import { copies, type Copies } from "./copies";
@@ -24,7 +24,7 @@ export type ScoreJob =
       ranks: Int32Array;
       bytes: Uint8Array[];
     }
-  | { kind: "tokens"; text: string; share: number; data: TokenizerData };
+  | { kind: "tokens"; text: string; share: number; data: TokenizerSchema };
 
 export interface Counted {
   figures: Figures[];

@@ -1,8 +1,9 @@
 // Converts texts to ids in a worker, and ids back to text.
 
+import { LETTERS } from "../runtime/engine/byte-letters";
 import { Vocabulary } from "../runtime/engine/tokenizer";
 import { PageError } from "../runtime/gl/errors";
-import { encodeText, EOS, LETTERS, type Bpe } from "./bpe";
+import { encodeText, EOS, type Bpe } from "./bpe";
 import TokenWorker from "./worker?worker&inline";
 import type { Job, Said, Tokenised } from "./worker";
 

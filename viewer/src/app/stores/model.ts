@@ -11,7 +11,7 @@ const WINDOW_MS = 3000; // ms over which the speed of a download is measured
 const STALE_MS = 1500; // ms without a byte after which the speed counts as 0
 
 class ModelStore {
-  readonly phase = signal<"loading" | "ready" | "failed">("loading");
+  readonly phase = signal<"choosing" | "loading" | "ready" | "failed">("loading");
   readonly failure = signal("");
   readonly progress = signal<Progress & { speed: number }>({
     done: 0,

@@ -1,7 +1,7 @@
 // Fetches the files of an exported folder, checks them against the manifest and caches them for the next visit.
 
 import { sha256 } from "@noble/hashes/sha2.js";
-import { parseManifest, type Manifest } from "./manifest";
+import { parseManifest, type Manifest, type Shard } from "./manifest";
 import { PageError, reason } from "../gl/errors";
 import { readAll, type OnBytes, type Source } from "./source";
 
@@ -63,6 +63,22 @@ export class Loader {
     return new Loader(parseManifest(found), source, source.cache === null ? null : await openCache(source.cache), text);
   }
 
+  /** Returns a loader for a model that a visitor opened, whose weights are not in the folder of its programs. */
+  static of(manifest: Manifest, source: Source): Loader {
+    return new Loader(manifest, source, null, new Uint8Array());
+  }
+
+  /** Counts from now on the bytes of weights that come from elsewhere. */
+  begins(total: number): void {
+    Object.assign(this.progress, { done: 0, cached: 0, total });
+    this.onProgress(this.progress);
+  }
+
+  /** Reports weights that came from elsewhere. */
+  uploaded(bytes: number): void {
+    this.count(bytes);
+  }
+
   async json(name: string): Promise<unknown> {
     const expected = this.manifest.files[name];
     if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);
@@ -92,7 +108,7 @@ export class Loader {
   }
 
   /** Yields every shard in order, with its digest checked. Fetches the next shard while one is used. */
-  async *shards(): AsyncGenerator<{ pieces: [string, number, number, number][]; data: Uint8Array<ArrayBuffer> }> {
+  async *shards(): AsyncGenerator<{ pieces: Shard["pieces"]; data: Uint8Array<ArrayBuffer> }> {
     if (!this.first) this.begin();
     const list = this.manifest.shards;
     let next = this.first;

@@ -19,8 +19,9 @@ import { Kernels } from "./kernels";
 import { KvCache } from "./kv-cache";
 import { blocks, shape } from "./layout";
 import type { Loader } from "./loader";
-import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
+import { parseProgram, parseTokenizer, type Manifest, type Recording, type Shard } from "./manifest";
 import { Names } from "./names";
+import type { Opened } from "./opened-model";
 import { Placement } from "./placement";
 import { Split } from "./split";
 import { SplitGenerator } from "./split-generate";
@@ -50,6 +51,8 @@ export interface Played {
 export interface Weights {
   /** True if the model creates its own textures for them. */
   readonly own: boolean;
+  /** True if the first load skips the shaders of larger chunk sizes, as that of the page's model does. */
+  readonly gradual?: boolean;
   /** Returns the shared textures by name; none if the model creates its own and calls `fill`. */
   shared(): ReadonlyMap<string, WebGLTexture>;
   /** Returns the version of the parameters, which differs after each change. */
@@ -122,8 +125,15 @@ export class Model {
     return this.manifest.chat ? tokenizer.turn(this.manifest.chat, text) : tokenizer.prompt(text);
   }
 
-  static async load(device: Device, loader: Loader, modelOptions: ModelOptions = {}): Promise<Model> {
-    const model = new Model(device, loader, modelOptions, loader.manifest);
+  /** Loads the page's model, or one that a visitor opened. */
+  static async load(
+    device: Device,
+    loader: Loader,
+    modelOptions: ModelOptions = {},
+    opened: Pick<Opened, "tokenizer" | "weights"> | null = null,
+  ): Promise<Model> {
+    const model = new Model(device, loader, modelOptions, loader.manifest, opened?.weights);
+    model.tokenizer = opened?.tokenizer ?? null;
     const start = performance.now();
     const { manifest } = model;
     const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);
@@ -133,7 +143,7 @@ export class Model {
       throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);
     }
     // Fetch weights while programs are parsed, unless the device may lack the memory for them.
-    if (loader.progress.total < LARGE) loader.begin();
+    if (!opened && loader.progress.total < LARGE) loader.begin();
     if (manifest.tokenizer) {
       model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
     }
@@ -154,7 +164,7 @@ export class Model {
   }
 
   private async program(name: string): Promise<Program> {
-    return parseProgram(await this.loader.json(name), name);
+    return parseProgram(await (name.endsWith(".bin") ? this.loader.packed(name) : this.loader.json(name)), name);
   }
 
   /**
@@ -191,7 +201,8 @@ export class Model {
     this.batch.close(true);
     this.interventions.program = null;
     if (this.whole) this.programs.generate = this.whole.generate;
-    this.cache.known = this.complete || this.weights ? this.recorded : this.recorded.slice(-2);
+    this.cache.known =
+      this.complete || (this.weights && !this.weights.gradual) ? this.recorded : this.recorded.slice(-2);
     this.seen = this.weights?.version() ?? "";
     this.player = new Player(
       device,
@@ -325,7 +336,7 @@ export class Model {
     return this.device.lost || this.generation !== this.device.generation;
   }
 
-  private async upload(pieces: [string, number, number, number][], data: Uint8Array): Promise<void> {
+  private async upload(pieces: Shard["pieces"], data: Uint8Array): Promise<void> {
     const { generation } = this.device;
     let offset = 0;
     for (const [name, layer, y, rows] of pieces) {

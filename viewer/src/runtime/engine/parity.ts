@@ -1,5 +1,6 @@
 // Repeats the desktop's reference run in the page and compares the results.
 
+import { must } from "../gl/errors";
 import { floatsFrom } from "./base64";
 import type { Values } from "./capture";
 import { parseReference } from "./manifest";
@@ -28,7 +29,7 @@ export interface Parity {
 }
 
 export async function parity(model: Model): Promise<Parity> {
-  const file = model.manifest.reference;
+  const file = must(model.manifest.reference, "a reference run of the desktop");
   const reference = parseReference(await model.loader.json(file), file);
   const { tolerance, ids } = reference;
   const names = [...Names.of(model.manifest).activations.keys()].filter((name) => name in reference.activations);

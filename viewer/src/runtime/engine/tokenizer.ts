@@ -1,9 +1,13 @@
-// Converts text to ids and back by the exported ranks, with the same ids as the desktop.
+// Converts text to ids and back as tokenizer.json says, with the same ids as the desktop.
 
-import { damaged as damagedFile, type TokenizerData } from "./manifest";
+import { MAX_IDS, MAX_RUN } from "../generated/patterns";
+import type { TokenizerSchema } from "../generated/tokenizer";
+import type { TokenizerFiles } from "../gguf/tokenizer";
 import { PageError, reason } from "../gl/errors";
-import { fromBase64 } from "./base64";
+import { LETTERS } from "./byte-letters";
+import { damaged as damagedFile } from "./manifest";
 import { merge } from "./merging";
+import { normalizer, preTokenizer, type Piece } from "./tokenizer-steps";
 
 const SHOWN: Record<string, string> = { " ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍" };
 
@@ -67,18 +71,7 @@ export abstract class Vocabulary {
 
 const damaged = (why: string) => damagedFile("tokenizer.json", why);
 
-/** Throws PageError for a split pattern that this browser does not support. */
-function checkPattern(pattern: string): void {
-  try {
-    new RegExp(pattern, "ug");
-  } catch (error) {
-    throw damaged(`its split pattern is not a regular expression that this browser supports (${reason(error)})`);
-  }
-}
-
-const MAX_RUN = 400_000; // characters; the same as on the desktop (glgpt.text.runs)
-const PAIR = 2 ** 22; // greater than any rank
-const MAX_PAIRS = 2 ** 20; // maximum entries of the cache of pairs
+const PAIR = MAX_IDS; // greater than any id
 const BLANK = /^\p{White_Space}$/u;
 
 /** Splits a text within each run of blanks, or of other characters, after every `most` characters of the run. */
@@ -104,46 +97,157 @@ export function parts(text: string, most = MAX_RUN): string[] {
   return [...found, text.slice(start)];
 }
 
-export class Tokenizer extends Vocabulary {
-  private readonly words: RegExp;
-  private readonly specials: RegExp | null;
-  private readonly encoder = new TextEncoder();
-  /** The bytes of each rank's token, as characters up to 0xff, and the rank of each token. */
-  private readonly tokens: string[];
-  private readonly ranks: Map<string, number>;
-  private readonly longest: number;
-  /** Cache of the rank of each merged pair of ranks; -1: none. */
-  private readonly pairs = new Map<number, number>();
-  /** The rank of each id, and the bytes of ids without a rank. */
-  private readonly rankOf = new Map<number, number>();
-  private readonly others = new Map<number, Uint8Array>();
+interface Added {
+  id: number;
+  special: boolean;
+  single: boolean;
+  left: boolean;
+  right: boolean;
+}
 
-  /** Throws PageError for invalid data. */
-  constructor(private readonly data: TokenizerData) {
-    super();
-    checkPattern(data.pattern);
-    this.words = new RegExp(data.pattern, "gu");
-    const tokens = data.ranks.split(" ");
-    if (data.ids && data.ids.length !== tokens.length) {
-      throw damaged(`it has ${data.ids.length} ids for ${tokens.length} tokens`);
+/** Added tokens by text, and the expression that finds them: of several at one place, the longest. */
+class AddedTokens {
+  private readonly tokens = new Map<string, Added>();
+  private readonly pattern: RegExp | null;
+
+  constructor(tokens: readonly TokenizerSchema["added_tokens"][number][], key: (content: string) => string) {
+    for (const { content, id, special, single_word, lstrip, rstrip } of tokens) {
+      const flags = { special: special === true, single: single_word === true };
+      if (key(content)) this.tokens.set(key(content), { id, ...flags, left: lstrip === true, right: rstrip === true });
     }
-    try {
-      this.tokens = tokens.map((token) => atob(token));
-      for (const [id, token] of Object.entries(data.others)) this.others.set(Number(id), fromBase64(token));
-    } catch (error) {
-      throw damaged(`a token is not base64 (${reason(error)})`);
-    }
-    this.ranks = new Map(this.tokens.map((token, rank) => [token, rank]));
-    this.longest = this.tokens.reduce((most, token) => Math.max(most, token.length), 0);
-    for (const rank of this.tokens.keys()) if (this.id(rank) >= 0) this.rankOf.set(this.id(rank), rank);
-    const longestFirst = Object.keys(data.special).sort((a, b) => b.length - a.length);
+    const longestFirst = [...this.tokens.keys()].sort((a, b) => b.length - a.length);
     const escaped = longestFirst.map((text) => text.replace(/[\\^$*+?.()|[\]{}]/g, "\\$&"));
-    this.specials = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
+    this.pattern = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
   }
 
-  /** Returns the id of a rank; -1: none. */
-  private id(rank: number): number {
-    return this.data.ids ? (this.data.ids[rank] ?? -1) : rank;
+  /** Returns the ids of the added tokens in a text, and the pieces between them. */
+  split({ text, first }: Piece, ordinary: boolean): (number | Piece)[] {
+    const found: (number | Piece)[] = [];
+    let start = 0;
+    for (const match of this.pattern ? text.matchAll(this.pattern) : []) {
+      const token = this.tokens.get(match[0])!;
+      let [from, to] = [match.index, match.index + match[0].length];
+      if (ordinary && token.special) continue;
+      if (
+        token.single &&
+        (LAST_WORD.test(text.slice(Math.max(0, from - 2), from)) || FIRST_WORD.test(text.slice(to, to + 2)))
+      )
+        continue;
+      if (token.left) while (from > start && BLANK.test(text[from - 1]!)) from--;
+      if (token.right) while (to < text.length && BLANK.test(text[to]!)) to++;
+      if (from > start) found.push({ text: text.slice(start, from), first: first && start === 0 });
+      found.push(token.id);
+      start = to;
+    }
+    if (start < text.length) found.push({ text: text.slice(start), first: first && start === 0 });
+    return found;
+  }
+}
+
+const WORD = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]";
+const [FIRST_WORD, LAST_WORD] = [new RegExp(`^${WORD}`, "u"), new RegExp(`${WORD}$`, "u")];
+const BYTE = /^<0x([0-9A-F]{2})>$/;
+
+/** Returns the function from a token to its bytes, by the decoder; without one, \u2581 is a blank. */
+function decoding(data: TokenizerSchema): (token: string) => Uint8Array {
+  const { decoder } = data;
+  const parts = !decoder ? [] : decoder.type === "Sequence" ? decoder.decoders : [decoder];
+  const before = data.pre_tokenizer;
+  const splits = !before ? [] : before.type === "Sequence" ? before.pretokenizers : [before];
+  const kinds = new Set<string>((parts.length ? parts : splits).map(({ type }) => type));
+  const single = data.model.byte_fallback === true || kinds.has("ByteFallback");
+  const texts: [string, string][] = parts.length ? [] : [["\u2581", " "]];
+  for (const part of parts) {
+    if (part.type === "Replace") texts.push([part.pattern.String, part.content]);
+    if (part.type === "Metaspace") texts.push([part.replacement, " "]);
+  }
+  const encoder = new TextEncoder();
+  return (token) => {
+    if (kinds.has("ByteLevel")) {
+      const bytes = Array.from(token, (letter) => LETTER_BYTE.get(letter));
+      return bytes.every((byte) => byte !== undefined) ? Uint8Array.from(bytes) : encoder.encode(token);
+    }
+    const byte = single ? BYTE.exec(token) : null;
+    if (byte) return Uint8Array.of(parseInt(byte[1]!, 16));
+    return encoder.encode(texts.reduce((text, [from, to]) => text.replaceAll(from, to), token));
+  };
+}
+
+const LETTER_BYTE = new Map(LETTERS.map((letter, byte) => [letter, byte]));
+
+/** Returns the page's tokenizer of a tokenizer.json and the special tokens by role (see gguf/tokenizer.ts). */
+export function tokenizerData({ document, roles }: Pick<TokenizerFiles, "document" | "roles">): TokenizerSchema {
+  const { vocab } = document.model;
+  const known = new Set(document.added_tokens.map(({ content }) => content));
+  const named = [...new Set(Object.values(roles))].filter((token) => !known.has(token));
+  const others = named.map((content) => ({ id: vocab[content]!, content, special: true, normalized: false }));
+  const around: [number[], number[]] = [[], []];
+  const template = document.post_processor;
+  let side = 0;
+  for (const piece of template?.single ?? []) {
+    if ("SpecialToken" in piece) around[side]!.push(...template!.special_tokens[piece.SpecialToken.id]!.ids);
+    else side = 1;
+  }
+  return {
+    schema: 3,
+    ...document,
+    added_tokens: [...document.added_tokens, ...others],
+    prefix: around[0],
+    suffix: around[1],
+    vocab_size: 1 + Object.values(vocab).reduce((most, id) => Math.max(most, id), 0),
+  };
+}
+
+export class Tokenizer extends Vocabulary {
+  private readonly vocab: ReadonlyMap<string, number>;
+  private readonly bytes = new Map<number, Uint8Array>();
+  /** The rank of each pair of ids, and the id that each rank makes. */
+  private readonly ranks = new Map<number, number>();
+  private readonly made: number[] = [];
+  private readonly raw: AddedTokens;
+  private readonly normalized: AddedTokens;
+  private readonly normalize: (text: string) => string;
+  private readonly split: (piece: Piece) => Piece[];
+  private readonly unknown: number | null;
+
+  /** Throws PageError for invalid data. */
+  constructor(private readonly data: TokenizerSchema) {
+    super();
+    const { model, added_tokens: added } = data;
+    const { vocab, unk_token: unknown } = model;
+    this.vocab = new Map(Object.entries(vocab));
+    if (![...this.vocab.values()].every((id) => Number.isInteger(id) && id >= 0 && id < MAX_IDS))
+      throw damaged("its vocabulary does not map tokens to ids");
+    const decode = decoding(data);
+    for (const [token, id] of this.vocab) this.bytes.set(id, decode(token));
+    if (this.bytes.size < this.vocab.size) throw damaged("two tokens have the same id");
+    for (const { id, content } of added) this.bytes.set(id, new TextEncoder().encode(content));
+    for (const merge of model.merges) this.learn(merge);
+    if (unknown && !this.vocab.has(unknown)) throw damaged(`its vocabulary lacks ${JSON.stringify(unknown)}`);
+    this.unknown = unknown ? this.vocab.get(unknown)! : null;
+    try {
+      this.normalize = normalizer(data.normalizer);
+      this.split = preTokenizer(data.pre_tokenizer);
+    } catch (error) {
+      throw damaged(reason(error));
+    }
+    const isRaw = ({ normalized }: { normalized?: boolean }) => normalized !== true || !data.normalizer;
+    this.raw = new AddedTokens(added.filter(isRaw), (text) => text);
+    this.normalized = new AddedTokens(
+      added.filter((token) => !isRaw(token)),
+      this.normalize,
+    );
+  }
+
+  private learn(merge: unknown): void {
+    const pair: unknown[] = typeof merge === "string" ? merge.split(" ") : Array.isArray(merge) ? merge : [];
+    const [left, right] = pair.map((token) => (typeof token === "string" ? this.vocab.get(token) : undefined));
+    const made = this.vocab.get(pair.join(""));
+    if (pair.length !== 2 || left === undefined || right === undefined || made === undefined) {
+      const shown = JSON.stringify(merge).slice(0, 80);
+      throw damaged(`the merge ${shown} is not a pair of tokens, or needs a token that the vocabulary lacks`);
+    }
+    this.ranks.set(left * PAIR + right, this.made.push(made) - 1);
   }
 
   /** Returns the ids of a prompt, including the special tokens that the tokenizer adds before and after it. */
@@ -152,67 +256,79 @@ export class Tokenizer extends Vocabulary {
   }
 
   /** Returns the ids of a text. A special token written in the text becomes its single id. */
-  encode(text: string): number[] {
+  encode(text: string, ordinary = false): number[] {
     const ids: number[] = [];
-    let start = 0;
-    for (const match of this.specials ? text.matchAll(this.specials) : []) {
-      this.ordinary(text.slice(start, match.index), ids);
-      ids.push(this.data.special[match[0]]!);
-      start = match.index + match[0].length;
+    for (const section of this.raw.split({ text, first: true }, ordinary)) {
+      if (typeof section === "number") ids.push(section);
+      else {
+        const piece = { text: this.normalize(section.text), first: section.first };
+        for (const part of this.normalized.split(piece, ordinary)) {
+          if (typeof part === "number") ids.push(part);
+          else this.ordinary(part, ids);
+        }
+      }
     }
-    this.ordinary(text.slice(start), ids);
     return ids;
   }
 
   override encodeOrdinary(text: string): number[] {
-    const ids: number[] = [];
-    this.ordinary(text, ids);
-    return ids;
+    return this.encode(text, true);
   }
 
-  /** Appends the ids of a text without special tokens. */
-  private ordinary(text: string, ids: number[]): void {
-    if (!text) return;
-    if (this.data.prefix_space && !text.startsWith(" ")) text = " " + text;
+  /** Appends the ids of a piece without added tokens. */
+  private ordinary({ text, first }: Piece, ids: number[]): void {
     for (const part of parts(text)) {
-      for (const [word] of part.matchAll(this.words)) {
-        for (const rank of this.encodeWord(word)) {
-          const id = this.id(rank);
-          if (id < 0) throw new PageError("The model's vocabulary lacks a character of this text.");
-          ids.push(id);
+      for (const word of this.split({ text: part, first })) {
+        const whole = this.data.model.ignore_merges === true ? this.vocab.get(word.text) : undefined;
+        if (whole !== undefined) ids.push(whole);
+        else {
+          const merged = merge(
+            this.letters(word.text),
+            (left, right) => this.ranks.get(left * PAIR + right) ?? -1,
+            (rank) => this.made[rank]!,
+          );
+          for (const id of merged) ids.push(id);
         }
       }
+      first = false;
     }
   }
 
-  private encodeWord(word: string): readonly number[] {
-    const bytes = this.encoder.encode(word);
-    const whole = bytes.length <= this.longest ? this.ranks.get(String.fromCharCode(...bytes)) : undefined;
-    if (whole !== undefined) return [whole];
-    const letters = Array.from(bytes, (byte) => this.ranks.get(String.fromCharCode(byte))!);
-    return merge(
-      letters,
-      (left, right) => this.pair(left, right),
-      (rank) => rank,
-    );
+  /** Returns the ids of a word's characters: of the letters, of their bytes, or the unknown token's. */
+  private letters(word: string): number[] {
+    const found: number[] = [];
+    let unknown = 0; // unknown characters whose token is not yet in `found`
+    const flush = () => {
+      if (unknown) found.push(this.unknown!);
+      unknown = 0;
+    };
+    for (const letter of word) {
+      const id = this.vocab.get(letter);
+      if (id !== undefined) {
+        flush();
+        found.push(id);
+        continue;
+      }
+      if (this.data.model.byte_fallback === true) {
+        const bytes = Array.from(this.encoder.encode(letter), (byte) => this.vocab.get(byteToken(byte)));
+        if (bytes.every((byte) => byte !== undefined)) {
+          found.push(...bytes);
+          continue;
+        }
+      }
+      if (this.unknown === null) throw new PageError("The model's vocabulary lacks a character of this text.");
+      if (this.data.model.fuse_unk !== true) flush();
+      unknown++;
+    }
+    flush();
+    return found;
   }
 
-  /** Returns the rank of the merged pair; -1: none. */
-  private pair(left: number, right: number): number {
-    const key = left * PAIR + right;
-    let rank = this.pairs.get(key);
-    if (rank === undefined) {
-      const [a, b] = [this.tokens[left]!, this.tokens[right]!];
-      rank = a.length + b.length <= this.longest ? (this.ranks.get(a + b) ?? -1) : -1;
-      if (this.pairs.size >= MAX_PAIRS) this.pairs.clear();
-      this.pairs.set(key, rank);
-    }
-    return rank;
-  }
+  private readonly encoder = new TextEncoder();
 
   tokenBytes(id: number): Uint8Array {
-    const rank = this.rankOf.get(id);
-    if (rank === undefined) return this.others.get(id) ?? new Uint8Array();
-    return Uint8Array.from(this.tokens[rank]!, (byte) => byte.charCodeAt(0));
+    return this.bytes.get(id) ?? new Uint8Array();
   }
 }
+
+const byteToken = (byte: number) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;

@@ -1,0 +1,148 @@
+"""Describes what a file of a shape holds, so that a page recognises it: metadata, tensors, and how they fill textures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt import models
+from glgpt.errors import GlgptError
+from glgpt.gguf.architectures import Architecture
+from glgpt.gguf.block_types import F32
+from glgpt.gguf.model_config import FREQUENCIES, model_config, rows_of
+from glgpt.gguf.model_metadata import architecture_for, file_names, frequency_divisors, model_metadata
+from glgpt.gguf.reader import GgufFile
+from glgpt.gguf.tensor import GgufTensor
+from glgpt.models.parameters import Parameter
+from glgpt.models.spec import ALIASES, ModelConfig
+
+Json = dict[str, Any]
+# Keys of a config.json that hold rotary positions in one of two ways; a page compares them after conversion.
+_ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_emb_base", "rotary_pct")
+
+
+def gguf_about(config: ModelConfig) -> Json | None:
+    """Returns how a page recognises a GGUF file of this shape; None if GGUF has no architecture for it.
+
+    `values` lists keys without the architecture's prefix, the value, and whether a file may lack the key. `absent` are
+    keys that such a file does not have. `divisors` are the numbers of `rope_freqs.weight`.
+    """
+    fields = config.to_dict()
+    try:
+        about = architecture_for(fields)
+        metadata = model_metadata(fields, "", "F32")
+        divisors = frequency_divisors(fields)
+    except GlgptError:
+        return None
+    known = {key for key in about.fields if not _is_context(about, key)}
+    prefix, whole = f"{about.name}.", _read_metadata(config, metadata, divisors)
+    values = []
+    for key in sorted(known | {"rope.dimension_count"}):
+        if prefix + key in metadata:
+            less = {k: v for k, v in metadata.items() if k != prefix + key}
+            values.append([key, metadata[prefix + key], _read_metadata(config, less, divisors) == whole])
+    given = {key for key, _, _ in values}
+    return {
+        "architecture": about.name,
+        "values": values,
+        "absent": sorted(known - given),
+        "divisors": None if divisors is None else divisors.tolist(),
+    }
+
+
+def _is_context(about: Architecture, key: str) -> bool:
+    return key == "context_length"
+
+
+class _Divisors:
+    """Stands for the tensor `rope_freqs.weight`."""
+
+    def __init__(self, values: NDArray[np.float32]) -> None:
+        self.values = values
+
+    def map(self) -> NDArray[np.float32]:
+        return self.values
+
+
+def _read_metadata(
+    config: ModelConfig, metadata: Mapping[str, Any], divisors: NDArray[np.float32] | None
+) -> Json | None:
+    """Returns the model that a GGUF file of this config with other metadata is read as; None if it is refused."""
+    tensors: dict[str, Any] = {"token_embd.weight": GgufTensor(Path(), F32, (config.vocab_size, config.n_embd), 0)}
+    if not config.tie_word_embeddings:
+        tensors["output.weight"] = tensors["token_embd.weight"]
+    if divisors is not None:
+        tensors[FREQUENCIES] = _Divisors(divisors)
+    try:
+        return _read(model_config(GgufFile(Path(), dict(metadata), tensors)))
+    except (GlgptError, TypeError):
+        return None
+
+
+def config_about(config: ModelConfig) -> Json:
+    """Returns how a page recognises a config.json of this shape.
+
+    `values` lists fields, the values that mean the same, and whether a file may lack the field. `rope` is the rotary
+    positions as `rope_parameters`, or None.
+    """
+    fields = config.to_dict()
+    whole, values = _read(fields), []
+    for key, value in fields.items():
+        if key in ("architectures", "max_position_embeddings", *config.dropouts, *_ROPE):
+            continue
+        less = {k: v for k, v in fields.items() if k != key}
+        same = [value, *(alias for alias, name in ALIASES.items() if name == value)]
+        values.append([key, same, _read(less) == whole])
+    return {"values": values, "rope": fields.get("rope_parameters")}
+
+
+def _read(fields: Mapping[str, Any]) -> Json | None:
+    """Returns what a config.json says of a model, with its sizes in one form; None if it is refused."""
+    try:
+        config = models.from_dict(fields)
+    except (GlgptError, TypeError):
+        return None
+    return config.fields() | {"head_dim": config.d_head, "kv_heads": config.n_kv_head, "n_inner": config.d_inner}
+
+
+def parameters(config: ModelConfig, whole: ModelConfig) -> list[Json]:
+    """Returns every parameter: its texture's matrix, and where a GGUF file and a checkpoint's folder have it.
+
+    `config` has the positions of the page's caches, `whole` those of the model's files.
+    """
+    fields = whole.to_dict()
+    try:
+        names, about = file_names(fields), architecture_for(fields)
+    except GlgptError:
+        names, about = {}, None
+    return [_parameter(p, whole, fields, names, about) for p in config.parameters.values()]
+
+
+def _parameter(
+    p: Parameter, whole: ModelConfig, fields: Json, names: dict[str, str], about: Architecture | None
+) -> Json:
+    shape = list(whole.parameters[p.name].shape)
+    found: Json = {
+        "name": p.name,
+        "checkpoint": {"name": whole.stored_name(p.name), "shape": shape, "transposed": p.transposed},
+        "matrix": list(p.unpadded),
+        "heads": [p.heads.axis, p.heads.count, p.heads.width, p.heads.padded, p.heads.alternating] if p.heads else None,
+        "product": p.product,
+        "gguf": None,
+    }
+    stem, _, kind = whole.stored_name(p.name).rpartition(".")
+    if about and stem in names:
+        own = names[stem].rpartition(".")[2]
+        stored = shape[::-1] if own in about.transposed and len(shape) == 2 else shape
+        found["gguf"] = {
+            "name": f"{names[stem]}.{kind}",
+            "shape": stored,
+            "transposed": p.product,
+            "exchanged": rows_of(about, own, stored[0], fields),
+            "shift": -about.norm_shift if own.endswith("_norm") and kind == "weight" else 0.0,
+        }
+    return found

@@ -1,0 +1,189 @@
+"""Exports the page without weights: `player.json`, a file for each shape, and its programs for each mix of types."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from glgpt import ops
+from glgpt.data.books import NO_BOOKS
+from glgpt.inference.programs import weight_layouts
+from glgpt.models.context import first_context
+from glgpt.models.part import Part
+from glgpt.models.spec import ModelConfig
+from glgpt.models.views import described, family_json
+from glgpt.page.built import built_page
+from glgpt.page.export import OTHERS
+from glgpt.page.manifest import SCHEMA as MANIFEST_SCHEMA
+from glgpt.page.manifest import TUNING, compact, version
+from glgpt.page.output.destination import checked_out, swap
+from glgpt.page.output.schemas import validate
+from glgpt.page.player.expected import config_about, gguf_about, parameters
+from glgpt.page.player.mixes import HOLDS, Mix, mixes
+from glgpt.page.player.shapes import Shape, listed
+from glgpt.page.programs import EDIT, main_format, record_page
+from glgpt.page.reading import Reading, allow_connections
+from glgpt.program.spec import Limits
+from glgpt.system.files import named_errors
+
+SCHEMA = 1  # of player.json and of a shape's file
+CONTEXT = 1024  # positions of the caches, if none are given: those of 2,048 take 236 MB for SmolLM2-135M
+DRAW_BUFFERS = 4  # those that every device has
+FOLDER, ABOUT = "shapes", "shape.bin"  # of all shapes, and the description of each
+LINKS = ("https://huggingface.co", "https://*.huggingface.co", "https://*.hf.co")  # its files are on other hosts
+LEVEL = 6  # of gzip
+
+Json = dict[str, Any]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class PlayerOptions:
+    """Says what a page without weights contains.
+
+    `shapes` are files of shapes to add to the `common` ones: a config.json, a model's folder or a GGUF file. `context`
+    is the number of positions of the caches. `hosts` are further servers from which a visitor may open a link.
+    """
+
+    shapes: Sequence[str | Path] = ()
+    common: bool = True
+    context: int | None = None
+    hosts: Sequence[str] = ()
+
+
+def export_player(
+    out: str | Path, options: PlayerOptions | None = None, *, progress: Progress = lambda done, total: None
+) -> Json:
+    """Writes the page to a folder, or over an earlier export, and returns the content of player.json.
+
+    `progress` is called with (programs recorded, all programs). Raises GlgptError as `export` does, and for a shape
+    that cannot be read or that a browser cannot hold.
+    """
+    options = options or PlayerOptions()
+    given, out = out, checked_out(out, False)
+    viewer, reading = built_page(), Reading(NO_BOOKS, options.hosts)
+    shapes = [(shape, mixes(shape)) for shape in listed(options.shapes, options.common)]
+    total, done = sum(len(found) for _, found in shapes), 0
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(named_errors(out))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
+        folder = work / "page"
+        shutil.copytree(viewer, folder, ignore=lambda at, _: OTHERS if Path(at) == viewer else ())
+        entries = []
+        for shape, found in shapes:
+            writer = _ShapeWriter(folder, shape, options.context)
+            for mix in found:
+                progress(done, total)
+                writer.add(mix)
+                done += 1
+            entries.append(writer.entry())
+        progress(done, total)
+        player = {
+            "schema": SCHEMA,
+            "glgpt": version(),
+            "holds": {name: list(types) for name, types in HOLDS.items()},
+            "shapes": entries,
+        }
+        validate("player", player, "player.json")
+        (folder / "player.json").write_text(compact(player), encoding="utf-8")
+        _finish(folder, reading)
+        folder.chmod(0o755)
+        checked_out(given, single_file=False)  # again: others may have written there in the meantime
+        swap(folder, out, work / "old")
+    return player
+
+
+class _ShapeWriter:
+    """Writes the programs of a shape, one mix after another, and then its description."""
+
+    def __init__(self, folder: Path, shape: Shape, context: int | None) -> None:
+        self.folder, self.shape = folder / FOLDER / shape.slug, shape
+        self.folder.mkdir(parents=True)
+        positions = first_context(shape.config, Limits(), context)
+        self.positions = positions if context else min(positions, CONTEXT)
+        self.config = _shortened(shape.config, self.positions)
+        self.mixes: list[Json] = []
+        self.files: Json = {}
+
+    def add(self, mix: Mix) -> None:
+        """Records and writes the programs of a mix."""
+        programs, recordings = record_page(self.config, mix.formats, Part.whole(self.config), None, DRAW_BUFFERS)
+        names = {name: f"{len(self.mixes)}-{Path(name).stem}.bin" for name in programs}
+        for name, program in programs.items():
+            self._write(names[name], program.to_json())
+        main = programs[recordings[0]["generate"]]
+        layouts = weight_layouts(main, self.config)
+        self.mixes.append(
+            {
+                "name": mix.name,
+                "dtype": main_format(self.config, mix.formats),
+                "formats": {name: layout.dtype for name, layout in layouts.items()},
+                "bytes": {"weights": sum(layout.nbytes for layout in layouts.values()), "all": main.nbytes()},
+                "recordings": [{k: names.get(v, v) for k, v in recording.items()} for recording in recordings],
+            }
+        )
+
+    def entry(self) -> Json:
+        """Writes the shape's description; returns its entry in player.json."""
+        config, whole = self.config, self.shape.config
+        document = {
+            "schema": SCHEMA,
+            "manifest": {
+                "schema": MANIFEST_SCHEMA,
+                "glgpt": version(),
+                "parameters": whole.parameter_count,
+                "config": config.fields() | config.shape(),
+                "tuning": TUNING,
+                "activations": described(config, Part.whole(config)),
+                "family": family_json(config, [EDIT]),
+                "patterns": list(ops.PATTERNS),
+            },
+            "parameters": parameters(config, whole),
+            "tied": {whole.stored_name(k): whole.stored_name(v) for k, v in whole.tied.items()},
+            "buffers": whole.buffers.pattern,
+            "prefix": whole.prefix,
+            "mixes": self.mixes,
+            "files": self.files,
+        }
+        return {
+            "name": self.shape.name,
+            "folder": f"{FOLDER}/{self.shape.slug}",
+            **self._write(ABOUT, compact(document)),
+            "parameters": whole.parameter_count,
+            "positions": [self.positions, whole.n_positions],
+            "learned": whole.positions == "absolute",
+            "vocab": whole.vocab_size,
+            "gguf": gguf_about(whole),
+            "config": config_about(whole),
+        }
+
+    def _write(self, name: str, text: str) -> Json:
+        data = gzip.compress(text.encode(), LEVEL, mtime=0)
+        (self.folder / name).write_bytes(data)
+        self.files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        found: Json = self.files[name]
+        return found
+
+
+def _shortened(config: ModelConfig, positions: int) -> ModelConfig:
+    found: Any = config  # the config of every model family is a dataclass
+    short: ModelConfig = replace(found, n_positions=min(positions, config.n_positions))
+    return short
+
+
+def _finish(folder: Path, reading: Reading) -> None:
+    """Allows links to models, and marks the page as one without weights."""
+    page = folder / "index.html"
+    allow_connections(page, dict.fromkeys([*LINKS, *reading.origins()]))
+    text = page.read_text(encoding="utf-8")
+    mark = '<meta name="glgpt-player" content="player.json" />'
+    page.write_text(text.replace("</title>", f"</title>\n    {mark}", 1), encoding="utf-8")

@@ -1,0 +1,87 @@
+"""The shapes for which a page without weights has programs: a config each, from the package's table or given files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glgpt import models
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.stored_weights import weight_formats
+from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.gguf.reader import is_gguf
+from glgpt.models.spec import ModelConfig
+from glgpt.program.weight_formats import WeightFormats
+from glgpt.system.files import data_path, read_json
+
+TABLE = "glgpt/models/families/shapes.json"  # a list of names and configs
+MAX_NAME = 60  # characters
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The config of models of one shape, and a name for people.
+
+    `formats` are those of a file whose mix of types is recorded in addition to the usual ones; None for a config alone.
+    """
+
+    name: str
+    config: ModelConfig
+    formats: WeightFormats | None = None
+
+    @property
+    def slug(self) -> str:
+        """The part of file names that identifies it."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") or "shape"
+
+
+def common_shapes() -> list[Shape]:
+    """Returns the shapes of the package's table."""
+    table = json.loads(data_path(TABLE).read_text(encoding="utf-8"))
+    return [Shape(entry["name"], models.from_dict(entry["config"])) for entry in table]
+
+
+def read_shape(path: str | Path) -> Shape:
+    """Returns the shape of a config.json, or of the model in a folder or a GGUF file.
+
+    Raises GlgptError for a file that cannot be read, and a model that is not supported.
+    """
+    path = Path(path)
+    if is_gguf(path) or path.is_dir():
+        with Checkpoint.open(path) as checkpoint:
+            formats = weight_formats(checkpoint, None) if is_gguf(path) else None
+            return Shape(_named(checkpoint.name), checkpoint.config, formats)
+    fields = read_json(path)
+    try:
+        config = models.from_dict(fields)
+    except GlgptError as error:
+        raise FileError(f"{quoted(path, 300)}: {error}") from None
+    return Shape(_named(_title(fields) or path.resolve().parent.name), config)
+
+
+def listed(given: Sequence[str | Path], common: bool) -> list[Shape]:
+    """Returns the given shapes, and the common ones, each with a separate slug. Raises GlgptError for none."""
+    found = [read_shape(path) for path in given] + (common_shapes() if common else [])
+    if not found:
+        raise GlgptError("--no-common-shapes leaves no shape; add some with --shape config.json")
+    shapes: dict[str, Shape] = {}
+    for shape in found:
+        name, number = shape.name, 2
+        while shape.slug in shapes:
+            shape = Shape(f"{name} {number}", shape.config, shape.formats)
+            number += 1
+        shapes[shape.slug] = shape
+    return list(shapes.values())
+
+
+def _title(fields: dict[str, Any]) -> str:
+    title = fields.get("_name_or_path") or fields.get("_model_name_or_path")
+    return title.rpartition("/")[2] if isinstance(title, str) else ""
+
+
+def _named(name: str) -> str:
+    return quoted(name, MAX_NAME)

@@ -1,0 +1,148 @@
+// The start screen of a page without weights: which file the visitor opens, where it comes from, and what it needs.
+
+import { signal } from "@preact/signals";
+import { connections, folder, playerFile } from "../../../document";
+import { allowedLink, fetched, modelLink } from "../../../runtime/engine/model-link";
+import { openable, type Openable, type Opened } from "../../../runtime/engine/opened-model";
+import { parsePlayer, type PlayerIndex } from "../../../runtime/engine/player-files";
+import { HttpSource } from "../../../runtime/engine/source";
+import { keepModel, keptModels, openKept, removeKept, type Kept } from "../../../runtime/engine/kept-models";
+import { PageError, reason } from "../../../runtime/gl/errors";
+import { megabytes } from "../../../runtime/io/fetch-stream";
+import { models } from "../../stores/model";
+
+const MAX_LIST = 64 << 20; // bytes of player.json
+
+class OpenStore {
+  /** The names of the shapes that the page has programs for. */
+  readonly shapes = signal<readonly string[]>([]);
+  /** What the page is doing; "": it waits for the visitor. */
+  readonly doing = signal("");
+  /** Share of a download that is done; null: not known. */
+  readonly share = signal<number | null>(null);
+  readonly problem = signal("");
+  /** The model that can be loaded. */
+  readonly found = signal<Openable | null>(null);
+  /** The address that a link to this page asks for, until the visitor has decided. */
+  readonly link = signal<URL | null>(null);
+  /** The models in this browser's storage, and true if the next one is to be added. */
+  readonly kept = signal<readonly Kept[]>([]);
+  readonly keep = signal(false);
+  private index: PlayerIndex | null = null;
+  private files: readonly File[] = [];
+  private stop: AbortController | null = null;
+  private loaded: (opened: Opened) => void = () => {};
+
+  /** Shows the start screen. `loaded` is called with the model that the visitor loads. */
+  begin(loaded: (opened: Opened) => void): void {
+    this.loaded = loaded;
+    models.phase.value = "choosing";
+    void this.attempt("", async () => {
+      this.kept.value = await keptModels();
+      const list = await this.list();
+      this.shapes.value = list.shapes.map(({ name }) => name);
+      this.link.value = modelLink(location.search);
+    });
+  }
+
+  private async list(): Promise<PlayerIndex> {
+    if (!this.index) {
+      const bytes = await new HttpSource(folder()).bytes(playerFile()!, MAX_LIST);
+      this.index = parsePlayer(JSON.parse(new TextDecoder().decode(bytes)));
+    }
+    return this.index;
+  }
+
+  private async attempt(doing: string, work: () => Promise<void>): Promise<void> {
+    this.problem.value = "";
+    this.doing.value = doing;
+    try {
+      await work();
+    } catch (error) {
+      this.problem.value =
+        error instanceof PageError ? error.message : `${reason(error)}. This is an unexpected error: reload the page.`;
+    }
+    this.doing.value = "";
+    this.share.value = null;
+  }
+
+  /** Reads the headers of files, and shows what loading them takes. */
+  open(files: readonly File[]): Promise<void> {
+    if (this.doing.value || !files.length) return Promise.resolve();
+    this.found.value = null;
+    return this.attempt("Reading the file's header", async () => {
+      this.files = files;
+      this.found.value = await openable(files, await this.list(), folder());
+      this.link.value = null;
+    });
+  }
+
+  /** Loads the model that was found; keeps its files if the visitor asked for that. */
+  load(): Promise<void> {
+    const { value: found } = this.found;
+    if (!found || this.doing.value) return Promise.resolve();
+    const keeps = this.keep.value;
+    return this.attempt("", async () => {
+      if (keeps) await this.store(found);
+      this.loaded(found.open());
+      models.phase.value = "loading";
+    });
+  }
+
+  private async store(found: Openable): Promise<void> {
+    this.doing.value = `Keeping a copy of ${found.title}`;
+    await keepModel(this.files, (done, total) => (this.share.value = done / total));
+  }
+
+  /** Fetches the model of the link, as the visitor agreed. */
+  fetch(): Promise<void> {
+    const { value: url } = this.link;
+    if (!url || this.doing.value) return Promise.resolve();
+    return this.attempt(`Fetching from ${url.host}`, async () => {
+      allowedLink(url, connections());
+      this.stop = new AbortController();
+      const file = await fetched(url, this.stop.signal, (done, total) => {
+        this.share.value = total ? done / total : null;
+        this.doing.value = `Fetching from ${url.host}: ${megabytes(done)}${total ? ` of ${megabytes(total)}` : ""}`;
+      });
+      this.doing.value = "Reading the file's header";
+      this.files = [file];
+      this.found.value = await openable([file], await this.list(), folder());
+      this.link.value = null;
+    }).finally(() => (this.stop = null));
+  }
+
+  /** True while a download runs, which `cancel` ends. */
+  get fetching(): boolean {
+    return this.doing.value.startsWith("Fetching");
+  }
+
+  cancel(): void {
+    this.stop?.abort();
+  }
+
+  /** Forgets the link, or the file that was opened. */
+  reset(): void {
+    this.link.value = null;
+    this.found.value = null;
+    this.problem.value = "";
+  }
+
+  openKept(model: Kept): Promise<void> {
+    if (this.doing.value) return Promise.resolve();
+    return this.attempt("Reading the file's header", async () => {
+      this.files = await openKept(model);
+      this.found.value = await openable(this.files, await this.list(), folder());
+      this.keep.value = false;
+    });
+  }
+
+  removeKept(model: Kept): Promise<void> {
+    return this.attempt("", async () => {
+      await removeKept(model);
+      this.kept.value = await keptModels();
+    });
+  }
+}
+
+export const opening = new OpenStore();

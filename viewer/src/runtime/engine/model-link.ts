@@ -1,0 +1,58 @@
+// A link to this page with `?model=https://….gguf`: checks its address, and fetches the file once the visitor agrees.
+
+import { PageError } from "../gl/errors";
+import { fetchStream } from "../io/fetch-stream";
+
+const MAX_FILE = 8e9; // bytes
+const PIECE = 16 << 20; // bytes that are collected before the browser may move them to its disk
+
+/** Returns the address in a page's search; null: none. Throws PageError for one that is not https. */
+export function modelLink(search: string): URL | null {
+  const text = new URLSearchParams(search).get("model");
+  if (text === null) return null;
+  const url = URL.canParse(text) ? new URL(text) : null;
+  const local = url?.protocol === "http:" && ["localhost", "127.0.0.1"].includes(url.hostname);
+  if (!url || (url.protocol !== "https:" && !local) || url.username || url.password) {
+    throw new PageError(
+      `The link's model, ${JSON.stringify(text.slice(0, 200))}, is not an https address of a .gguf file.`,
+    );
+  }
+  if (url.hostname === "huggingface.co") url.pathname = url.pathname.replace("/blob/", "/resolve/");
+  return url;
+}
+
+/** Throws PageError unless the page's policy allows to fetch from this address; null: there is no policy. */
+export function allowedLink(url: URL, allowed: readonly string[] | null): void {
+  if (!allowed || url.origin === location.origin) return;
+  const covers = (source: string) => {
+    if (!source.includes("://*.")) return source === url.origin;
+    const [scheme, rest] = source.split("://*.") as [string, string];
+    return url.protocol === `${scheme}:` && url.host.endsWith(`.${rest}`);
+  };
+  if (allowed.some(covers)) return;
+  throw new PageError(
+    `This page may not fetch from ${url.host}, only from ${allowed.join(", ") || "its own server"}. Download the file ` +
+      `and open it here, or export the page with --fetch-from ${url.origin}.`,
+  );
+}
+
+/** Fetches the file. It is collected in the browser's storage of blobs, not in the page's memory. */
+export async function fetched(
+  url: URL,
+  signal: AbortSignal,
+  onBytes: (done: number, total: number) => void,
+): Promise<File> {
+  const name = decodeURIComponent(url.pathname.split("/").at(-1) ?? "") || "model.gguf";
+  let blobs: Blob[] = [];
+  let parts: Uint8Array<ArrayBuffer>[] = [];
+  let size = 0;
+  for await (const { at, bytes } of fetchStream(url, { signal, onBytes, most: MAX_FILE })) {
+    if (at === 0) [blobs, parts, size] = [[], [], 0];
+    parts.push(bytes);
+    size += bytes.length;
+    if (size < PIECE) continue;
+    blobs.push(new Blob(parts));
+    [parts, size] = [[], 0];
+  }
+  return new File([...blobs, ...parts], name);
+}

@@ -1,0 +1,302 @@
+// A model that the page's visitor opens: its manifest, tokenizer and weights, from its files and the page's programs.
+
+import { PageError } from "../gl/errors";
+import type { Player } from "../gl/player";
+import { textureBytes, type Dtype, type View } from "../gl/program";
+import type { Packing, Storage, Target } from "../gguf/packing";
+import type { Answer, Job } from "../gguf/packing-worker";
+import PackingWorker from "../gguf/packing-worker?worker&inline";
+import { tokenizerFiles, type TokenizerDocument } from "../gguf/tokenizer";
+import { FORMATS } from "./formats";
+import { shape } from "./layout";
+import { Loader, matches } from "./loader";
+import { parseManifest, parseTokenizer, type Manifest } from "./manifest";
+import type { Weights } from "./model";
+import {
+  mixFor,
+  placesOf,
+  recognise,
+  type Place,
+  type PlayerIndex,
+  type Recognised,
+  type ShapeDocument,
+  type ShapeParameter,
+} from "./player-files";
+import { HttpSource, readAll } from "./source";
+import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
+
+const MAX_ABOUT = 256 << 20; // bytes of a shape's description
+const PROMPTS = ["The capital of France is", "Once upon a time", "The three primary colours are", "Water boils at"];
+const COMPARED = 4 << 20; // bytes of two tensors that are compared at once
+
+/** A model that the page can load. */
+export interface Opened {
+  loader: Loader;
+  tokenizer: Vocabulary | null;
+  weights: Weights;
+}
+
+/** A model's files, found to fit a program. `open` prepares it. */
+export interface Openable {
+  title: string;
+  shape: string;
+  mix: string;
+  parameters: number;
+  /** Bytes of the files, and of the textures of the weights and of everything that generates text. */
+  bytes: { file: number; weights: number; all: number };
+  positions: number;
+  /** The model's own context. */
+  context: number;
+  tokenizer: boolean;
+  open(): Opened;
+}
+
+/**
+ * Reads the headers of a model's files and finds the program for them among those in the folder `base`. Throws PageError
+ * that says what to do if there is none.
+ */
+export async function openable(files: readonly File[], player: PlayerIndex, base: URL): Promise<Openable> {
+  const model = await recognise(files, player);
+  const source = new HttpSource(new URL(`${model.shape.folder}/`, base));
+  const document = await shapeDocument(source, model);
+  const places = placesOf(model, document);
+  await checkTied(model, document);
+  const mix = mixFor(model, document, places, player.holds);
+  const { tokenizer, eos, template } = vocabulary(model);
+  const about = document.manifest as { config: { n_positions: number } };
+  const positions = Math.min(about.config.n_positions, model.context);
+  const manifest = parseManifest({
+    ...about,
+    config: { ...about.config, n_positions: positions },
+    model: model.title,
+    dtype: mix.dtype,
+    stored: model.gguf ? typesOf(document, places) : null,
+    recordings: mix.recordings,
+    tokenizer: null,
+    eos,
+    chat_template: template,
+    reference: null,
+    prompts: tokenizer ? PROMPTS.map((text) => ({ title: text, text })) : [],
+    files: document.files,
+    shards: [],
+  });
+  return {
+    title: model.title,
+    shape: model.shape.name,
+    mix: mix.name,
+    parameters: model.shape.parameters,
+    bytes: { file: model.bytes, ...mix.bytes },
+    positions,
+    context: model.context,
+    tokenizer: tokenizer !== null,
+    open: () => {
+      const loader = Loader.of(manifest, source);
+      const weights = new FileWeights(model, document, places, loader);
+      return { loader, tokenizer, weights };
+    },
+  };
+}
+
+/** Returns the types of a file's matrices, the one of most values first. */
+function typesOf(document: ShapeDocument, places: ReadonlyMap<string, Place>): string[] {
+  const counts = new Map<string, number>();
+  for (const { name, product, matrix } of document.parameters) {
+    const type = places.get(name)!.tensor.type.name;
+    if (product) counts.set(type, (counts.get(type) ?? 0) + matrix[0] * matrix[1]);
+  }
+  return [...counts].sort((a, b) => b[1] - a[1]).map(([type]) => type);
+}
+
+async function shapeDocument(source: HttpSource, { shape: { bytes, sha256 } }: Recognised): Promise<ShapeDocument> {
+  const packed = await source.bytes("shape.bin", bytes);
+  if (!(await matches(packed, { bytes, sha256 }))) {
+    throw new PageError("shape.bin is not what was exported. Reload the page, or export it again.");
+  }
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const text = new TextDecoder().decode(await readAll(stream, "shape.bin", MAX_ABOUT));
+  return JSON.parse(text) as ShapeDocument; // its digest is that of the export
+}
+
+/** Throws PageError for a head that a folder's files hold in addition to the embedding, and that differs from it. */
+async function checkTied({ tensors, files, file }: Recognised, document: ShapeDocument): Promise<void> {
+  for (const [copy, original] of Object.entries(document.tied)) {
+    const [a, b] = [tensors.get(copy), tensors.get(original)];
+    if (!a || !b) continue;
+    let same = a.tensor.type === b.tensor.type && a.tensor.bytes === b.tensor.bytes;
+    for (let at = 0; same && at < a.tensor.bytes; at += COMPARED) {
+      const [left, right] = await Promise.all(
+        [a, b].map(async (place) => {
+          const { offset, bytes } = place.tensor;
+          return new Uint8Array(
+            await files[place.file]!.slice(offset + at, offset + Math.min(bytes, at + COMPARED)).arrayBuffer(),
+          );
+        }),
+      );
+      same = left!.every((byte, i) => byte === right![i]);
+    }
+    if (!same) {
+      throw new PageError(`${file}: tensor ${copy} differs from ${original}, though config.json ties them.`);
+    }
+  }
+}
+
+interface Words {
+  tokenizer: Vocabulary | null;
+  /** The ids that end a text. */
+  eos: number[];
+  template: Manifest["chat_template"];
+}
+
+/** Returns the tokenizer of a model's files, the ids that end a text, and the chat template. */
+function vocabulary(model: Recognised): Words {
+  const { vocab } = model.shape;
+  if (model.gguf) {
+    const found = tokenizerFiles(model.gguf.metadata, model.file);
+    if (!found) return { tokenizer: null, eos: [], template: null };
+    return words(found.document, found.roles, found.ends, found.template, vocab);
+  }
+  const [document, generation, about, config] = JSON_FILES.map(
+    (name) => model.json.get(name) as Record<string, unknown> | undefined,
+  );
+  const given = generation?.["eos_token_id"] ?? config?.["eos_token_id"];
+  const ends = (Array.isArray(given) ? given : [given]).filter((id): id is number => Number.isInteger(id));
+  const roles: Record<string, string> = {};
+  for (const [role, token] of Object.entries(about ?? {})) {
+    const text = typeof token === "object" ? (token as { content?: unknown } | null)?.content : token;
+    if (role.endsWith("_token") && typeof text === "string") roles[role] = text;
+  }
+  const template = about?.["chat_template"];
+  return words(
+    document ? documentOf(document) : null,
+    roles,
+    ends,
+    typeof template === "string" ? template : null,
+    vocab,
+  );
+}
+
+const JSON_FILES = ["tokenizer.json", "generation_config.json", "tokenizer_config.json", "config.json"] as const;
+
+/** Returns the words of a tokenizer.json. Throws PageError for one that the page does not support. */
+function words(
+  document: TokenizerDocument | null,
+  roles: Record<string, string>,
+  ends: readonly number[],
+  template: string | null,
+  vocab: number,
+): Words {
+  const eos = ends.filter((id) => id >= 0 && id < vocab);
+  if (!document) return { tokenizer: null, eos, template: null };
+  const data = parseTokenizer(tokenizerData({ document, roles }), "tokenizer.json");
+  const special = Object.fromEntries(
+    data.added_tokens.filter((t) => t.special).map(({ content, id }) => [content, id]),
+  );
+  return {
+    tokenizer: new Tokenizer(data),
+    eos,
+    template: template ? { source: template, named: roles, special } : null,
+  };
+}
+
+/** Returns the tokenizer.json of a folder with the parts that the page reads; its post-processor may be one of several. */
+function documentOf(found: Record<string, unknown>): TokenizerDocument {
+  const processor = found["post_processor"] as { processors?: { type?: unknown }[] } | null | undefined;
+  const steps = Array.isArray(processor?.processors) ? processor.processors : [processor as { type?: unknown } | null];
+  const template = steps.find((step) => step?.type === "TemplateProcessing") ?? null;
+  const added = Array.isArray(found["added_tokens"]) ? found["added_tokens"] : [];
+  const { vocab } = (found["model"] ?? {}) as { vocab?: unknown };
+  if (typeof vocab !== "object" || vocab === null || Array.isArray(vocab)) {
+    throw new PageError("tokenizer.json holds no BPE vocabulary, the only kind that this page supports.");
+  }
+  return { ...found, added_tokens: added, post_processor: template } as unknown as TokenizerDocument;
+}
+
+/** The weights in a model's files, which a worker packs as texels. */
+class FileWeights implements Weights {
+  readonly own = true;
+  readonly gradual = true;
+
+  constructor(
+    private readonly model: Recognised,
+    private readonly document: ShapeDocument,
+    private readonly places: ReadonlyMap<string, Place>,
+    private readonly loader: Loader,
+  ) {}
+
+  shared(): ReadonlyMap<string, WebGLTexture> {
+    return new Map();
+  }
+
+  version(): string {
+    return "";
+  }
+
+  async fill(player: Player): Promise<void> {
+    const { device, program } = player;
+    const { generation } = device;
+    const packings = this.document.parameters
+      .filter(({ name }) => program.views[name])
+      .map((parameter) => this.packing(parameter, program.views[parameter.name]!));
+    this.loader.begins(textureBytes(program, ["weight"]));
+    const worker = new PackingWorker();
+    try {
+      await new Promise<void>((resolve, reject) => {
+        worker.onerror = (event) => reject(new PageError(`The weights cannot be unpacked: ${event.message}`));
+        worker.onmessage = ({ data }: MessageEvent<Answer>) => {
+          try {
+            if ("problem" in data) throw new PageError(`${this.model.file}: ${data.problem}`);
+            if ("done" in data) {
+              resolve();
+              return;
+            }
+            device.still(generation);
+            const { name, block, texels } = data.band;
+            player.writeBlock(name, block, texels);
+            this.loader.uploaded(texels.length);
+            worker.postMessage(null);
+          } catch (error) {
+            reject(error instanceof Error ? error : new Error(String(error)));
+          }
+        };
+        worker.postMessage({ files: this.model.files, packings } satisfies Job);
+      });
+    } finally {
+      worker.terminate();
+    }
+  }
+
+  private packing(parameter: ShapeParameter, view: View): Packing {
+    const { file, tensor } = this.places.get(parameter.name)!;
+    const { checkpoint, gguf, matrix, heads } = parameter;
+    const columns = tensor.shape.at(-1)!;
+    const rows = tensor.shape.length > 1 ? tensor.shape[0]! : 1;
+    const fromGguf = this.model.gguf && gguf ? gguf : null;
+    return {
+      name: parameter.name,
+      storage: storageOf(view.dtype as Dtype),
+      target: targetOf(view),
+      origin: {
+        file,
+        offset: tensor.offset,
+        type: tensor.type.name,
+        stored: [rows, columns],
+        transposed: tensor.shape.length > 1 && (fromGguf ? fromGguf.transposed : checkpoint.transposed),
+        exchanged: fromGguf?.exchanged ?? null,
+        heads,
+        matrix,
+        shift: fromGguf?.shift ?? 0,
+      },
+    };
+  }
+}
+
+export function storageOf(dtype: Dtype): Storage {
+  const { name, columnTiles, group, scaleRows, minimum, wide } = FORMATS[dtype];
+  return { name, columnTiles, bits: group ? 32 / columnTiles : 0, group, scaleRows, minimum, wide };
+}
+
+export function targetOf(view: View): Target {
+  const { rows, cols, tiles, panel, stack } = view;
+  const { height, width, stored, groups, panels, across } = shape(view);
+  return { rows, cols, rowTiles: tiles[0], height, width, stored, groups, panel, panels, stack, across };
+}

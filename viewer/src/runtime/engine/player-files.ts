@@ -1,0 +1,372 @@
+// Recognises a model's files: finds the shape of the page that they have, and the programs that hold their types.
+
+import { Validator, type Schema } from "@cfworker/json-schema";
+import playerSchema from "../../../schema/player.schema.json";
+import { PageError } from "../gl/errors";
+import type { Dtype } from "../gl/program";
+import { isGguf, readGguf, type GgufHeader, type Tensor, type Value } from "../gguf/reader";
+import { readSafetensorsHeader } from "../gguf/safetensors";
+import type { Recording } from "./manifest";
+
+/** A key of metadata or field of a config, its value (or values), and true if a file may lack it. */
+type Expected = readonly [key: string, value: unknown, optional: boolean];
+
+export interface ShapeEntry {
+  name: string;
+  folder: string;
+  bytes: number;
+  sha256: string;
+  parameters: number;
+  /** Positions of the page's caches, and of the model. */
+  positions: [number, number];
+  learned: boolean;
+  vocab: number;
+  gguf: { architecture: string; values: Expected[]; absent: string[]; divisors: number[] | null } | null;
+  config: { values: Expected[]; rope: Record<string, unknown> | null };
+}
+
+/** The content of player.json. */
+export interface PlayerIndex {
+  schema: number;
+  glgpt: string;
+  holds: Record<string, string[]>;
+  shapes: ShapeEntry[];
+}
+
+/** A parameter of a shape: see glgpt/page/player/expected.py. */
+export interface ShapeParameter {
+  name: string;
+  checkpoint: { name: string; shape: number[]; transposed: boolean };
+  matrix: [number, number];
+  heads: [number, number, number, number, number] | null;
+  product: boolean;
+  gguf: {
+    name: string;
+    shape: number[];
+    transposed: boolean;
+    exchanged: [number, number, number, number] | null;
+    shift: number;
+  } | null;
+}
+
+export interface Mix {
+  name: string;
+  dtype: Dtype;
+  formats: Record<string, Dtype>;
+  bytes: { weights: number; all: number };
+  recordings: Recording[];
+}
+
+/** The content of a shape's file. */
+export interface ShapeDocument {
+  schema: number;
+  manifest: Record<string, unknown>;
+  parameters: ShapeParameter[];
+  tied: Record<string, string>;
+  buffers: string;
+  prefix: string;
+  mixes: Mix[];
+  files: Record<string, { bytes: number; sha256: string }>;
+}
+
+/** Where the numbers of a parameter are. */
+export interface Place {
+  file: number;
+  tensor: Tensor;
+}
+
+/** A model's files, recognised. */
+export interface Recognised {
+  title: string;
+  /** The file to name in messages. */
+  file: string;
+  shape: ShapeEntry;
+  files: readonly File[];
+  /** Bytes of all files. */
+  bytes: number;
+  /** The header of a GGUF file; null for a folder's files. */
+  gguf: GgufHeader | null;
+  /** The tensors of a folder's files, and its JSON files by name. */
+  tensors: ReadonlyMap<string, Place>;
+  json: ReadonlyMap<string, unknown>;
+  context: number;
+}
+
+export function parsePlayer(document: unknown): PlayerIndex {
+  const version = (document as { schema?: unknown } | null)?.schema;
+  const result = new Validator(playerSchema as Schema, "2020-12", true).validate(document);
+  if (version !== 1 || !result.valid) {
+    throw new PageError("player.json is damaged, or of another version of glgpt. Export the page again.");
+  }
+  return document as PlayerIndex;
+}
+
+const MAX_JSON = 64 << 20; // bytes of a file of JSON
+const TEXTS = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"];
+
+/** Reads the headers of a model's files. Throws PageError, with what to do, for files that the page cannot open. */
+export async function recognise(given: readonly File[], player: PlayerIndex): Promise<Recognised> {
+  const gguf: File[] = [];
+  for (const file of given) if (file.name.toLowerCase().endsWith(".gguf") || (await isGguf(file))) gguf.push(file);
+  if (gguf.length > 1) throw new PageError(`${gguf.length} GGUF files were given; open one at a time.`);
+  if (gguf[0]) return recogniseGguf(gguf[0], player);
+  return recogniseFolder(given, player);
+}
+
+async function recogniseGguf(file: File, player: PlayerIndex): Promise<Recognised> {
+  const header = await readGguf(file, file.name);
+  const architecture = header.metadata.get("general.architecture");
+  if (typeof architecture !== "string") throw new PageError(`${file.name}: general.architecture is missing.`);
+  const key = (name: string) => header.metadata.get(`${architecture}.${name}`);
+  const vocab = header.tensors.get("token_embd.weight")?.shape[0];
+  const misses = player.shapes.map((shape) => ({ shape, missed: missesGguf(shape, architecture, key, vocab) }));
+  const divisors = header.tensors.get("rope_freqs.weight");
+  const fitting = misses.filter(({ missed }) => !missed.length).map(({ shape }) => shape);
+  const found: ShapeEntry[] = [];
+  for (const shape of fitting) if (await sameDivisors(file, divisors, shape.gguf!.divisors)) found.push(shape);
+  if (!found[0]) {
+    const sizes = `${architecture}, ${shown(key("block_count"))} blocks of width ${shown(key("embedding_length"))}`;
+    throw unknownShape(file.name, sizes, file.name, misses, player);
+  }
+  const context = key("context_length");
+  const title = header.metadata.get("general.name");
+  return {
+    title: typeof title === "string" && title ? title : file.name.replace(/\.gguf$/i, ""),
+    file: file.name,
+    shape: found[0],
+    files: [file],
+    bytes: file.size,
+    gguf: header,
+    tensors: new Map(),
+    json: new Map(),
+    context: typeof context === "number" ? context : found[0].positions[1],
+  };
+}
+
+/** Returns the keys in which a file differs from a shape; of another architecture, all. */
+function missesGguf(
+  { gguf, vocab: expected }: ShapeEntry,
+  architecture: string,
+  key: (name: string) => Value | undefined,
+  vocab: number | undefined,
+): string[] {
+  if (gguf?.architecture !== architecture)
+    return ["general.architecture", ...(gguf?.values ?? []).map(([name]) => name)];
+  const missed = gguf.values
+    .filter(([name, value, optional]) => {
+      const own = key(name);
+      return own === undefined ? !optional : !equal(common(own), value);
+    })
+    .map(([name]) => name);
+  missed.push(...gguf.absent.filter((name) => key(name) !== undefined));
+  const scaling = key("rope.scaling.type");
+  if (scaling !== undefined && scaling !== "none" && !gguf.values.some(([name]) => name === "rope.scaling.type")) {
+    missed.push("rope.scaling.type");
+  }
+  if (vocab !== expected) missed.push("vocab_size");
+  return missed;
+}
+
+/** Returns the value that all elements of an array share, as the desktop reads it. */
+function common(value: Value): unknown {
+  if (typeof value !== "object") return value;
+  const [first] = Array.from(value as ArrayLike<unknown>);
+  return Array.from(value as ArrayLike<unknown>).every((each) => each === first) ? first : value;
+}
+
+async function sameDivisors(
+  file: Blob,
+  tensor: Tensor | undefined,
+  expected: readonly number[] | null,
+): Promise<boolean> {
+  if (!tensor || !expected) return !tensor && !expected;
+  if (tensor.type.name !== "F32" || tensor.bytes !== 4 * expected.length) return false;
+  const data = new DataView(await file.slice(tensor.offset, tensor.offset + tensor.bytes).arrayBuffer());
+  return expected.every((value, i) => Math.abs(data.getFloat32(4 * i, true) - value) <= 1e-4 * value);
+}
+
+async function recogniseFolder(given: readonly File[], player: PlayerIndex): Promise<Recognised> {
+  const weights = given.filter(({ name }) => name.endsWith(".safetensors"));
+  if (!weights.length) {
+    const names = given.slice(0, 3).map(({ name }) => name);
+    throw new PageError(
+      `${names.join(", ") || "Nothing"} is no model file. Open a .gguf file, or config.json, tokenizer.json and the ` +
+        ".safetensors files of a Hugging Face folder together.",
+    );
+  }
+  const json = new Map<string, unknown>();
+  for (const file of given) if (TEXTS.includes(file.name)) json.set(file.name, await readJson(file));
+  const config = json.get("config.json") as Record<string, unknown> | undefined;
+  if (!config) throw new PageError("config.json is missing: open it together with the .safetensors files.");
+  const tensors = new Map<string, Place>();
+  for (const [number, file] of weights.entries()) {
+    for (const [name, tensor] of await readSafetensorsHeader(file, file.name)) {
+      if (tensors.has(name)) throw new PageError(`${file.name}: tensor ${name} is in another file too.`);
+      tensors.set(name, { file: number, tensor });
+    }
+  }
+  const misses = player.shapes.map((shape) => ({ shape, missed: missesConfig(shape, config) }));
+  const found = misses.find(({ missed }) => !missed.length)?.shape;
+  const kind = `${shown(config["model_type"])}, width ${shown(config["hidden_size"] ?? config["n_embd"])}`;
+  if (!found) throw unknownShape("config.json", kind, "config.json", misses, player);
+  const title = config["_name_or_path"];
+  const bytes = weights.reduce((sum, { size }) => sum + size, 0);
+  return {
+    title: typeof title === "string" && title ? title.replace(/.*\//, "") : found.name,
+    file: weights[0]!.name,
+    shape: found,
+    files: weights,
+    bytes,
+    gguf: null,
+    tensors,
+    json,
+    context: Number(config["max_position_embeddings"] ?? found.positions[1]),
+  };
+}
+
+async function readJson(file: File): Promise<unknown> {
+  if (file.size > MAX_JSON) throw new PageError(`${file.name} is larger than the limit of ${MAX_JSON >> 20} MiB.`);
+  try {
+    const found = JSON.parse(await file.text()) as unknown;
+    if (found && typeof found === "object" && !Array.isArray(found)) return found;
+  } catch {
+    // reported below
+  }
+  throw new PageError(`${file.name} is not a JSON object; download it again.`);
+}
+
+/** Returns the fields in which a config.json differs from a shape; of another model type, all. */
+function missesConfig({ config }: ShapeEntry, given: Record<string, unknown>): string[] {
+  const kind = config.values.find(([name]) => name === "model_type");
+  if (!(kind?.[1] as unknown[]).includes(given["model_type"]))
+    return ["model_type", ...config.values.map(([name]) => name)];
+  const missed = config.values
+    .filter(([name, values, optional]) => {
+      const own = given[name];
+      if (own === undefined || own === null) return !optional && !(values as unknown[]).includes(null);
+      return !(values as unknown[]).some((value) => equal(normal(name, own), normal(name, value)));
+    })
+    .map(([name]) => name);
+  return config.rope && !sameRope(config.rope, given) ? [...missed, "rope_scaling"] : missed;
+}
+
+/** Returns the kind of each layer that GPT-Neo's `attention_types` lists, and other values unchanged. */
+function normal(name: string, value: unknown): unknown {
+  if (name !== "attention_types" || !Array.isArray(value)) return value;
+  return (value as [unknown[], number][]).flatMap(([kinds, count]) =>
+    Array.from({ length: count }, () => kinds).flat(),
+  );
+}
+
+/** True if a config.json has these rotary positions: in `rope_parameters`, or in the older fields. */
+function sameRope(expected: Record<string, unknown>, given: Record<string, unknown>): boolean {
+  const scaling = (given["rope_parameters"] ?? given["rope_scaling"] ?? {}) as Record<string, unknown>;
+  const own: Record<string, unknown> = {
+    rope_theta: given["rope_theta"] ?? given["rotary_emb_base"] ?? 10000,
+    partial_rotary_factor: given["partial_rotary_factor"] ?? given["rotary_pct"] ?? 1,
+    ...scaling,
+  };
+  own["rope_type"] ??= own["type"] ?? "default";
+  const names = new Set([...Object.keys(expected), "partial_rotary_factor"]);
+  return [...names].every((name) => {
+    const value = expected[name] ?? (name === "partial_rotary_factor" ? 1 : undefined);
+    return typeof value === "object" || own[name] === undefined || equal(own[name], value);
+  });
+}
+
+/** True for equal values; numbers are compared as float32, which GGUF stores. */
+function equal(a: unknown, b: unknown): boolean {
+  if (typeof a === "number" && typeof b === "number") return Math.fround(a) === Math.fround(b);
+  return JSON.stringify(a) === JSON.stringify(b);
+}
+
+const shown = (value: unknown) => (value === undefined ? "unknown" : JSON.stringify(value).slice(0, 60));
+
+/** Returns the error for a shape without a program, with the command that adds it. */
+function unknownShape(
+  name: string,
+  sizes: string,
+  path: string,
+  misses: { shape: ShapeEntry; missed: string[] }[],
+  player: PlayerIndex,
+): PageError {
+  const nearest = misses.reduce((a, b) => (b.missed.length < a.missed.length ? b : a));
+  const near =
+    nearest.missed.length <= 3 ? ` It differs from ${nearest.shape.name} in ${nearest.missed.join(", ")}.` : "";
+  const known = player.shapes.map((shape) => shape.name).join(", ");
+  return new PageError(
+    `${name} has a shape for which this page has no program (${sizes}).${near} It has programs for ${known}. ` +
+      `Add one with: ${commandFor(path)}`,
+  );
+}
+
+/** Returns the command that exports the page with the shape of a file. */
+export const commandFor = (path: string) => `glgpt export --player --shape ${quoted(path)} --out player`;
+
+const quoted = (path: string) => (/^[\w./-]+$/.test(path) ? path : `'${path.replace(/'/g, "'\\''")}'`);
+
+/** Returns where each parameter is. Throws PageError for a missing or extra tensor, or one of another shape. */
+export function placesOf(model: Recognised, document: ShapeDocument): Map<string, Place> {
+  const found = new Map<string, Place>();
+  const all = model.gguf ? fromGguf(model.gguf) : withoutPrefix(model.tensors, document);
+  for (const { name, gguf, checkpoint } of document.parameters) {
+    const wanted = model.gguf ? gguf : { ...checkpoint, name: short(checkpoint.name, document) };
+    if (!wanted) throw new PageError(`${model.file}: GGUF has no tensor for ${name}.`);
+    const place = all.get(wanted.name);
+    if (!place) throw new PageError(`${model.file}: tensor ${wanted.name} is missing. Download the file again.`);
+    const { shape } = place.tensor;
+    if (shape.join() !== wanted.shape.join()) {
+      throw new PageError(
+        `${model.file}: tensor ${wanted.name} has shape [${shape.join(", ")}]; a ${model.shape.name} has [${wanted.shape.join(", ")}].`,
+      );
+    }
+    found.set(name, place);
+    all.delete(wanted.name);
+  }
+  for (const [copy, original] of Object.entries(document.tied)) {
+    const [a, b] = [all.get(short(copy, document)), found.get(short(original, document))];
+    if (!model.gguf && a && b) all.delete(short(copy, document));
+  }
+  const [extra] = all.keys();
+  if (extra !== undefined) {
+    throw new PageError(`${model.file}: tensor ${extra} is not part of a ${model.shape.name}.`);
+  }
+  return found;
+}
+
+const short = (name: string, { prefix }: ShapeDocument) => (name.startsWith(prefix) ? name.slice(prefix.length) : name);
+
+function fromGguf({ tensors }: GgufHeader): Map<string, Place> {
+  const own = [...tensors.values()].filter(
+    ({ name }) => name !== "rope_freqs.weight" && !name.startsWith("rope_factors_"),
+  );
+  return new Map(own.map((tensor) => [tensor.name, { file: 0, tensor }]));
+}
+
+function withoutPrefix(tensors: ReadonlyMap<string, Place>, document: ShapeDocument): Map<string, Place> {
+  const buffers = new RegExp(`^(?:${document.buffers})$`);
+  const own = [...tensors].map(([name, place]) => [short(name, document), place] as const);
+  return new Map(own.filter(([name]) => !buffers.test(name)));
+}
+
+/** Returns the mix with the fewest bytes whose formats hold every tensor. Throws PageError if there is none. */
+export function mixFor(
+  model: Recognised,
+  document: ShapeDocument,
+  places: ReadonlyMap<string, Place>,
+  holds: PlayerIndex["holds"],
+): Mix {
+  const types = document.parameters.map((p) => ({ ...p, type: places.get(p.name)!.tensor.type }));
+  const products = types.filter(({ product }) => product);
+  // One with inputs in f16 would round a weight that needs f32: then all products are f32, as on the desktop.
+  const plain = products.some(({ type }) => type.name === "F32" || type.name === "BF16");
+  const fits = ({ dtype, formats }: Mix) =>
+    plain ? dtype === "f32" : products.every(({ name, type }) => holds[formats[name]!]?.includes(type.name));
+  const fitting = document.mixes.filter(fits).sort((a, b) => a.bytes.weights - b.bytes.weights);
+  if (fitting[0]) return fitting[0];
+  const kinds = [...new Set(products.map(({ type }) => type.name))].join(", ");
+  throw new PageError(
+    `${model.file} stores its weights as ${kinds}, a mix for which this page has no program of ${model.shape.name}. ` +
+      `Add one with: ${commandFor(model.file)}`,
+  );
+}

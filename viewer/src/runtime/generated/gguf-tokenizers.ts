@@ -1,0 +1,99 @@
+// The tokenizers of GGUF files, as in glgpt/gguf/tokenizer_files.py. Written by scripts/generate_schema.py.
+
+export const NORMAL = 1;
+export const UNKNOWN = 2;
+export const CONTROL = 3;
+export const USER_DEFINED = 4;
+export const UNUSED = 5;
+export const BYTE = 6;
+export const MAX_MERGES = 1048576;
+export const MAX_TOKEN = 256;
+export const MAX_CHARACTERS = 4194304;
+export const NO_TOKEN = 4294967295;
+export const BLANK = "\u2581";
+export const ROLES = {
+  bos: "bos",
+  eos: "eos",
+  unknown: "unk",
+  padding: "pad",
+  seperator: "sep",
+  mask: "mask",
+} as const;
+export const ENDS = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>"] as const;
+export const WHOLE_WORDS = ["llama-bpe", "llama3"] as const;
+export const PRE_TOKENIZERS = {
+  "gpt-2": [{ type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true }],
+  "phi-2": [{ type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true }],
+  olmo: [{ type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true }],
+  smollm: [
+    { type: "Digits", individual_digits: true },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true },
+  ],
+  "llama-bpe": [
+    {
+      type: "Split",
+      pattern: {
+        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      },
+      behavior: "Isolated",
+      invert: false,
+    },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ],
+  llama3: [
+    {
+      type: "Split",
+      pattern: {
+        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      },
+      behavior: "Isolated",
+      invert: false,
+    },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ],
+  dbrx: [
+    {
+      type: "Split",
+      pattern: {
+        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      },
+      behavior: "Isolated",
+      invert: false,
+    },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ],
+  "smaug-bpe": [
+    {
+      type: "Split",
+      pattern: {
+        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      },
+      behavior: "Isolated",
+      invert: false,
+    },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ],
+  qwen2: [
+    {
+      type: "Split",
+      pattern: {
+        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      },
+      behavior: "Isolated",
+      invert: false,
+    },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ],
+  default: [
+    { type: "Split", pattern: { Regex: "[\\p{P}\\$\\+<=>\\^~\\|]+" }, behavior: "Isolated", invert: false },
+    {
+      type: "Split",
+      pattern: { Regex: "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)" },
+      behavior: "Isolated",
+      invert: false,
+    },
+    { type: "Split", pattern: { Regex: "\\p{N}+" }, behavior: "Isolated", invert: false },
+    { type: "Split", pattern: { Regex: "[0-9][0-9][0-9]" }, behavior: "Isolated", invert: false },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ],
+} as const;

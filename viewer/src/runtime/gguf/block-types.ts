@@ -1,0 +1,202 @@
+// The tensor types of GGUF, and how a row of blocks is split into levels, scales and minima, as glgpt/gguf/block_types.py does.
+
+/** A row of a tensor: value = level * scale + minimum, for each group of `group` values. */
+export interface Row {
+  /** Signed bytes, or unsigned ones if the type has minima. */
+  levels: Uint8Array;
+  scales: Float32Array;
+  minima: Float32Array;
+}
+
+export interface TensorType {
+  name: string;
+  /** Values of a block, and its bytes. */
+  block: number;
+  bytes: number;
+  /** Values that share a scale; 0: plain numbers. */
+  group: number;
+  /** Bits of a level, and true if levels count from 0 and a minimum is added. */
+  minimum: boolean;
+  /** Splits the block at a byte, whose values begin at `at` of the row. */
+  unpack: ((data: DataView, from: number, row: Row, at: number) => void) | null;
+}
+
+const HALVES = new Float32Array(1 << 16);
+for (let bits = 0; bits < HALVES.length; bits++) {
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  const size =
+    exponent === 31
+      ? fraction
+        ? NaN
+        : Infinity
+      : exponent
+        ? (1 + fraction / 1024) * 2 ** (exponent - 15)
+        : fraction * 2 ** -24;
+  HALVES[bits] = bits & 0x8000 ? -size : size;
+}
+
+/** Returns the number of a float16. */
+export const halfAt = (data: DataView, at: number) => HALVES[data.getUint16(at, true)]!;
+export const numberOfHalf = (bits: number) => HALVES[bits]!;
+
+/** Reads 32 levels of four bits, minus `shift`, and their fifth bits at `high` (-1: none). */
+function nibbles(data: DataView, from: number, high: number, shift: number, levels: Uint8Array, at: number): void {
+  const fifth = high < 0 ? 0 : data.getUint32(high, true);
+  for (let i = 0; i < 16; i++) {
+    const byte = data.getUint8(from + i);
+    levels[at + i] = ((byte & 15) | (((fifth >>> i) & 1) << 4)) - shift;
+    levels[at + 16 + i] = ((byte >> 4) | (((fifth >>> (i + 16)) & 1) << 4)) - shift;
+  }
+}
+
+/** Returns a type of 32 values with a scale, possibly a minimum and fifth bits. */
+function simple(name: string, bytes: number, minimum: boolean, five: boolean, shift: number): TensorType {
+  const high = minimum ? 4 : 2;
+  return {
+    name,
+    block: 32,
+    bytes,
+    group: 32,
+    minimum,
+    unpack: (data, from, row, at) => {
+      row.scales[at / 32] = halfAt(data, from);
+      row.minima[at / 32] = minimum ? halfAt(data, from + 2) : 0;
+      nibbles(data, from + high + (five ? 4 : 0), five ? from + high : -1, shift, row.levels, at);
+    },
+  };
+}
+
+/** Reads the scales and minima of the eight groups of a super-block: two float16 times 6-bit integers. */
+function superScales(data: DataView, from: number, row: Row, at: number): void {
+  const [whole, low] = [halfAt(data, from), halfAt(data, from + 2)];
+  const byte = (i: number) => data.getUint8(from + 4 + i);
+  for (let i = 0; i < 8; i++) {
+    const scale = i < 4 ? byte(i) & 63 : (byte(i + 4) & 15) | ((byte(i - 4) >> 6) << 4);
+    const minimum = i < 4 ? byte(i + 4) & 63 : (byte(i + 4) >> 4) | ((byte(i) >> 6) << 4);
+    row.scales[at / 32 + i] = whole * scale;
+    row.minima[at / 32 + i] = -Math.fround(low * minimum);
+  }
+}
+
+/** Reads 256 levels of four bits: each 32 bytes hold a group in their low four bits and the next in their high. */
+function superLevels(data: DataView, from: number, high: number, levels: Uint8Array, at: number): void {
+  for (let g = 0; g < 8; g += 2) {
+    for (let i = 0; i < 32; i++) {
+      const byte = data.getUint8(from + 16 * g + i);
+      const fifth = high < 0 ? 0 : data.getUint8(high + i) >> g;
+      levels[at + 32 * g + i] = (byte & 15) | ((fifth & 1) << 4);
+      levels[at + 32 * g + 32 + i] = (byte >> 4) | (((fifth >> 1) & 1) << 4);
+    }
+  }
+}
+
+const plain = (name: string, bytes: number): TensorType => ({
+  name,
+  block: 1,
+  bytes,
+  group: 0,
+  minimum: false,
+  unpack: null,
+});
+
+const Q8_0: TensorType = {
+  name: "Q8_0",
+  block: 32,
+  bytes: 34,
+  group: 32,
+  minimum: false,
+  unpack: (data, from, row, at) => {
+    row.scales[at / 32] = halfAt(data, from);
+    for (let i = 0; i < 32; i++) row.levels[at + i] = data.getUint8(from + 2 + i);
+  },
+};
+
+const Q4_K: TensorType = {
+  name: "Q4_K",
+  block: 256,
+  bytes: 144,
+  group: 32,
+  minimum: true,
+  unpack: (data, from, row, at) => {
+    superScales(data, from, row, at);
+    superLevels(data, from + 16, -1, row.levels, at);
+  },
+};
+
+const Q5_K: TensorType = {
+  name: "Q5_K",
+  block: 256,
+  bytes: 176,
+  group: 32,
+  minimum: true,
+  unpack: (data, from, row, at) => {
+    superScales(data, from, row, at);
+    superLevels(data, from + 48, from + 16, row.levels, at);
+  },
+};
+
+const Q6_K: TensorType = {
+  name: "Q6_K",
+  block: 256,
+  bytes: 210,
+  group: 16,
+  minimum: false,
+  unpack: (data, from, row, at) => {
+    const whole = halfAt(data, from + 208);
+    for (let i = 0; i < 16; i++) row.scales[at / 16 + i] = whole * data.getInt8(from + 192 + i);
+    for (let half = 0; half < 2; half++) {
+      for (let i = 0; i < 32; i++) {
+        const [first, second] = [data.getUint8(from + 64 * half + i), data.getUint8(from + 64 * half + 32 + i)];
+        const pairs = data.getUint8(from + 128 + 32 * half + i);
+        const to = at + 128 * half + i;
+        row.levels[to] = ((first & 15) | ((pairs & 3) << 4)) - 32;
+        row.levels[to + 32] = ((second & 15) | (((pairs >> 2) & 3) << 4)) - 32;
+        row.levels[to + 64] = ((first >> 4) | (((pairs >> 4) & 3) << 4)) - 32;
+        row.levels[to + 96] = ((second >> 4) | ((pairs >> 6) << 4)) - 32;
+      }
+    }
+  },
+};
+
+/** The types by their numbers in a file. */
+export const TYPES: ReadonlyMap<number, TensorType> = new Map([
+  [0, plain("F32", 4)],
+  [1, plain("F16", 2)],
+  [2, simple("Q4_0", 18, false, false, 8)],
+  [3, simple("Q4_1", 20, true, false, 0)],
+  [6, simple("Q5_0", 22, false, true, 16)],
+  [7, simple("Q5_1", 24, true, true, 0)],
+  [8, Q8_0],
+  [12, Q4_K],
+  [13, Q5_K],
+  [14, Q6_K],
+  [30, plain("BF16", 2)],
+]);
+
+export const TYPE_NAMES = new Map([...TYPES.values()].map((type) => [type.name, type]));
+
+/** Names of types that are not supported, for messages. */
+export const OTHERS: Readonly<Record<number, string>> = {
+  9: "Q8_1",
+  10: "Q2_K",
+  11: "Q3_K",
+  15: "Q8_K",
+  16: "IQ2_XXS",
+  17: "IQ2_XS",
+  18: "IQ3_XXS",
+  19: "IQ1_S",
+  20: "IQ4_NL",
+  21: "IQ3_S",
+  22: "IQ2_S",
+  23: "IQ4_XS",
+  24: "I8",
+  25: "I16",
+  26: "I32",
+  27: "I64",
+  28: "F64",
+  29: "IQ1_M",
+  34: "TQ1_0",
+  35: "TQ2_0",
+  39: "MXFP4",
+};
