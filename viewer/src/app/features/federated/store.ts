@@ -3,9 +3,10 @@
 import { throttled } from "../../ui/tools";
 import { effect, signal, untracked } from "@preact/signals";
 import type { FederationState } from "../../../training/federate";
+import { tabStorage } from "../../../runtime/io/storage";
 import { engine } from "../../stores/model";
 
-const KEY = "glgpt together"; // in sessionStorage, so that a reload of this tab rejoins
+const KEY = "glgpt together"; // in the tab's storage, so that a reload of this tab rejoins
 const FRAME_MS = 100; // ms between two updates of the panel
 
 export const link = signal("");
@@ -34,12 +35,9 @@ interface Remembered {
   joined: boolean;
 }
 
+/** Without storage, a reload does not rejoin. */
 function remember(joined: boolean): void {
-  try {
-    sessionStorage.setItem(KEY, JSON.stringify({ link: link.value, name: name.value, joined } satisfies Remembered));
-  } catch {
-    // without storage, a reload does not rejoin
-  }
+  tabStorage.write(KEY, { link: link.value, name: name.value, joined } satisfies Remembered);
 }
 
 /** Called when the panel is first shown: fills in the invitation of the address, or rejoins after a reload. */
@@ -51,12 +49,7 @@ export function open(): void {
     federation.value = untracked(() => joined?.state.value ?? null);
     return joined?.state.subscribe(() => changed());
   });
-  let kept: Remembered | null = null;
-  try {
-    kept = JSON.parse(sessionStorage.getItem(KEY) ?? "null") as Remembered | null;
-  } catch {
-    // not written by this page
-  }
+  const kept = tabStorage.read(KEY) as Remembered | null;
   if (!kept) return;
   const same = !link.value || link.value === kept.link;
   link.value ||= kept.link;

@@ -7,6 +7,7 @@ import type { FetchedText } from "../../../training/fetching";
 import { chosenFiles } from "../../../training/files";
 import { prepared } from "../../../training/prepare";
 import type { Session, SessionState } from "../../../training/session";
+import { browserStorage } from "../../../runtime/io/storage";
 import { engine } from "../../stores/model";
 import { applySettings } from "./params";
 import { choose, index, preset, schedule, set, shape, stage, tokenizer } from "./settings";
@@ -40,7 +41,7 @@ export const writing = signal<string | null>(null);
 
 /** Floating-point operations per second that a training reaches on this device; 0: not known yet. */
 export const deviceRate = signal(0);
-const RATE = "glgpt training rate"; // prefix of its key in localStorage, followed by the device's name
+const RATE = "glgpt training rate"; // prefix of its key in the browser's storage, followed by the device's name
 
 let opened: Promise<void> | null = null;
 
@@ -100,21 +101,10 @@ const changed = throttled(() => {
 
 const rateKey = () => `${RATE} ${engine().training.renderer}`;
 
-function remembered(): number {
-  try {
-    return Number(localStorage.getItem(rateKey()) ?? 0);
-  } catch {
-    return 0; // storage is not available
-  }
-}
+const remembered = () => Number(browserStorage.read(rateKey()) ?? 0);
 
-function remember(): void {
-  try {
-    localStorage.setItem(rateKey(), deviceRate.value.toExponential(3));
-  } catch {
-    // storage is not available: measured again on the next visit
-  }
-}
+/** Without storage, the next visit measures again. */
+const remember = () => browserStorage.write(rateKey(), Number(deviceRate.value.toPrecision(4)));
 
 let asked = 0;
 let cleaned: Promise<void> = Promise.resolve();
