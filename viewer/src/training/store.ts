@@ -14,16 +14,16 @@ const connection = createStore("glgpt training", "runs");
 
 /** The database. Throws an error for the user if the browser stores nothing or its disk is full. */
 const database: UseStore = async (mode, work) => {
-  let opened = false;
+  const seen = { open: false };
   try {
     return await connection(mode, (store) => {
-      opened = true;
+      seen.open = true;
       return work(store);
     });
   } catch (error) {
     const { name, message } = error as Partial<DOMException>;
     if (name === "QuotaExceededError") throw new Error(FULL);
-    throw new Error(opened ? message || "IndexedDB failed" : NONE);
+    throw new Error(seen.open ? message || "IndexedDB failed" : NONE);
   }
 };
 

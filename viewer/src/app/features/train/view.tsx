@@ -6,11 +6,10 @@ import { useEffect } from "preact/hooks";
 import type { SessionState } from "../../../training/session";
 import { federation, invited as invitation, open as openTogether, together } from "../federated/store";
 import { Together } from "../federated";
-import { params } from "./params";
 import { LearnStage } from "./learn";
 import { ScoreStage } from "./score";
-import * as train from "./store";
-import type { Stage } from "./store";
+import { duration, secondsLeft, train } from "./store";
+import type { Stage } from "./settings";
 import { TextStage } from "./text";
 import { TokensStage } from "./tokens";
 import { WriteStage } from "./write";
@@ -77,12 +76,12 @@ function heading(found: SessionState | null): string {
   if (found.doing) return `${found.doing}…`;
   const said = { paused: found.step ? "Paused" : "Ready", running: "Training", done: "Done" }[found.status];
   const last = found.points.findLast((p) => p.step > 0);
-  const left = train.secondsLeft(found);
+  const left = secondsLeft(found);
   return [
     said,
     `step ${found.points.at(-1)?.step ?? found.step} of ${found.plan.rates.steps}`,
     ...(last ? [`loss ${last.loss.toFixed(3)}`] : []),
-    ...(found.status === "running" && left ? [`${train.duration(left)} left`] : []),
+    ...(found.status === "running" && left ? [`${duration(left)} left`] : []),
   ].join(", ");
 }
 
@@ -156,7 +155,7 @@ declare module "../../stores/route" {
 export const view: View<"train"> = {
   name: "train",
   title: "Train",
-  params,
+  params: train.link.all,
   component: TrainView,
   available: (manifest) => Boolean(manifest.training),
   stays: true,
