@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { InterventionBar } from "./ui/interventions";
 import { VIEWS } from "./features";
-import { invited } from "./features/federated/store";
+import { federated } from "./features/federated/store";
 import { SplitStrip } from "./features/split/strip";
 import * as tour from "./features/tour/store";
 import { openCard, Tour } from "./features/tour/tour";
@@ -150,7 +150,7 @@ function About() {
         : split
           ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
           : "in your browser, on your graphics card: you can inspect every number it computes, and nothing you type leaves the page."}
-      {invited.value && " If you train with others, your nickname and your weight updates are sent to the host."}
+      {federated.invited.value && " If you train with others, your nickname and your weight updates are sent to the host."}
       {source && (
         <>
           {" "}

@@ -8,7 +8,7 @@ import { Strip, stages, type Stage } from "../../drawing/strip";
 import { headIn, parseIntervention } from "../../../runtime/engine/interventions";
 import { Names } from "../../../runtime/engine/names";
 import { cell, walkCells } from "../../ui/roving";
-import * as split from "../split/store";
+import { split } from "../split/store";
 import { machine } from "./store";
 import * as passes from "../passes/store";
 import { generation } from "../../stores/generation";

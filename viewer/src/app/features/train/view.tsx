@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import type { SessionState } from "../../../training/session";
-import { federation, invited as invitation, open as openTogether, together } from "../federated/store";
+import { federated } from "../federated/store";
 import { Together } from "../federated";
 import { LearnStage } from "./learn";
 import { ScoreStage } from "./score";
@@ -28,12 +28,12 @@ const WITH_OTHERS: readonly Stage[] = ["data", "train"]; // steps that show the 
 function TrainView() {
   useEffect(() => {
     void train.open();
-    openTogether(); // rejoins a session that a reload interrupted, at any step
+    federated.open(); // rejoins a session that a reload interrupted, at any step
   }, []);
   if (!train.index.value)
     return <section class="panel loading">{train.problem.value || "Loading the sizes and texts…"}</section>;
   const { of: Shown } = STAGES[train.stage.value];
-  const invited = Boolean(invitation.value || federation.value); // then the panel comes first
+  const invited = Boolean(federated.invited.value || federated.federation.value); // then the panel comes first
   return (
     <section class="train" aria-label="Train">
       {invited && <Together />}
@@ -107,14 +107,14 @@ function Buttons() {
         ) : (
           <button
             class="primary"
-            disabled={busy || ended || together()}
-            title={together() ? "This device is training with others: leave that session first" : ""}
+            disabled={busy || ended || federated.together()}
+            title={federated.together() ? "This device is training with others: leave that session first" : ""}
             onClick={() => void train.start()}
           >
             {found?.step ? "Continue" : "Start"}
           </button>
         )}
-        <button disabled={running || failed || busy || together()} onClick={() => void train.step()}>
+        <button disabled={running || failed || busy || federated.together()} onClick={() => void train.step()}>
           One step
         </button>
         <button
