@@ -24,7 +24,7 @@ export interface SocketTimes {
   stall?: number;
 }
 
-/** What a connection is for. */
+/** The server of a connection, and the messages to it. */
 export interface SocketProtocol {
   readonly url: string;
   readonly times: SocketTimes;

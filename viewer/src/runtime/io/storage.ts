@@ -32,7 +32,7 @@ class GuardedStorage {
   }
 }
 
-/** What all visits of this browser share. */
+/** Values that all visits of this browser share. */
 export const browserStorage = new GuardedStorage(() => localStorage);
-/** What a tab retains over a reload. */
+/** Values that a tab retains over a reload. */
 export const tabStorage = new GuardedStorage(() => sessionStorage);
