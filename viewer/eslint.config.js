@@ -101,8 +101,8 @@ export default tseslint.config(
     files: ["src/dashboard/**"],
     rules: {
       "no-restricted-imports": noImports(
-        "^\\.\\./(?!app/ui/(curves|facts|mark|base\\.css)$)",
-        "The dashboard may import only the parts of app/ui/ that use no model: curves, facts, mark.",
+        "^\\.\\./(?!app/ui/(curves|facts|mark|base\\.css)$|runtime/io/)",
+        "The dashboard may import only runtime/io/ and the parts of app/ui/ that use no model: curves, facts, mark.",
       ),
     },
   },

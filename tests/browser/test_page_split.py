@@ -185,11 +185,11 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
       const until = async (status) => { while (split.status !== status) await new Promise((r) => setTimeout(r, 1)); };
       globalThis.chunks = 0;
       cache.known = cache.known.filter((size) => size <= 64); // several chunks
-      split.socket.send = () => {};
+      split.socket.socket.send = () => {};
       splitGenerator.hidden = async (...args) => {
         const states = await hidden(...args);
         if (++globalThis.chunks === 2) {
-          split.socket.close();
+          split.socket.socket.close();
           await until("connecting");
           await until("connected");
         }

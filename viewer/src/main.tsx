@@ -4,6 +4,7 @@ import { EmbeddedSource, exportId, playerFile } from "./document";
 import { lens } from "./runtime/engine/lens";
 import { Replaced } from "./runtime/engine/loader";
 import { probabilities } from "./runtime/engine/probabilities";
+import { tabStorage } from "./runtime/io/storage";
 import { App } from "./app/shell";
 import { opening } from "./app/features/open/store";
 import { start } from "./app/start";
@@ -34,14 +35,8 @@ function launch(glgpt: Glgpt): Glgpt {
 /** Reloads the page if a new export replaced this one while it loaded; at most once a minute. */
 function reloadOnce(error: unknown): void {
   if (!(error instanceof Replaced)) return;
-  try {
-    const before = Number(sessionStorage.getItem(RELOADED) ?? 0);
-    if (Date.now() - before < 60_000) return;
-    sessionStorage.setItem(RELOADED, String(Date.now()));
-  } catch {
-    return; // without storage the page might reload forever
-  }
-  location.reload();
+  if (Date.now() - Number(tabStorage.read(RELOADED) ?? 0) < 60_000) return;
+  if (tabStorage.write(RELOADED, Date.now())) location.reload(); // without storage it might reload forever
 }
 
 /**

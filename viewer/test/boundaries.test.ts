@@ -58,7 +58,7 @@ test.each([
   ["src/dashboard/a.ts", 'import "../runtime/engine/model";', [IMPORT]],
   [
     "src/dashboard/a.ts",
-    'import "../app/ui/curves"; import "./state"; import "@preact/signals"; document.title = "";',
+    'import "../app/ui/curves"; import "../runtime/io/storage"; import "@preact/signals"; document.title = "";',
     [],
   ],
 ])(

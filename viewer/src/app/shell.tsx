@@ -6,9 +6,9 @@ import { InterventionBar } from "./ui/interventions";
 import { playerFile } from "../document";
 import { VIEWS } from "./features";
 import { Open } from "./features/open/view";
-import { invited } from "./features/federated/store";
+import { federated } from "./features/federated/store";
 import { SplitStrip } from "./features/split/strip";
-import * as tour from "./features/tour/store";
+import { tour } from "./features/tour/store";
 import { openCard, Tour } from "./features/tour/tour";
 import { Mark } from "./ui/mark";
 import type { Progress } from "../runtime/engine/loader";
@@ -164,7 +164,8 @@ function About() {
         : split
           ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
           : "in your browser, on your graphics card: you can inspect every number it computes, and nothing you type leaves the page."}
-      {invited.value && " If you train with others, your nickname and your weight updates are sent to the host."}
+      {federated.invited.value &&
+        " If you train with others, your nickname and your weight updates are sent to the host."}
       {source && (
         <>
           {" "}

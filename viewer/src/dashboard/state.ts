@@ -1,6 +1,7 @@
 // The session's state as last reported by the server, and the host's actions.
 
 import { batch, computed, signal } from "@preact/signals";
+import { tabStorage } from "../runtime/io/storage";
 import { hostToken, open, readFragment, type Access } from "./describe";
 import { Denied, Gateway, Unreachable, type Invitation, type Status } from "./gateway";
 
@@ -59,21 +60,12 @@ interface Kept {
 }
 
 function stored(): Kept | null {
-  try {
-    return JSON.parse(sessionStorage.getItem(KEY) ?? "null") as Kept | null;
-  } catch {
-    return null;
-  }
+  return tabStorage.read(KEY) as Kept | null;
 }
 
 /** Stores the host's token and the new invitations for this tab. Returns false if the browser has no storage. */
 function store(token: string): boolean {
-  try {
-    sessionStorage.setItem(KEY, JSON.stringify({ token, tokens: tokens.value } satisfies Kept));
-    return true;
-  } catch {
-    return false;
-  }
+  return tabStorage.write(KEY, { token, tokens: tokens.value } satisfies Kept);
 }
 
 /**

@@ -1,7 +1,8 @@
 // A page as a member of a federation: connects to the gateway and trains rounds. See docs/reference/protocols.md.
 
-import { signal, type ReadonlySignal } from "@preact/signals-core";
-import { pause, sleep } from "../runtime/gl/wait";
+import { signal, untracked, type ReadonlySignal } from "@preact/signals-core";
+import { ReconnectingSocket, Refused, type SocketData, type SocketStatus } from "../runtime/io/socket";
+import { pause } from "../runtime/gl/wait";
 import { must, PageError } from "../runtime/gl/errors";
 import type { Offer } from "../runtime/engine/manifest";
 import type { Ids } from "./batches";
@@ -13,10 +14,16 @@ import { tokenise } from "./tokenise";
 import { isLost, type Trainer } from "./trainer";
 import type { Training } from "./training";
 
-const MAX_WAIT_MS = 4_000; // maximum ms between two attempts to connect
 const PROGRESS_INTERVAL_MS = 500; // ms between two progress messages of a round
 const PING = 10_000; // ms between two pings
 const STALL = 60_000; // ms without a message from the host after which the connection is closed
+const TIMES = {
+  accept: STALL,
+  admit: STALL,
+  retry: Infinity,
+  wait: { first: 500, heard: 500, most: 4_000 },
+  stall: STALL,
+};
 
 export interface FederateOptions {
   /** The invitation: a link that glgpt federate serve printed. */
@@ -147,7 +154,7 @@ export class Federation {
   private end!: () => void;
   private giveUp!: (error: Error) => void;
   private readonly invitation: Invitation;
-  private socket: WebSocket | null = null;
+  private readonly socket: ReconnectingSocket;
   private current: Round | null = null;
   private trainer: Trainer | undefined;
   private offer!: Offer;
@@ -158,7 +165,6 @@ export class Federation {
   private left = false;
   private wake: () => void = () => {};
   private incoming: { message: RoundMessage; data: Uint8Array<ArrayBuffer>; at: number } | null = null;
-  private heard = 0;
   private pinged = 0;
   private roundTrip = 0;
   private readonly unlock = new AbortController();
@@ -169,6 +175,7 @@ export class Federation {
     private readonly store: Store,
   ) {
     this.invitation = readLink(options.link);
+    this.socket = this.connection();
     this.done = new Promise((resolve, reject) => {
       this.end = resolve;
       this.giveUp = reject;
@@ -191,7 +198,7 @@ export class Federation {
   private async run(): Promise<void> {
     try {
       await this.open();
-      void this.connect();
+      this.socket.connect().catch(() => {}); // `follow` shows why
       while (!this.left && !this.over) {
         const round = this.current;
         if (round && !round.update && !round.answered) await this.train(round);
@@ -205,8 +212,8 @@ export class Federation {
       this.giveUp(error instanceof Error ? error : new Error(this.problem));
     } finally {
       this.left = true;
-      this.socket?.close();
       this.unlock.abort();
+      this.socket.close();
       this.training.giveBack(this.trainer);
     }
   }
@@ -306,6 +313,7 @@ export class Federation {
   /** Leaves the session. The host reserves the membership for a later visit. */
   leave(): void {
     this.left = true;
+    this.socket.close();
     this.wake();
   }
 
@@ -318,59 +326,56 @@ export class Federation {
 
   // -- the socket -------------------------------------------------------------------------------------------------
 
-  private async connect(): Promise<void> {
-    for (let wait = 500; !this.gone(); wait = Math.min(MAX_WAIT_MS, 2 * wait)) {
-      if (await this.converse()) wait = 500;
-      if (this.gone()) return;
-      this.say("reconnecting", "Reconnecting");
-      await sleep(wait * (0.7 + 0.6 * Math.random()));
-    }
+  private connection(): ReconnectingSocket {
+    const socket = new ReconnectingSocket({
+      url: new URL("v1/socket", this.invitation.base).href.replace(/^http/, "ws"),
+      times: TIMES,
+      wanted: () => !this.gone(),
+      hello: () => {
+        this.incoming = null;
+        return JSON.stringify(this.join());
+      },
+      admit: (data) => this.receive(data) === "welcome",
+      receive: (data) => void this.receive(data),
+      refusal: ({ code, reason }) =>
+        (FATAL as readonly number[]).includes(code) ? new Refused(reason || "The host closed the connection.") : null,
+      watch: () => this.ping(),
+    });
+    this.unlock.signal.addEventListener(
+      "abort",
+      socket.state.subscribe(({ status, problem }) => untracked(() => this.follow(status, problem))),
+    );
+    return socket;
   }
 
-  /** Runs one connection until it closes. Resolves to true if the host admitted this page. */
-  private converse(): Promise<boolean> {
-    return new Promise((resolve) => {
-      const socket = new WebSocket(new URL("v1/socket", this.invitation.base).href.replace(/^http/, "ws"));
-      let joined = false;
-      socket.binaryType = "arraybuffer";
-      this.incoming = null;
-      this.heard = performance.now();
-      const watch = setInterval(() => {
-        if (performance.now() - this.heard > STALL || this.left) socket.close();
-        else if (joined && performance.now() - this.pinged > PING) {
-          this.pinged = performance.now();
-          this.send({ type: "ping", n: 0, ms: this.roundTrip });
-        }
-      }, 1000);
-      socket.onopen = () => {
-        this.socket = socket;
-        this.send(this.join());
-      };
-      socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
-        this.heard = performance.now();
-        if (typeof data !== "string") {
-          this.frame(new Uint8Array(data));
-          return;
-        }
-        const said = JSON.parse(data) as Record<string, unknown> & { type: string };
-        joined ||= said.type === "welcome";
-        this.heed(said);
-      };
-      socket.onclose = ({ code, reason }) => {
-        clearInterval(watch);
-        this.socket = null;
-        if ((FATAL as readonly number[]).includes(code)) {
-          this.problem = reason || "The host closed the connection.";
-          this.over = `The host refused: ${this.problem}`;
-          this.wake();
-        }
-        resolve(joined);
-      };
-    });
+  private follow(status: SocketStatus, problem: string): void {
+    if (status === "connecting" && problem && !this.gone()) this.say("reconnecting", "Reconnecting");
+    if (status !== "refused") return;
+    this.problem = problem;
+    this.over = `The host refused: ${problem}`;
+    this.wake();
+  }
+
+  /** Takes a message. Returns its type; "": it is a part of a round's parameters. */
+  private receive(data: SocketData): string {
+    if (typeof data !== "string") {
+      this.frame(new Uint8Array(data));
+      return "";
+    }
+    const said = JSON.parse(data) as Record<string, unknown> & { type: string };
+    if (said.type === "welcome") this.socket.heard();
+    this.heed(said);
+    return said.type;
+  }
+
+  private ping(): void {
+    if (performance.now() - this.pinged <= PING) return;
+    this.pinged = performance.now();
+    this.send({ type: "ping", n: 0, ms: this.roundTrip });
   }
 
   private send(message: object): void {
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
+    this.socket.send(JSON.stringify(message));
   }
 
   private join() {
@@ -465,7 +470,7 @@ export class Federation {
     const { current } = this;
     if (!current?.update || current.message.attempt !== attempt) return;
     const { bytes } = current.update;
-    for (let at = have * FRAME; at < bytes.length; at += FRAME) this.socket?.send(bytes.subarray(at, at + FRAME));
+    for (let at = have * FRAME; at < bytes.length; at += FRAME) this.socket.send(bytes.subarray(at, at + FRAME));
   }
 
   private answered(said: Record<string, unknown>): void {

@@ -5,7 +5,8 @@ import type { Weights } from "../runtime/engine/model";
 import { ContextLost, type Device } from "../runtime/gl/device";
 import { must, PageError } from "../runtime/gl/errors";
 import { pause, Queue } from "../runtime/gl/wait";
-import { checkRate, fixedWindows, rateAt, starts } from "./batches";
+import { checkRate, rateAt, starts } from "./batches";
+import { Between } from "./between";
 import { filesOf, readState, type Checkpoint, type Point } from "./checkpoint";
 import { MOMENTS, type Files } from "./files";
 import type { Plan } from "./plan";
@@ -13,10 +14,10 @@ import { Scorer } from "./scorer";
 import { Speed } from "./speed";
 import { tokenBytes } from "./tokenise";
 import { Diverged, isLost, type Arrived, type Trainer } from "./trainer";
+import { validate } from "./validate";
 import { Writer, type Sample, type SampleOptions } from "./writer";
 
 const KEEP_MS = 20_000; // ms from one checkpoint to the next
-const EVAL_TOKENS = 8192;
 const OVER = "The training was reset or replaced by another.";
 
 export type Status = "paused" | "running" | "done" | "failed";
@@ -55,7 +56,7 @@ export class Session {
   private going = { on: false }; // the latest start's flag, which `pause` clears
   private over = false; // closed
   private away = false; // released its textures (`leave`)
-  private readonly asked: (() => Promise<void>)[] = []; // work to do between two steps
+  private readonly asked = new Between((error) => isLost(error, this.device)); // work to do between two steps
   private running: Promise<void> = Promise.resolve();
   private readonly queue = new Queue(); // two samples at once would share caches
   private cold = true; // the next step compiles
@@ -236,47 +237,27 @@ export class Session {
       do {
         while (going.on && left()) await this.guarded(() => (left() ? this.oneStep() : Promise.resolve()));
         await this.guarded(() => this.settle());
-      } while (this.asked.length || (going.on && left())); // a lost context may have reset it to an earlier step
+      } while (this.asked.waits || (going.on && left())); // a lost context may have reset it to an earlier step
       this.set(left() ? "paused" : "done");
     } catch (error) {
       this.fail(error);
-      for (const work of this.asked.splice(0)) await work().catch(() => {}); // callers that wait receive the error
+      await this.asked.flush();
     }
   }
 
   private async settle(): Promise<void> {
     this.take(await this.trainer.drain());
-    await this.answer();
+    await this.asked.run();
     await this.note();
-  }
-
-  /** Does the work queued for the time between two steps. After an error, the remaining work stays queued. */
-  private async answer(): Promise<void> {
-    for (let work = this.asked.shift(); work; work = this.asked.shift()) await work();
   }
 
   /** Runs `work` between two steps if the training runs, else now. */
   between(work: () => Promise<unknown>): Promise<void> {
-    if (this.status !== "running") {
-      const now = () => this.guarded(async () => void (await work()));
-      return this.enqueue(now).catch((error: unknown) => {
-        if (error instanceof Diverged) this.fail(error);
-        throw error;
-      });
-    }
-    return new Promise((resolve, reject) => {
-      const task = async () => {
-        try {
-          await work();
-          resolve();
-        } catch (error) {
-          if (isLost(error, this.device))
-            this.asked.push(task); // retried when the context is restored
-          else reject(error instanceof Error ? error : new Error(String(error)));
-          throw error;
-        }
-      };
-      this.asked.push(task);
+    if (this.status === "running") return this.asked.add(work);
+    const now = () => this.guarded(async () => void (await work()));
+    return this.enqueue(now).catch((error: unknown) => {
+      if (error instanceof Diverged) this.fail(error);
+      throw error;
     });
   }
 
@@ -375,12 +356,12 @@ export class Session {
     }
     const due = (every: number) => every > 0 && (step % every === 0 || step === rates.steps);
     const late = performance.now() - this.keptAt > KEEP_MS;
-    if (!due(evalEvery) && !due(sampleEvery) && !late && !this.asked.length) return;
+    if (!due(evalEvery) && !due(sampleEvery) && !late && !this.asked.waits) return;
     this.take(await this.trainer.drain());
     const began = performance.now();
     if (due(evalEvery)) await this.evaluate();
     if (due(sampleEvery)) await this.sample();
-    await this.answer();
+    await this.asked.run();
     if (late) await this.note();
     this.speed.exclude(began);
   }
@@ -401,15 +382,8 @@ export class Session {
   }
 
   private async evaluate(): Promise<void> {
-    const { validation, offer } = this.plan;
-    const { context } = offer.recipe;
-    if (validation.length <= context) return;
-    const first = fixedWindows(validation.length, context, EVAL_TOKENS);
-    const nats = await this.trainer.evaluate(validation, first);
-    let size = 0;
-    for (const at of first)
-      for (let t = 1; t <= context; t++) size += this.writer.bytes[validation[at + t]!]?.length ?? 0;
-    const found = { validation: nats, bits: (nats * first.length * context) / Math.LN2 / Math.max(1, size) };
+    const found = await validate(this.plan, this.trainer, this.writer.bytes);
+    if (!found) return;
     const last = this.points.at(-1);
     if (last) Object.assign(last, found);
     else this.points.push({ step: 0, loss: NaN, gradNorm: NaN, lr: 0, tokensPerS: 0, ...found });

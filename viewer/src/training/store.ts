@@ -1,7 +1,7 @@
 // Stores the latest checkpoint of each run in IndexedDB, so that a later visit can continue.
 
-const NAME = "glgpt training";
-const STORE = "runs";
+import { createStore, del, get, getMany, type UseStore } from "idb-keyval";
+
 const RUNS = "kept runs"; // when each was last kept, by id
 const LIVE_MS = 60_000; // without Web Locks, a run that was kept so recently is another tab's
 const CLAIM_MS = 500; // a page that is being left may still hold its run
@@ -10,42 +10,35 @@ const FULL =
   "delete data of sites in the browser's settings, or files on the disk";
 const NONE = "it gives the page no storage, as in a private window. Save the model before you leave";
 
-function open(): Promise<IDBDatabase> {
-  return new Promise((resolve, reject) => {
-    const request = indexedDB.open(NAME, 1);
-    request.onupgradeneeded = () => request.result.createObjectStore(STORE);
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(new Error(request.error?.name === "QuotaExceededError" ? FULL : NONE));
-  });
-}
+const connection = createStore("glgpt training", "runs");
 
-/** Does `work` in one transaction, so that all of it happens or nothing; resolves to what it gives to `done`. */
-async function act<T>(
-  mode: IDBTransactionMode,
-  work: (store: IDBObjectStore, done: (found: T) => void) => void,
-): Promise<T> {
-  const database = await open();
+/** The database. Throws an error for the user if the browser stores nothing or its disk is full. */
+const database: UseStore = async (mode, work) => {
+  const seen = { open: false };
   try {
-    return await new Promise<T>((resolve, reject) => {
-      const transaction = database.transaction(STORE, mode);
-      let found: T;
-      transaction.oncomplete = () => resolve(found);
-      transaction.onabort = () => {
-        const { name, message } = transaction.error ?? {};
-        reject(new Error(name === "QuotaExceededError" ? FULL : message || "IndexedDB failed"));
-      };
-      work(transaction.objectStore(STORE), (value) => (found = value));
+    return await connection(mode, (store) => {
+      seen.open = true;
+      return work(store);
     });
-  } finally {
-    database.close();
+  } catch (error) {
+    const { name, message } = error as Partial<DOMException>;
+    if (name === "QuotaExceededError") throw new Error(FULL);
+    throw new Error(seen.open ? message || "IndexedDB failed" : NONE);
   }
-}
+};
 
-const one = <T>(mode: IDBTransactionMode, work: (store: IDBObjectStore) => IDBRequest<T>) =>
-  act<T>(mode, (store, done) => {
-    const request = work(store);
-    request.onsuccess = () => done(request.result);
-  });
+/** Does `work` in one transaction, so that all of it happens or nothing. */
+const change = (work: (store: IDBObjectStore) => void) =>
+  database(
+    "readwrite",
+    (store) =>
+      new Promise<void>((resolve, reject) => {
+        const { transaction } = store;
+        transaction.oncomplete = () => resolve();
+        transaction.onabort = () => reject(transaction.error ?? new Error());
+        work(store);
+      }),
+  );
 
 type Times = Map<string, number>;
 
@@ -62,15 +55,15 @@ export class Store {
 
   /** Writes a value completely or not at all. Throws if the browser stores nothing or its disk is full. */
   async keep(key: string, value: unknown): Promise<void> {
-    await one("readwrite", (store) => store.put(value, this.key(key)));
+    await change((store) => store.put(value, this.key(key)));
   }
 
   async kept<T>(key: string): Promise<T | undefined> {
-    return (await one("readonly", (store) => store.get(this.key(key)) as IDBRequest<T | undefined>)) ?? undefined;
+    return get<T>(this.key(key), database);
   }
 
   async forget(key: string): Promise<void> {
-    await one("readwrite", (store) => store.delete(this.key(key)));
+    await del(this.key(key), database);
   }
 
   /** Stores a checkpoint of a run, and the run itself if it is new. Replaces runs that no tab has open. */
@@ -90,12 +83,9 @@ export class Store {
     for (const [id] of [...times].sort(([, a], [, b]) => b - a)) {
       const before = this.claimed;
       if (!(await this.claim(id))) continue;
-      const found = await act<Partial<T>>("readonly", (store, done) => {
-        const run = store.get(this.key(`run ${id}`)) as IDBRequest<T["run"]>;
-        const checkpoint = store.get(this.key(`checkpoint ${id}`)) as IDBRequest<T["checkpoint"]>;
-        checkpoint.onsuccess = () => done({ run: run.result, checkpoint: checkpoint.result } as Partial<T>);
-      });
-      if (found.run && found.checkpoint && suits(found.run)) return found as T;
+      const keys = [this.key(`run ${id}`), this.key(`checkpoint ${id}`)];
+      const [run, checkpoint] = await getMany<unknown>(keys, database);
+      if (run && checkpoint && suits(run)) return { run, checkpoint } as T;
       if (before !== id) this.leave();
     }
     return null;
@@ -116,7 +106,7 @@ export class Store {
     own: string,
     work: (store: IDBObjectStore, times: Times) => void,
   ): Promise<void> {
-    await act("readwrite", (store) => {
+    await change((store) => {
       const request = store.get(this.key(RUNS)) as IDBRequest<Times | undefined>;
       request.onsuccess = () => {
         const times = request.result ?? new Map<string, number>();

@@ -3,7 +3,7 @@
 import { INTERVENTION_PARAMS } from "../stores/interventions";
 import { TEXT_PARAMS } from "../stores/generation";
 import type { View } from "../stores/route";
-import { params as tour } from "./tour/store";
+import { tour } from "./tour/store";
 import { view as attention } from "./attention/view";
 import { view as blocks } from "./blocks/view";
 import { view as device } from "./device/view";
@@ -15,7 +15,7 @@ import { view as train } from "./train/view";
 export const VIEWS: readonly View[] = [text, attention, blocks, textures, passes, train, device];
 
 /** The settings that the links to all views carry. */
-export const PARAMS = [...TEXT_PARAMS, ...tour, ...INTERVENTION_PARAMS];
+export const PARAMS = [...TEXT_PARAMS, ...tour.params, ...INTERVENTION_PARAMS];
 
 /** Keys of links that other pages of an export use. */
 export const OTHER_KEYS = ["join", "boundary", "server"];

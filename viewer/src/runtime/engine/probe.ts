@@ -6,6 +6,7 @@ import type { Program } from "../gl/program";
 import type { Device, Options } from "../gl/device";
 import { must, PageError } from "../gl/errors";
 import { Player } from "../gl/player";
+import { browserStorage } from "../io/storage";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
 const ROUNDS = 4;
@@ -74,20 +75,12 @@ export async function measure(
     throw error;
   }
   await keep(pick(recordings, fetches, measured, tuning.panels_pay).recording);
-  if (canRemember()) localStorage.setItem(keyOf(choices), JSON.stringify(measured));
+  browserStorage.write(keyOf(choices), measured);
   return measured;
 }
 
 /** True if this browser stores measurements. One that does not begins each visit with a guess. */
-export function canRemember(): boolean {
-  try {
-    localStorage.setItem("glgpt kept", "");
-    localStorage.removeItem("glgpt kept");
-    return true;
-  } catch {
-    return false;
-  }
-}
+export const canRemember = () => browserStorage.works;
 
 /**
  * Returns the files of the probes still needed, by name: first of one-row products, then of kernels for their layout.
@@ -173,12 +166,8 @@ export function productMs(measured: Measured, recording: Recording, fetch: Fetch
 }
 
 function remembered(key: string): Measured {
-  try {
-    const kept = Object.entries((JSON.parse(localStorage.getItem(key) ?? "null") ?? {}) as object);
-    return Object.fromEntries(kept.filter((entry): entry is [string, number] => typeof entry[1] === "number"));
-  } catch {
-    return {};
-  }
+  const kept = Object.entries(browserStorage.read(key) ?? {});
+  return Object.fromEntries(kept.filter((entry): entry is [string, number] => typeof entry[1] === "number"));
 }
 
 /** Fills a probe's factors. A read of zeros would wait, since a lost context returns zeros too (see `Reader`). */

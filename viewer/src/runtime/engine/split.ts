@@ -3,6 +3,7 @@
 import { signal, type ReadonlySignal } from "@preact/signals-core";
 import { AGAIN, ANSWER_TIMEOUT_MS, PROTOCOL } from "../generated/protocols";
 import { PageError } from "../gl/errors";
+import { ReconnectingSocket, Refused, type SocketData, type SocketStatus } from "../io/socket";
 import type { Values } from "./capture";
 import type { Candidate } from "./sampling";
 import { decode, encode, packStates, unpackStates, type Message, type Wire } from "./split-wire";
@@ -10,9 +11,12 @@ import { decode, encode, packStates, unpackStates, type Message, type Wire } fro
 /** True for an error code after which the client reconnects. */
 const isAgain = (code: string) => (AGAIN as readonly string[]).includes(code);
 
-const RECONNECT_TIMEOUT_MS = 60_000; // ms for which a lost server is retried
-const BACKOFF = [100, 2000] as const; // ms between attempts to connect: first and maximum
-const CONNECT_TIMEOUT_MS = 10_000; // ms within which a server must accept a connection
+const TIMES = {
+  accept: 10_000,
+  admit: ANSWER_TIMEOUT_MS, // the server may first finish computing for other clients
+  retry: 60_000,
+  wait: { first: 100, heard: 0, most: 2000 },
+};
 const LOOK_TIMEOUT_MS = 10_000; // ms that `look` waits for a connection
 
 export interface SplitSettings {
@@ -77,15 +81,6 @@ export class Forgotten extends Error {
   }
 }
 
-class Refused extends PageError {
-  constructor(
-    message: string,
-    readonly code: string,
-  ) {
-    super(message);
-  }
-}
-
 interface Waiting {
   seq: number;
   sent: number;
@@ -105,12 +100,11 @@ export function highLatency(latest: readonly Pick<Crossing, "localMs" | "network
   return latest.length >= LATEST && wire > HIGH_LATENCY && wire > mean((c) => c.localMs + c.remoteMs);
 }
 
-export type SplitStatus = "connected" | "connecting" | "idle" | "refused";
+export type SplitStatus = SocketStatus;
 
 export class Split {
   /** Ids of the tokens whose rows the server holds. */
   held: number[] = [];
-  private readonly connection = signal<{ status: SplitStatus; problem: string }>({ status: "idle", problem: "" });
   private readonly crossed = signal<Crossing | null>(null);
   /** True if the server refused the access token or requires one. */
   wantsToken = false;
@@ -125,17 +119,25 @@ export class Split {
   private readonly latest: Crossing[] = [];
   /** Returns true while a server is needed, so that a lost connection is made again at once. */
   wanted: () => boolean = () => true;
-  private wait = 0; // ms before the next attempt to connect; 0 after an answer
   /** The part that the server runs. */
   part: string;
-  private socket: WebSocket | null = null;
-  private opening: Promise<void> | null = null;
+  private opening = ""; // the part that the connection being made is for
+  private readonly socket: ReconnectingSocket;
   private session: string | null = null;
   private next = 0;
   private readonly waiting: Waiting[] = [];
 
   constructor(readonly settings: SplitSettings) {
     this.part = settings.rest ?? "";
+    this.socket = new ReconnectingSocket({
+      url: settings.server,
+      times: TIMES,
+      wanted: () => this.wanted(),
+      hello: () => this.hello(),
+      admit: (data) => this.admit(data),
+      receive: (data) => this.hear(data),
+      lost: () => this.broke(),
+    });
   }
 
   /** Makes the server run another part from now on, in a new session. */
@@ -144,19 +146,17 @@ export class Split {
     this.part = part;
     this.session = null;
     this.held = [];
-    const { socket } = this;
-    this.socket = null;
-    socket?.close();
+    this.socket.drop();
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(0));
   }
 
   /** The state of the connection, and what is wrong with it. Reading them subscribes to their changes. */
   get status(): SplitStatus {
-    return this.connection.value.status;
+    return this.socket.state.value.status;
   }
 
   get problem(): string {
-    return this.connection.value.problem;
+    return this.socket.state.value.problem;
   }
 
   /** The cost of the latest token; null: none yet. */
@@ -174,10 +174,6 @@ export class Split {
     return this.speculate ?? highLatency(this.latest);
   }
 
-  private say(status: SplitStatus, problem = ""): void {
-    this.connection.value = { status, problem };
-  }
-
   /** Returns how many of these ids' rows the server holds. The last row does not count: the next token follows it. */
   common(ids: readonly number[]): number {
     let held = 0;
@@ -185,11 +181,10 @@ export class Split {
     return held;
   }
 
-  /** Connects, unless connected. Tries for `RECONNECT_TIMEOUT_MS` ms or until `signal` aborts. */
+  /** Connects, unless connected. Tries for `TIMES.retry` ms or until `signal` aborts. */
   async connect(signal?: AbortSignal): Promise<void> {
-    if (this.socket) return;
-    this.opening ??= this.reach().finally(() => (this.opening = null));
-    return this.unlessStopped(this.opening, signal);
+    if (this.socket.connected) return;
+    return this.unlessStopped(this.socket.connect(), signal);
   }
 
   /** Resolves as `work` does, or rejects when `signal` aborts; the work itself continues. */
@@ -203,109 +198,46 @@ export class Split {
     return Promise.race([work, stopped]);
   }
 
-  private async reach(): Promise<void> {
-    const end = performance.now() + RECONNECT_TIMEOUT_MS;
-    for (;;) {
-      if (!this.wanted()) {
-        this.say("idle");
-        throw new PageError("No server is needed now.");
-      }
-      this.say("connecting", this.problem);
-      await new Promise((resolve) => setTimeout(resolve, this.wait));
-      this.wait = Math.min(2 * this.wait || BACKOFF[0], BACKOFF[1]);
-      try {
-        await this.open();
-        this.say("connected");
-        return;
-      } catch (error) {
-        const said = error instanceof Error ? error.message : String(error);
-        if (error instanceof Refused && !isAgain(error.code)) {
-          this.wantsToken = error.code === "token";
-          this.say("refused", said);
-          throw error;
-        }
-        if (performance.now() + this.wait > end) {
-          this.say("idle", said);
-          throw new PageError(said);
-        }
-        this.say("connecting", said);
-      }
-    }
+  private hello(): Uint8Array<ArrayBuffer> {
+    const { wire, digest } = this.settings;
+    const hello: Message = { op: "open", protocol: PROTOCOL, model: digest, wire, part: (this.opening = this.part) };
+    if (this.session) hello["session"] = this.session;
+    if (this.token) hello["token"] = this.token;
+    return encode(hello);
   }
 
-  private open(): Promise<void> {
-    const { server, wire, digest } = this.settings;
-    const { part } = this;
-    return new Promise((resolve, reject) => {
-      let socket: WebSocket;
-      try {
-        socket = new WebSocket(server);
-      } catch {
-        reject(new Refused(`This page cannot connect to ${server}: its address or policy forbids it.`, "unsuitable"));
-        return;
-      }
-      socket.binaryType = "arraybuffer";
-      let opened = false;
-      const giveUp = () => {
-        socket.close();
-        reject(new PageError(`${server} does not answer.`)); // rejects now, since closing may take as long again
-      };
-      let late = setTimeout(giveUp, CONNECT_TIMEOUT_MS);
-      socket.onopen = () => {
-        clearTimeout(late);
-        late = setTimeout(giveUp, ANSWER_TIMEOUT_MS); // the server may first finish computing for other clients
-        const hello: Message = { op: "open", protocol: PROTOCOL, model: digest, wire, part };
-        if (this.session) hello["session"] = this.session;
-        if (this.token) hello["token"] = this.token;
-        socket.send(encode(hello));
-      };
-      socket.onmessage = (event: MessageEvent<ArrayBuffer>) => {
-        try {
-          const { header, payload } = decode(event.data);
-          if (opened) {
-            this.hear(header, payload, event.data.byteLength);
-            return;
-          }
-          clearTimeout(late);
-          if (header.op === "error") throw refused(header);
-          if (header["holds"] !== part) {
-            throw new Refused(`The server holds ${String(header["holds"])} and this page needs ${part}.`, "unsuitable");
-          }
-          if (part !== this.part) throw new PageError("Another part is needed now.");
-          opened = true;
-          if (header["session"] !== this.session) this.held = [];
-          this.held.length = Math.min(this.held.length, Number(header["held"]));
-          this.session = String(header["session"]);
-          this.next = Number(header["seq"]) + 1;
-          this.socket = socket;
-          resolve();
-        } catch (error) {
-          reject(error instanceof Error ? error : new Error(String(error)));
-          socket.close();
-        }
-      };
-      socket.onclose = () => {
-        clearTimeout(late);
-        if (this.socket === socket) this.broke();
-        reject(new PageError(`No connection to ${server}.`));
-      };
-    });
+  /** Takes the answer to `hello`. */
+  private admit(data: SocketData): true {
+    const { header } = decode(data as ArrayBuffer);
+    if (header.op === "error") {
+      const code = String(header["code"]);
+      this.wantsToken = code === "token";
+      throw isAgain(code) ? new PageError(report(header)) : new Refused(report(header));
+    }
+    if (header["holds"] !== this.opening) {
+      throw new Refused(`The server holds ${String(header["holds"])} and this page needs ${this.opening}.`);
+    }
+    if (this.opening !== this.part) throw new PageError("Another part is needed now.");
+    if (header["session"] !== this.session) this.held = [];
+    this.held.length = Math.min(this.held.length, Number(header["held"]));
+    this.session = String(header["session"]);
+    this.next = Number(header["seq"]) + 1;
+    return true;
   }
 
   private broke(): void {
-    this.socket = null;
     this.reconnects++;
-    this.say("connecting", `Lost the connection to ${this.settings.server}; trying again.`);
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(this.held.length));
-    if (this.wanted()) this.connect().catch(() => {}); // `problem` says why
   }
 
-  private hear(header: Message, payload: Uint8Array<ArrayBuffer>, bytes: number): void {
+  private hear(data: SocketData): void {
+    const { header, payload } = decode(data as ArrayBuffer);
+    const bytes = (data as ArrayBuffer).byteLength;
     if (header.op === "error") {
       const code = String(header["code"]);
       const again = isAgain(code);
       if (again) this.session = null;
-      const error = again ? new Forgotten(0) : refused(header);
+      const error = again ? new Forgotten(0) : new PageError(report(header));
       if (again) this.held = [];
       for (const waiting of this.waiting.splice(0)) waiting.reject(error);
       return;
@@ -313,7 +245,7 @@ export class Split {
     const at = this.waiting.findIndex((w) => w.seq === header["seq"]);
     if (at < 0) return; // the answer to an abandoned request
     const waiting = this.waiting.splice(at, 1)[0]!;
-    this.wait = 0;
+    this.socket.heard();
     const there = Number(header["ms"] ?? 0) + Number(header["queue_ms"] ?? 0);
     waiting.resolve({ header, payload, bytes, networkMs: Math.max(0, performance.now() - waiting.sent - there) });
   }
@@ -321,16 +253,12 @@ export class Split {
   /** Sends a request and resolves to its answer. Rejects with `Forgotten` without a connection. */
   private ask(header: Message, payload: Uint8Array): Promise<Parameters<Waiting["resolve"]>[0] & { sent: number }> {
     const { socket } = this;
-    if (!socket) return Promise.reject(new Forgotten(this.held.length));
+    if (!socket.connected) return Promise.reject(new Forgotten(this.held.length));
     const seq = this.next++;
     const message = encode({ ...header, seq }, payload);
     return new Promise((resolve, reject) => {
       const sent = message.byteLength;
-      const late = setTimeout(() => {
-        if (this.socket !== socket) return;
-        this.broke();
-        socket.close();
-      }, ANSWER_TIMEOUT_MS);
+      const late = setTimeout(() => socket.lose(), ANSWER_TIMEOUT_MS);
       this.waiting.push({
         seq,
         sent: performance.now(),
@@ -426,8 +354,8 @@ export class Split {
   }
 }
 
-/** Returns the error for a server's error message. */
-const refused = ({ message, code }: Message) => new Refused(`The server reports: ${String(message)}.`, String(code));
+/** Returns the text of a server's error message. */
+const report = ({ message }: Message) => `The server reports: ${String(message)}.`;
 
 /** Returns the tokens of an answer, from 1 to `most`. */
 function chosen(header: Message, most: number): Chosen[] {

@@ -5,24 +5,6 @@ import { KINDS, MEAN, type Kind } from "../../drawing/attention";
 import { param, parseOneOf, parseWhole } from "../../stores/link";
 import { engine } from "../../stores/model";
 
-export const layer = signal(0);
-/** A head, or MEAN. */
-export const head = signal(0);
-/** True if no head was chosen: the view selects the sharpest. */
-export const sought = signal(true);
-/** Pinned heads, as `layer.head`. */
-export const beside = signal<string[]>([]);
-export const kind = signal<Kind>("pattern");
-
-/** Enlarges a head. */
-export function chooseHead(ofLayer: number, which: number): void {
-  batch(() => {
-    layer.value = ofLayer;
-    head.value = which;
-    sought.value = false;
-  });
-}
-
 export const headName = (ofLayer: number, which: number) => `${ofLayer}.${which === MEAN ? "mean" : which}`;
 
 /** Returns the layer and head of a name such as `3.5` or `3.mean`. */
@@ -31,43 +13,67 @@ export function headNamed(name: string): [number, number] {
   return [Number(ofLayer), which === "mean" ? MEAN : Number(which)];
 }
 
-/** Restricts the selection to the current model's layers and heads. */
-export function fit(): void {
-  const { placement, manifest } = engine().model;
-  const { blocks } = placement;
-  const { n_head } = manifest.config;
-  layer.value = Math.min(layer.value, blocks - 1);
-  head.value = Math.min(head.value, n_head - 1);
-  beside.value = beside.value.filter((name) => {
-    const [ofLayer, which] = headNamed(name);
-    return ofLayer < blocks && which < n_head;
-  });
+class AttentionStore {
+  readonly layer = signal(0);
+  /** A head, or MEAN. */
+  readonly head = signal(0);
+  /** True if no head was chosen: the view selects the sharpest. */
+  readonly sought = signal(true);
+  /** Pinned heads, as `layer.head`. */
+  readonly beside = signal<string[]>([]);
+  readonly kind = signal<Kind>("pattern");
+
+  readonly params = [
+    param({ key: "kind", signal: this.kind, parse: parseOneOf(KINDS), default: () => "pattern" as const }),
+    param({
+      key: "layer",
+      signal: this.layer,
+      parse: parseWhole,
+      format: (value) => this.unlessSought(String(value)),
+      default: () => 0,
+    }),
+    param({
+      key: "head",
+      signal: this.head,
+      parse: (text) => (text === "mean" ? MEAN : parseWhole(text)),
+      format: (value) => this.unlessSought(value === MEAN ? "mean" : String(value)),
+      default: () => 0,
+    }),
+    param({ key: "head", signal: this.sought, parse: () => false, format: () => null, default: () => true }),
+    param<string[]>({
+      key: "beside",
+      signal: this.beside,
+      parse: (text) => text.split(",").filter((name) => /^\d+\.(\d+|mean)$/.test(name)),
+      format: (names) => names.join() || null,
+      default: () => [],
+    }),
+  ];
+
+  /** Enlarges a head. */
+  chooseHead(ofLayer: number, which: number): void {
+    batch(() => {
+      this.layer.value = ofLayer;
+      this.head.value = which;
+      this.sought.value = false;
+    });
+  }
+
+  /** Restricts the selection to the current model's layers and heads. */
+  fit(): void {
+    const { placement, manifest } = engine().model;
+    const { blocks } = placement;
+    const { n_head } = manifest.config;
+    this.layer.value = Math.min(this.layer.value, blocks - 1);
+    this.head.value = Math.min(this.head.value, n_head - 1);
+    this.beside.value = this.beside.value.filter((name) => {
+      const [ofLayer, which] = headNamed(name);
+      return ofLayer < blocks && which < n_head;
+    });
+  }
+
+  private unlessSought(text: string): string | null {
+    return this.sought.value ? null : text;
+  }
 }
 
-const unlessSought = (text: string) => (sought.value ? null : text);
-
-export const params = [
-  param({ key: "kind", signal: kind, parse: parseOneOf(KINDS), default: () => "pattern" as const }),
-  param({
-    key: "layer",
-    signal: layer,
-    parse: parseWhole,
-    format: (value) => unlessSought(String(value)),
-    default: () => 0,
-  }),
-  param({
-    key: "head",
-    signal: head,
-    parse: (text) => (text === "mean" ? MEAN : parseWhole(text)),
-    format: (value) => unlessSought(value === MEAN ? "mean" : String(value)),
-    default: () => 0,
-  }),
-  param({ key: "head", signal: sought, parse: () => false, format: () => null, default: () => true }),
-  param<string[]>({
-    key: "beside",
-    signal: beside,
-    parse: (text) => text.split(",").filter((name) => /^\d+\.(\d+|mean)$/.test(name)),
-    format: (names) => names.join() || null,
-    default: () => [],
-  }),
-];
+export const selection = new AttentionStore();

@@ -7,7 +7,7 @@ import type { Grid } from "../../drawing/painter";
 import { legendPlace, TICKS } from "../../drawing/scale";
 import { AblateButton, LooksAt } from "../../ui/interventions";
 import { RecordedAttention } from "./recorded";
-import * as selection from "./store";
+import { headName, headNamed, selection } from "./store";
 import { generation, type Tok } from "../../stores/generation";
 import { engine } from "../../stores/model";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "../../ui/tools";
@@ -63,7 +63,7 @@ function AttentionView() {
   const row = useSignal<Row | null>(null);
   const looked = useSignal<number | null>(null); // the token shown while none is pointed at; null: the last
   const pointed = useSignal<number | null>(null); // the token under the pointer, in the text
-  const name = selection.headName(layer.value, head.value);
+  const name = headName(layer.value, head.value);
   const busy = generation.running.value;
   const scores = kind.value !== "pattern";
   // Memoized: neither is rendered again for each new token.
@@ -165,7 +165,7 @@ function AttentionView() {
 /** A pinned head; a click enlarges it. */
 function Beside({ name, total }: { name: string; total: number }) {
   const { kind, beside } = selection;
-  const [layer, head] = selection.headNamed(name);
+  const [layer, head] = headNamed(name);
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const busy = generation.running.value;
@@ -569,5 +569,5 @@ export const view: View<"attention"> = {
   params: selection.params,
   component: AttentionView,
   recorded: RecordedAttention,
-  fit: selection.fit,
+  fit: () => selection.fit(),
 };

@@ -5,7 +5,7 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { lens, type Block } from "../../../runtime/engine/lens";
 import { AblateButtons } from "../../ui/interventions";
 import { cell, walkCells } from "../../ui/roving";
-import { showTexture } from "../textures/store";
+import { textures } from "../textures/store";
 import { generation, type Tok } from "../../stores/generation";
 import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
@@ -210,7 +210,7 @@ function BlocksView() {
             <p class="dim">
               The norm of the stream is {short(detail.norm)} here
               {detail.change ? `; the norm of what the block added is ${short(detail.change)}` : ""}. See its values:{" "}
-              <button class="link" onClick={() => showTexture(detail.name)}>
+              <button class="link" onClick={() => textures.show(detail.name)}>
                 {detail.name}
               </button>
             </p>

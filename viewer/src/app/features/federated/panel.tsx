@@ -5,7 +5,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { FederationState, RoundFigures } from "../../../training/federate";
 import { Curves } from "../../ui/curves";
-import * as state from "./store";
+import { federated as state } from "./store";
 import "./federated.css";
 
 export function Together() {

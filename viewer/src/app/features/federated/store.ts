@@ -1,32 +1,13 @@
 // State and actions of the "Together" panel.
 
 import { throttled } from "../../ui/tools";
-import { effect, signal, untracked } from "@preact/signals";
+import { effect, signal, untracked, type ReadonlySignal } from "@preact/signals";
 import type { FederationState } from "../../../training/federate";
+import { tabStorage } from "../../../runtime/io/storage";
 import { engine } from "../../stores/model";
 
-const KEY = "glgpt together"; // in sessionStorage, so that a reload of this tab rejoins
+const KEY = "glgpt together"; // in the tab's storage, so that a reload of this tab rejoins
 const FRAME_MS = 100; // ms between two updates of the panel
-
-export const link = signal("");
-export const name = signal("");
-export const text = signal("");
-export const source = signal("");
-export const problem = signal("");
-/** The shown state of the federation, renewed at most every `FRAME_MS`; null: none was joined. */
-export const federation = signal<FederationState | null>(null);
-
-let opened = false;
-
-// Read before the page writes its own settings after the `#`.
-if (new URLSearchParams(location.hash.slice(1)).has("together")) link.value = location.href;
-/** True if the page was opened with an invitation. */
-export const invited = signal(Boolean(link.value));
-
-/** True while this device takes part in a federation. */
-export function together(): boolean {
-  return federation.value !== null && !["over", "failed"].includes(federation.value.status);
-}
 
 interface Remembered {
   link: string;
@@ -34,68 +15,89 @@ interface Remembered {
   joined: boolean;
 }
 
-function remember(joined: boolean): void {
-  try {
-    sessionStorage.setItem(KEY, JSON.stringify({ link: link.value, name: name.value, joined } satisfies Remembered));
-  } catch {
-    // without storage, a reload does not rejoin
-  }
-}
+class FederatedStore {
+  readonly link = signal("");
+  readonly name = signal("");
+  readonly text = signal("");
+  readonly source = signal("");
+  readonly problem = signal("");
+  /** The shown state of the federation, renewed at most every `FRAME_MS`; null: none was joined. */
+  readonly federation = signal<FederationState | null>(null);
+  /** True if the page was opened with an invitation. */
+  readonly invited: ReadonlySignal<boolean>;
+  private opened = false;
 
-/** Called when the panel is first shown: fills in the invitation of the address, or rejoins after a reload. */
-export function open(): void {
-  if (opened) return;
-  opened = true;
-  effect(() => {
-    const joined = engine().federation;
-    federation.value = untracked(() => joined?.state.value ?? null);
-    return joined?.state.subscribe(() => changed());
-  });
-  let kept: Remembered | null = null;
-  try {
-    kept = JSON.parse(sessionStorage.getItem(KEY) ?? "null") as Remembered | null;
-  } catch {
-    // not written by this page
+  constructor() {
+    // Read before the page writes its own settings after the `#`.
+    if (new URLSearchParams(location.hash.slice(1)).has("together")) this.link.value = location.href;
+    this.invited = signal(Boolean(this.link.value));
   }
-  if (!kept) return;
-  const same = !link.value || link.value === kept.link;
-  link.value ||= kept.link;
-  name.value = kept.name;
-  if (kept.joined && same && !engine().federation) join();
-}
 
-const changed = throttled(() => (federation.value = engine().federation?.state.value ?? null), FRAME_MS);
-
-export function join(): void {
-  problem.value = "";
-  if (URL.canParse(link.value) && new URL(link.value).origin !== location.origin) {
-    problem.value = `This invitation is from another host, which this page cannot join. Open the link itself: ${new URL(link.value).origin} serves the page to join with.`;
-    return;
+  /** True while this device takes part in a federation. */
+  together(): boolean {
+    return this.federation.value !== null && !["over", "failed"].includes(this.federation.value.status);
   }
-  remember(true);
-  const own = text.value ? { text: text.value } : {};
-  engine()
-    .federate({ link: link.value, name: name.value, ...own })
-    .catch((error: unknown) => {
-      problem.value = error instanceof Error ? error.message : String(error);
-      remember(false);
+
+  /** Without storage, a reload does not rejoin. */
+  private remember(joined: boolean): void {
+    tabStorage.write(KEY, { link: this.link.value, name: this.name.value, joined } satisfies Remembered);
+  }
+
+  /** Called when the panel is first shown: fills in the invitation of the address, or rejoins after a reload. */
+  open(): void {
+    if (this.opened) return;
+    this.opened = true;
+    effect(() => {
+      const joined = engine().federation;
+      this.federation.value = untracked(() => joined?.state.value ?? null);
+      return joined?.state.subscribe(() => this.changed());
     });
-}
+    const kept = tabStorage.read(KEY) as Remembered | null;
+    if (!kept) return;
+    const same = !this.link.value || this.link.value === kept.link;
+    this.link.value ||= kept.link;
+    this.name.value = kept.name;
+    if (kept.joined && same && !engine().federation) this.join();
+  }
 
-export function leave(): void {
-  remember(false);
-  engine().federation?.leave();
-}
+  private readonly changed = throttled(
+    () => (this.federation.value = engine().federation?.state.value ?? null),
+    FRAME_MS,
+  );
 
-/** Reads the first of the files as this device's text. */
-export async function take(files: Iterable<File>): Promise<void> {
-  const [file] = files;
-  if (!file) return;
-  try {
-    text.value = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await file.arrayBuffer());
-    source.value = file.name;
-    problem.value = "";
-  } catch {
-    problem.value = `${file.name} is not UTF-8 text.`;
+  join(): void {
+    this.problem.value = "";
+    if (URL.canParse(this.link.value) && new URL(this.link.value).origin !== location.origin) {
+      this.problem.value = `This invitation is from another host, which this page cannot join. Open the link itself: ${new URL(this.link.value).origin} serves the page to join with.`;
+      return;
+    }
+    this.remember(true);
+    const own = this.text.value ? { text: this.text.value } : {};
+    engine()
+      .federate({ link: this.link.value, name: this.name.value, ...own })
+      .catch((error: unknown) => {
+        this.problem.value = error instanceof Error ? error.message : String(error);
+        this.remember(false);
+      });
+  }
+
+  leave(): void {
+    this.remember(false);
+    engine().federation?.leave();
+  }
+
+  /** Reads the first of the files as this device's text. */
+  async take(files: Iterable<File>): Promise<void> {
+    const [file] = files;
+    if (!file) return;
+    try {
+      this.text.value = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await file.arrayBuffer());
+      this.source.value = file.name;
+      this.problem.value = "";
+    } catch {
+      this.problem.value = `${file.name} is not UTF-8 text.`;
+    }
   }
 }
+
+export const federated = new FederatedStore();

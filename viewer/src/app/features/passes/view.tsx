@@ -17,12 +17,10 @@ import { joined, natural } from "../../../runtime/engine/names";
 import { caption } from "../../ui/names";
 import { Plane, type Subject } from "../../ui/plane";
 import { Source } from "./source";
-import * as passes from "./store";
-import { passOf } from "./store";
-import { showTexture } from "../textures/store";
+import { passes } from "./store";
+import { textures } from "../textures/store";
 import { generation } from "../../stores/generation";
 import { engine } from "../../stores/model";
-import { playTo } from "./store";
 import { drawing, percent, useDevice } from "../../ui/tools";
 import type { View } from "../../stores/route";
 
@@ -41,7 +39,7 @@ function PassesView() {
     .sort(natural);
   const { entry: name, pass: at } = passes;
   const entry = entries[name.value] ?? entries["decode"]!;
-  const place = passOf(entry);
+  const place = passes.of(entry);
   const pass = entry.passes[place]!;
   const playing = useSignal(false);
   const pace = useSignal(1);
@@ -256,7 +254,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
       const from = painted.current.upTo + 1;
       if (from > at) return;
       const { painter } = await drawing(model);
-      await playTo(model, entry, from - 1);
+      await passes.playTo(model, entry, from - 1);
       for (let i = from; i <= at; i++) {
         const [texture] = entry.passes[i]!.outputs[0]!;
         if (texture === TOKEN) {
@@ -348,7 +346,7 @@ function Chosen({ entry, at }: { entry: Entry; at: number }) {
   useDevice(
     async (model) => {
       if (busy || !generation.ids.value.length) return;
-      await playTo(model, entry, at);
+      await passes.playTo(model, entry, at);
       const view = must(entry.outputs["logits"], "output logits");
       const [token, texels] = await Promise.all([model.player.read(TOKEN), model.player.read(view.texture)]);
       const id = token[0] ?? 0;
@@ -402,7 +400,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
   const busy = generation.running.value;
   const play = async (model: Model): Promise<Subject | null> => {
     if (generation.running.value || !generation.ids.value.length) return null;
-    await playTo(model, entry, at);
+    await passes.playTo(model, entry, at);
     return outcome(model, entry, pass, texture);
   };
   return (
@@ -443,7 +441,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
             const layers = pass.outputs.filter(([other]) => other === name).map(([, layer]) => layer);
             return (
               <span key={name} class="io">
-                <button class="link" onClick={() => showTexture(name)}>
+                <button class="link" onClick={() => textures.show(name)}>
                   {name}
                 </button>
                 {layers.length > 1 ? `layers ${layers[0]} to ${layers.at(-1)}` : ""}
@@ -470,7 +468,7 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
   const writer = entry.passes.findLastIndex((p, i) => i < at && p.outputs.some(([texture]) => texture === name));
   return (
     <span class="io">
-      <button class="link" title="Show it in the Textures view" onClick={() => showTexture(name)}>
+      <button class="link" title="Show it in the Textures view" onClick={() => textures.show(name)}>
         {name}
       </button>
       {writer >= 0 && (

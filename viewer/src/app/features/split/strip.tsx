@@ -2,7 +2,7 @@
 
 import { untracked, useSignal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
-import * as split from "./store";
+import { split } from "./store";
 import "./strip.css";
 
 const ms = (x: number) => (x < 10 ? x.toFixed(1) : x.toFixed(0));

@@ -8,9 +8,9 @@ import { Strip, stages, type Stage } from "../../drawing/strip";
 import { headIn, parseIntervention } from "../../../runtime/engine/interventions";
 import { Names } from "../../../runtime/engine/names";
 import { cell, walkCells } from "../../ui/roving";
-import * as split from "../split/store";
+import { split } from "../split/store";
 import { machine } from "./store";
-import * as passes from "../passes/store";
+import { passes } from "../passes/store";
 import { generation } from "../../stores/generation";
 import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
@@ -228,8 +228,7 @@ function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signa
       title={`${where}: ${names.about(stage.label) || stage.label}. ${there ? "It runs on the server now; this picture is an earlier one. " : ""}Click to see its pass, texture and shader.`}
       aria-label={`${where}: open its pass`}
       onClick={() => {
-        passes.entry.value = ENTRY;
-        passes.pass.value = stage.pass;
+        passes.select(ENTRY, stage.pass);
         route.show("passes");
       }}
     />

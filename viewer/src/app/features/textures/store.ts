@@ -1,15 +1,28 @@
-// The selection of the Textures view.
+// The selection of the Textures view, and the remote activation that it shows.
 
 import { signal } from "@preact/signals";
+import type { Uploaded } from "../../../runtime/engine/uploaded";
 import { param, parseText } from "../../stores/link";
 import { route } from "../../stores/route";
 
-export const texture = signal("");
+class TextureStore {
+  /** The dotted name of the texture that is shown. */
+  readonly texture = signal("");
+  private remote: Uploaded | null = null;
 
-/** Opens the view at a texture, by its dotted name. */
-export function showTexture(name: string): void {
-  route.show("textures");
-  texture.value = name;
+  readonly params = [param({ key: "texture", signal: this.texture, parse: parseText, default: () => "embed" })];
+
+  /** Opens the view at a texture, by its dotted name. */
+  show(name: string): void {
+    route.show("textures");
+    this.texture.value = name;
+  }
+
+  /** Holds an activation that came from a server, and releases the previous one; null: none. */
+  hold(remote: Uploaded | null): void {
+    this.remote?.player.close();
+    this.remote = remote;
+  }
 }
 
-export const params = [param({ key: "texture", signal: texture, parse: parseText, default: () => "embed" })];
+export const textures = new TextureStore();

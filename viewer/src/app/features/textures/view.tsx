@@ -8,14 +8,11 @@ import { memoryView } from "../../../runtime/engine/field";
 import { FORMATS } from "../../../runtime/engine/formats";
 import type { Model } from "../../../runtime/engine/model";
 import { must } from "../../../runtime/gl/errors";
-import type { Uploaded } from "../../../runtime/engine/uploaded";
 import type { View } from "../../../runtime/gl/program";
 import { axesOf } from "../../ui/axis";
-import { playTo } from "../passes/store";
 import { Plane, type Subject } from "../../ui/plane";
-import * as passes from "../passes/store";
-import { passOf } from "../passes/store";
-import { params, texture } from "./store";
+import { passes } from "../passes/store";
+import { textures } from "./store";
 import { generation } from "../../stores/generation";
 import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
@@ -30,17 +27,11 @@ interface Found {
   chunks: Chunk[];
 }
 
-/** The remote activation that the view shows; released when another one replaces it. */
-let fetched: Uploaded | null = null;
-
 function TexturesView() {
   const { model } = engine();
-  const chosen = texture;
+  const chosen = textures.texture;
   useEffect(() => {
-    return () => {
-      fetched?.player.close();
-      fetched = null;
-    };
+    return () => textures.hold(null);
   }, []);
   const memory = useSignal(false);
   const part = useSignal(-1); // index of the chunk of the text; -1: the longest
@@ -56,8 +47,7 @@ function TexturesView() {
     if (!isActivation) return playState(m, texts, name, memory.value);
     if (isRemoteActivation(m, name)) {
       const came = (await m.activations.fetch(texts, [name])).get(name)!;
-      fetched?.player.close();
-      fetched = came;
+      textures.hold(came);
       const whole = { start: 0, valid: texts.length, size: texts.length };
       found.value = { view: came.view, chunk: whole, chunks: [whole] };
       return { player: came.player, view: came.view, rows: came.view.rows };
@@ -81,7 +71,7 @@ function TexturesView() {
         </h2>
         <p class="dim explained">
           {spec?.role === "scratch"
-            ? `A scratch texture, as pass ${entry ? passOf(entry) + 1 : 0} of ${passes.entry.value} leaves it; other passes reuse it for other values.`
+            ? `A scratch texture, as pass ${entry ? passes.of(entry) + 1 : 0} of ${passes.entry.value} leaves it; other passes reuse it for other values.`
             : model.names.about(name)}
         </p>
         {isActivation && interventions.applied.value && (
@@ -166,12 +156,12 @@ function Names() {
   const { model } = engine();
   const { names } = model;
   const activations = activationsOf(model);
-  const { textures } = model.programs.generate;
-  const chosen = texture;
+  const all = model.programs.generate.textures;
+  const chosen = textures.texture;
   const block = names.block(chosen.value);
   const kept = (role: string) =>
     names.sorted(
-      Object.values(textures)
+      Object.values(all)
         .filter((t) => t.role === role)
         .map((t) => t.name),
     );
@@ -185,7 +175,7 @@ function Names() {
   const go = (to: number) => {
     const same = names.inOther(chosen.value, to);
     const first = activations.find((name) => names.block(name) === to)!;
-    chosen.value = same && (activations.includes(same) || same in textures) ? same : first;
+    chosen.value = same && (activations.includes(same) || same in all) ? same : first;
   };
   return (
     <div class="panel names">
@@ -265,7 +255,7 @@ async function playState(model: Model, ids: readonly number[], name: string, mem
   if (programs.generate.textures[name]?.role === "scratch") {
     const entry = programs.generate.entries[passes.entry.value];
     if (!entry) return null;
-    await playTo(model, entry, passOf(entry));
+    await passes.playTo(model, entry, passes.of(entry));
     const seen = memoryView(player.spec(name));
     return { player, view: seen, rows: seen.rows };
   }
@@ -285,6 +275,6 @@ declare module "../../stores/route" {
 export const view: Tab<"textures"> = {
   name: "textures",
   title: "Textures",
-  params,
+  params: textures.params,
   component: TexturesView,
 };

@@ -1,10 +1,10 @@
 // The guided tour: a card for each view, with a question that the view answers; `#tour=3` opens the third card.
 
 import { useEffect } from "preact/hooks";
-import * as attention from "../attention/store";
-import * as passes from "../passes/store";
-import { showTexture } from "../textures/store";
-import * as tour from "./store";
+import { selection } from "../attention/store";
+import { passes } from "../passes/store";
+import { textures } from "../textures/store";
+import { tour } from "./store";
 import { generation } from "../../stores/generation";
 import { engine, models } from "../../stores/model";
 import { route } from "../../stores/route";
@@ -77,7 +77,7 @@ const CARDS: readonly (() => Card)[] = [
     answer: addsPositions()
       ? "Similar, but not identical: each position adds its own vector."
       : "Yes, exactly. This model adds nothing for the position here: inside attention, it rotates queries and keys by their positions.",
-    go: () => showTexture("embed"),
+    go: () => textures.show("embed"),
   }),
   () => ({
     title: "Attention",
@@ -86,7 +86,7 @@ const CARDS: readonly (() => Card)[] = [
     answer: "The one with a bright line just below the diagonal. Look in the first layers.",
     go: () => {
       route.show("attention");
-      attention.kind.value = "pattern";
+      selection.kind.value = "pattern";
     },
   }),
   () => {
@@ -104,8 +104,8 @@ const CARDS: readonly (() => Card)[] = [
         route.show("attention");
         generation.chosen.value = lineEnd();
         if (head)
-          attention.chooseHead(Math.min(head.layer, config.n_layer - 1), Math.min(head.head, config.n_head - 1));
-        else attention.sought.value = true; // the view opens the sharpest
+          selection.chooseHead(Math.min(head.layer, config.n_layer - 1), Math.min(head.head, config.n_head - 1));
+        else selection.sought.value = true; // the view opens the sharpest
       },
     };
   },
@@ -114,7 +114,7 @@ const CARDS: readonly (() => Card)[] = [
     text: "After attention, each token passes through an MLP on its own: many small detectors, of which only a few respond. The sum of their responses is added to the stream.",
     question: "How many of the detectors respond to one token?",
     answer: "Few: most of a row is close to zero.",
-    go: () => showTexture(hiddenLayer(middle(layers()))),
+    go: () => textures.show(hiddenLayer(middle(layers()))),
   }),
   () => ({
     title: "The residual stream",
@@ -130,8 +130,7 @@ const CARDS: readonly (() => Card)[] = [
     question: "How confident is the model in its best token?",
     answer: "Look at the last pass: it lists the five likeliest tokens with their probabilities.",
     go: () => {
-      passes.entry.value = "decode";
-      passes.pass.value = Infinity; // the last
+      passes.select("decode");
       route.showAt("passes", ".passes .outcome", "nearest");
     },
   }),
@@ -157,7 +156,7 @@ const CARDS: readonly (() => Card)[] = [
       "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks view, and the text becomes nonsense.",
     go: () => {
       route.showAt("attention", ".one .ablate", "nearest");
-      attention.chooseHead(0, Math.max(0, attention.head.value));
+      selection.chooseHead(0, Math.max(0, selection.head.value));
     },
   }),
 ];
@@ -205,10 +204,10 @@ export function Tour() {
           <button disabled={number === 1} onClick={() => move(number - 1)}>
             Back
           </button>
-          <button class="primary" onClick={() => (number === CARDS.length ? (tour.card.value = 0) : move(number + 1))}>
+          <button class="primary" onClick={() => (number === CARDS.length ? tour.close() : move(number + 1))}>
             {number === CARDS.length ? "Done" : "Next card"}
           </button>
-          <button class="quiet" onClick={() => (tour.card.value = 0)}>
+          <button class="quiet" onClick={() => tour.close()}>
             Leave the tour
           </button>
         </div>
@@ -222,14 +221,14 @@ function Alone({ number }: { number: number }) {
   const more = number === CARD.attention && engine().model.recording.interventions;
   return (
     <div class="buttons">
-      <button class="primary" onClick={() => (more ? openCard(CARD.ablate, true) : (tour.card.value = 0))}>
+      <button class="primary" onClick={() => (more ? openCard(CARD.ablate, true) : tour.close())}>
         {more ? "Next: switch off a head" : "Done"}
       </button>
       <button class="quiet" onClick={() => openCard(1)}>
         The whole tour
       </button>
       {more && (
-        <button class="quiet" onClick={() => (tour.card.value = 0)}>
+        <button class="quiet" onClick={() => tour.close()}>
           Close
         </button>
       )}
@@ -240,7 +239,6 @@ function Alone({ number }: { number: number }) {
 /** Opens a card, counted from 1, and its view; `alone`: not as part of the tour. */
 export function openCard(number: number, alone = false): void {
   generation.chosen.value = null;
-  tour.alone.value = alone;
-  tour.card.value = Math.min(Math.max(1, number), CARDS.length);
+  tour.open(Math.min(Math.max(1, number), CARDS.length), alone);
   CARDS[tour.card.value - 1]!().go();
 }

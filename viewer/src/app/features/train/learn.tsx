@@ -11,7 +11,7 @@ import { Painter } from "../../drawing/painter";
 import { PALETTES } from "../../drawing/palettes";
 import { NumberField } from "../../ui/number";
 import { engine } from "../../stores/model";
-import * as train from "./store";
+import { duration, train } from "./store";
 
 const LOOK_MS = 700; // minimum ms between two drawings of the textures
 
@@ -121,7 +121,7 @@ function Costs({ offer }: { offer: Offer }) {
 function cost(offer: Offer, rate: number, unit: string, relation: string): string {
   const steps = offer.name === train.preset.value ? train.schedule.steps.value : offer.settings.steps;
   const count = `${steps.toLocaleString("en")}${unit}`;
-  return rate ? `${count}${relation} ${train.duration((steps * offer.flops) / rate)}` : count;
+  return rate ? `${count}${relation} ${duration((steps * offer.flops) / rate)}` : count;
 }
 
 const seconds = (s: number) =>

@@ -2,7 +2,7 @@
 
 import type { Schedule } from "../../../runtime/engine/manifest";
 import { param, parseNumber, parseOneOf, parseText, parseWhole, unlessEmpty, type AnyParam } from "../../stores/link";
-import { choose, index, offer, preset, schedule, set, shape, stage, STAGES, tokenizer } from "./settings";
+import { STAGES, type SettingsStore } from "./settings";
 
 /** A parameter that is applied once the sizes on offer are known. Until then, a link retains its text unchanged. */
 class LateParam implements AnyParam {
@@ -10,7 +10,10 @@ class LateParam implements AnyParam {
   /** Its text in the link that the page was opened with; null: none. */
   came: string | null = null;
 
-  constructor(private readonly row: AnyParam) {}
+  constructor(
+    private readonly settings: SettingsStore,
+    private readonly row: AnyParam,
+  ) {}
 
   get key(): string {
     return this.row.key;
@@ -21,7 +24,7 @@ class LateParam implements AnyParam {
   }
 
   write(): string | null {
-    return index.value ? this.row.write() : this.came;
+    return this.settings.index.value ? this.row.write() : this.came;
   }
 
   /** Sets the signal from the text that came. */
@@ -34,69 +37,72 @@ const NUMBERS = ["steps", "lr", "min_lr", "warmup", "evalEvery", "sampleEvery"] 
 const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
 
 /** Returns the setting that a training has unless another one is chosen. */
-function usual(name: (typeof NUMBERS)[number]): number | undefined {
-  return name === "evalEvery" || name === "sampleEvery" ? 50 : offer()?.settings[name];
+function usual(settings: SettingsStore, name: (typeof NUMBERS)[number]): number | undefined {
+  return name === "evalEvery" || name === "sampleEvery" ? 50 : settings.offer()?.settings[name];
 }
 
-const size = new LateParam(param({ key: "size", signal: preset, parse: parseText, default: () => preset.value }));
-const vocabulary = new LateParam(
-  param({ key: "vocabulary", signal: tokenizer, parse: parseText, default: () => tokenizer.value }),
-);
-const dataSet = new LateParam(
-  param({ key: "set", signal: set, parse: parseText, format: unlessEmpty, default: () => "" }),
-);
-const numbers = NUMBERS.map((key) => {
-  const signal = schedule[key];
-  return new LateParam(
-    param({
-      key,
-      signal,
-      parse: (text) => {
-        const value = parseNumber(text);
-        return value === undefined || value < 0 ? undefined : value;
-      },
-      format: (value) => (value === usual(key) ? null : String(value)),
-      default: () => signal.value,
-    }),
-  );
-});
-// `seed` belongs to the text
-const seed = new LateParam(
-  param({
-    key: "train-seed",
-    signal: schedule.seed,
-    parse: parseWhole,
-    format: unlessEmpty,
-    default: () => schedule.seed.value,
-  }),
-);
-const decay = new LateParam(
-  param({
-    key: "schedule",
-    signal: shape,
-    parse: parseOneOf(SCHEDULES),
-    format: (value) => (value === offer()?.settings.schedule ? null : value),
-    default: () => shape.value,
-  }),
-);
+/** The rows of the settings. A link reproduces a training. The visitor's own text is never part of it. */
+export class TrainParams {
+  private readonly size: LateParam;
+  private readonly vocabulary: LateParam;
+  private readonly dataSet: LateParam;
+  private readonly schedule: readonly LateParam[];
+  readonly all: readonly AnyParam[];
 
-/** A link reproduces a training. The visitor's own text is never part of it. */
-export const params: readonly AnyParam[] = [
-  param({ key: "step", signal: stage, parse: parseOneOf(STAGES), default: () => "data" as const }),
-  ...[size, vocabulary, dataSet, ...numbers, seed, decay],
-];
-
-/** Applies the settings of the link and returns the data set that it names; ignores what the page does not offer. */
-export function applySettings(): string | null {
-  const { sizes } = index.value!;
-  const found = sizes.find(
-    (s) => s.name === (size.came ?? preset.value) && (!vocabulary.came || s.tokenizer === vocabulary.came),
-  );
-  if (found && (size.came ?? vocabulary.came) !== null) choose(found);
-  for (const each of [...numbers, seed, decay]) each.apply();
-  const { steps, warmup } = schedule;
-  if (!numbers.some(({ key, came }) => key === "warmup" && came !== null) && warmup.value >= steps.value) {
-    warmup.value = Math.floor(steps.value / 20); // same default as on the desktop
+  constructor(private readonly settings: SettingsStore) {
+    const { preset, tokenizer, set, schedule, shape, stage } = settings;
+    const late = (row: AnyParam) => new LateParam(settings, row);
+    this.size = late(param({ key: "size", signal: preset, parse: parseText, default: () => preset.value }));
+    this.vocabulary = late(
+      param({ key: "vocabulary", signal: tokenizer, parse: parseText, default: () => tokenizer.value }),
+    );
+    this.dataSet = late(param({ key: "set", signal: set, parse: parseText, format: unlessEmpty, default: () => "" }));
+    const numbers = NUMBERS.map((key) => {
+      const signal = schedule[key];
+      return param({
+        key,
+        signal,
+        parse: (text) => {
+          const value = parseNumber(text);
+          return value === undefined || value < 0 ? undefined : value;
+        },
+        format: (value) => (value === usual(settings, key) ? null : String(value)),
+        default: () => signal.value,
+      });
+    });
+    const seed = param({
+      key: "train-seed", // `seed` belongs to the text
+      signal: schedule.seed,
+      parse: parseWhole,
+      format: unlessEmpty,
+      default: () => schedule.seed.value,
+    });
+    const decay = param({
+      key: "schedule",
+      signal: shape,
+      parse: parseOneOf(SCHEDULES),
+      format: (value) => (value === settings.offer()?.settings.schedule ? null : value),
+      default: () => shape.value,
+    });
+    this.schedule = [...numbers, seed, decay].map(late);
+    this.all = [
+      param({ key: "step", signal: stage, parse: parseOneOf(STAGES), default: () => "data" as const }),
+      ...[this.size, this.vocabulary, this.dataSet, ...this.schedule],
+    ];
   }
-  return dataSet.came;
+
+  /** Applies the settings of the link and returns the data set that it names; ignores what the page does not offer. */
+  apply(): string | null {
+    const { size, vocabulary, settings } = this;
+    const found = settings.index.value!.sizes.find(
+      (s) => s.name === (size.came ?? settings.preset.value) && (!vocabulary.came || s.tokenizer === vocabulary.came),
+    );
+    if (found && (size.came ?? vocabulary.came) !== null) settings.choose(found);
+    for (const each of this.schedule) each.apply();
+    const { steps, warmup } = settings.schedule;
+    if (!this.schedule.some(({ key, came }) => key === "warmup" && came !== null) && warmup.value >= steps.value) {
+      warmup.value = Math.floor(steps.value / 20); // same default as on the desktop
+    }
+    return this.dataSet.came;
+  }
 }

@@ -3,7 +3,7 @@
 import type { Figures } from "../../../training/predictions";
 import { asCsv, type Score } from "../../../training/score";
 import { Curves } from "../../ui/curves";
-import * as train from "./store";
+import { offerFile, train } from "./store";
 
 const NAMES: Record<string, string> = {
   model: "this model",
@@ -44,12 +44,10 @@ export function ScoreStage() {
           </button>
           {scores.length > 0 && (
             <>
-              <button
-                onClick={() => train.offerFile(JSON.stringify(scores, null, 1), "application/json", "scores.json")}
-              >
+              <button onClick={() => offerFile(JSON.stringify(scores, null, 1), "application/json", "scores.json")}>
                 JSON
               </button>
-              <button onClick={() => train.offerFile(asCsv(scores), "text/csv", "scores.csv")}>CSV</button>
+              <button onClick={() => offerFile(asCsv(scores), "text/csv", "scores.csv")}>CSV</button>
             </>
           )}
           {!found && <span class="dim">Start a training first.</span>}

@@ -7,36 +7,37 @@ import type { Offer, Schedule, TrainingIndex } from "../../../runtime/engine/man
 export const STAGES = ["data", "tokens", "train", "write", "score"] as const;
 export type Stage = (typeof STAGES)[number];
 
-/** The step that is shown. */
-export const stage = signal<Stage>("data");
-export const index = signal<TrainingIndex | null>(null);
-/** The name of the selected data set; empty: the visitor's own text. */
-export const set = signal("");
-export const preset = signal("");
-export const tokenizer = signal("");
-export const schedule = {
-  steps: signal(0),
-  lr: signal(0),
-  min_lr: signal(0),
-  warmup: signal(0),
-  seed: signal(0),
-  evalEvery: signal(50),
-  sampleEvery: signal(50),
-};
-export const shape = signal<Schedule>("cosine");
+export class SettingsStore {
+  /** The step that is shown. */
+  readonly stage = signal<Stage>("data");
+  readonly index = signal<TrainingIndex | null>(null);
+  /** The name of the selected data set; empty: the visitor's own text. */
+  readonly set = signal("");
+  readonly preset = signal("");
+  readonly tokenizer = signal("");
+  readonly schedule = {
+    steps: signal(0),
+    lr: signal(0),
+    min_lr: signal(0),
+    warmup: signal(0),
+    seed: signal(0),
+    evalEvery: signal(50),
+    sampleEvery: signal(50),
+  };
+  readonly shape = signal<Schedule>("cosine");
 
-/** Selects a size and its default schedule. */
-export function choose(offer: Offer): void {
-  preset.value = offer.name;
-  tokenizer.value = offer.tokenizer;
-  const { steps, lr, min_lr, warmup } = offer.settings;
-  schedule.steps.value = steps;
-  schedule.lr.value = lr;
-  schedule.min_lr.value = min_lr;
-  schedule.warmup.value = warmup;
-  shape.value = offer.settings.schedule;
-}
+  /** Selects a size and its default schedule. */
+  readonly choose = (offer: Offer): void => {
+    this.preset.value = offer.name;
+    this.tokenizer.value = offer.tokenizer;
+    const { steps, lr, min_lr, warmup } = offer.settings;
+    this.schedule.steps.value = steps;
+    this.schedule.lr.value = lr;
+    this.schedule.min_lr.value = min_lr;
+    this.schedule.warmup.value = warmup;
+    this.shape.value = offer.settings.schedule;
+  };
 
-export function offer(): Offer | undefined {
-  return index.value?.sizes.find((s) => s.name === preset.value && s.tokenizer === tokenizer.value);
+  readonly offer = (): Offer | undefined =>
+    this.index.value?.sizes.find((s) => s.name === this.preset.value && s.tokenizer === this.tokenizer.value);
 }

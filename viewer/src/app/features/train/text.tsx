@@ -3,7 +3,8 @@
 import { Facts } from "../../ui/facts";
 import { useSignal } from "@preact/signals";
 import { CLEANING, type CleaningStep } from "../../../training/cleaning";
-import * as train from "./store";
+import { train } from "./store";
+import { LONG } from "./text-store";
 
 const SHOWN = 1200; // characters shown of the start, and of the held-out part
 
@@ -68,7 +69,7 @@ function Sets({ fixed }: { fixed: boolean }) {
 
 function Own({ fixed }: { fixed: boolean }) {
   const [first = ""] = train.documents.value;
-  const long = train.documents.value.length !== 1 || first.length > train.LONG;
+  const long = train.documents.value.length !== 1 || first.length > LONG;
   return (
     <div class="own-text">
       <label class="prompt">

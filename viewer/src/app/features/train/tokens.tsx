@@ -5,7 +5,8 @@ import { useEffect, useMemo } from "preact/hooks";
 import { EOS, encodeText, extremes, firstMerges, SMALLEST, type Bpe, type Cut } from "../../../training/bpe";
 import { tokenBytes } from "../../../training/tokenise";
 import { cutOf, vocabularyOf } from "../../../training/vocabulary";
-import * as train from "./store";
+import { train } from "./store";
+import { HELD } from "./text-store";
 
 const SHOWN = 900; // characters of the text shown with their tokens
 const LISTED = 12; // number of longest and of rarest tokens listed
@@ -24,7 +25,7 @@ export function TokensStage() {
     learnt.value = null;
     problem.value = "";
     let stale = false;
-    vocabularyOf(text, train.HELD, most).then(
+    vocabularyOf(text, HELD, most).then(
       (bpe) => {
         if (stale) return;
         learnt.value = { text, bpe };

@@ -4,13 +4,12 @@ import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import type { SessionState } from "../../../training/session";
-import { federation, invited as invitation, open as openTogether, together } from "../federated/store";
+import { federated } from "../federated/store";
 import { Together } from "../federated";
-import { params } from "./params";
 import { LearnStage } from "./learn";
 import { ScoreStage } from "./score";
-import * as train from "./store";
-import type { Stage } from "./store";
+import { duration, secondsLeft, train } from "./store";
+import type { Stage } from "./settings";
 import { TextStage } from "./text";
 import { TokensStage } from "./tokens";
 import { WriteStage } from "./write";
@@ -29,12 +28,12 @@ const WITH_OTHERS: readonly Stage[] = ["data", "train"]; // steps that show the 
 function TrainView() {
   useEffect(() => {
     void train.open();
-    openTogether(); // rejoins a session that a reload interrupted, at any step
+    federated.open(); // rejoins a session that a reload interrupted, at any step
   }, []);
   if (!train.index.value)
     return <section class="panel loading">{train.problem.value || "Loading the sizes and texts…"}</section>;
   const { of: Shown } = STAGES[train.stage.value];
-  const invited = Boolean(invitation.value || federation.value); // then the panel comes first
+  const invited = Boolean(federated.invited.value || federated.federation.value); // then the panel comes first
   return (
     <section class="train" aria-label="Train">
       {invited && <Together />}
@@ -77,12 +76,12 @@ function heading(found: SessionState | null): string {
   if (found.doing) return `${found.doing}…`;
   const said = { paused: found.step ? "Paused" : "Ready", running: "Training", done: "Done" }[found.status];
   const last = found.points.findLast((p) => p.step > 0);
-  const left = train.secondsLeft(found);
+  const left = secondsLeft(found);
   return [
     said,
     `step ${found.points.at(-1)?.step ?? found.step} of ${found.plan.rates.steps}`,
     ...(last ? [`loss ${last.loss.toFixed(3)}`] : []),
-    ...(found.status === "running" && left ? [`${train.duration(left)} left`] : []),
+    ...(found.status === "running" && left ? [`${duration(left)} left`] : []),
   ].join(", ");
 }
 
@@ -108,14 +107,14 @@ function Buttons() {
         ) : (
           <button
             class="primary"
-            disabled={busy || ended || together()}
-            title={together() ? "This device is training with others: leave that session first" : ""}
+            disabled={busy || ended || federated.together()}
+            title={federated.together() ? "This device is training with others: leave that session first" : ""}
             onClick={() => void train.start()}
           >
             {found?.step ? "Continue" : "Start"}
           </button>
         )}
-        <button disabled={running || failed || busy || together()} onClick={() => void train.step()}>
+        <button disabled={running || failed || busy || federated.together()} onClick={() => void train.step()}>
           One step
         </button>
         <button
@@ -156,7 +155,7 @@ declare module "../../stores/route" {
 export const view: View<"train"> = {
   name: "train",
   title: "Train",
-  params,
+  params: train.link.all,
   component: TrainView,
   available: (manifest) => Boolean(manifest.training),
   stays: true,

@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import { NumberField } from "../../ui/number";
 import { models } from "../../stores/model";
 import { route } from "../../stores/route";
-import * as train from "./store";
+import { train } from "./store";
 
 export function WriteStage() {
   return (

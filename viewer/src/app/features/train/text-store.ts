@@ -1,0 +1,129 @@
+// The text to train on: where it comes from, its clean-up, and what is being prepared.
+
+import { signal } from "@preact/signals";
+import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../../../training/cleaning";
+import type { FetchedText } from "../../../training/fetching";
+import { prepared } from "../../../training/prepare";
+import { engine } from "../../stores/model";
+import { SettingsStore } from "./settings";
+
+export const LONG = 200_000; // maximum characters of an editable text
+export const HELD = 0.1; // share of the text that is held out
+
+/** Reports a preparation and its share done (null: unknown); `what` null: it has ended. */
+export type Busy = (what: string | null, share?: number | null) => void;
+
+export class TextStore extends SettingsStore {
+  /** The text to train on, after clean-up. */
+  readonly text = signal("");
+  readonly source = signal("");
+  readonly documents = signal<string[]>([]);
+  readonly cleaning = signal<readonly CleaningStep[]>(CLEANING);
+  readonly removed = signal<Removed[]>([]);
+  readonly inspection = signal<Inspection | null>(null);
+  /** The preparation in progress with its share done (null: unknown), and the last error message. */
+  readonly preparing = signal<{ what: string; share: number | null } | null>(null);
+  readonly problem = signal("");
+  /** The download in progress: bytes received, bytes in total (0: unknown), and why it is being retried. */
+  readonly fetching = signal<{ what: string; done: number; total: number; again: string } | null>(null);
+  readonly encoding = signal("utf-8");
+  /** Resolves when the latest text is cleaned up. */
+  protected cleaned: Promise<void> = Promise.resolve();
+  private asked = 0; // texts that `put` was called with
+  private stopFetching: AbortController | null = null;
+  private fetched: FetchedText | null = null; // the last fetched text, with its source
+
+  /** Sets the documents to train on and cleans them up. */
+  readonly put = (
+    from: string[],
+    named: string,
+    kind = "",
+    steps: readonly CleaningStep[] = this.cleaning.value,
+  ): Promise<void> => {
+    this.documents.value = from;
+    this.source.value = named;
+    this.set.value = kind;
+    this.cleaning.value = steps;
+    const mine = ++this.asked;
+    this.cleaned = prepared(from, steps, HELD).then((found) => {
+      if (mine !== this.asked) return; // another text replaced this one
+      this.text.value = found.text;
+      this.removed.value = found.removed;
+      this.inspection.value = found.inspection;
+    });
+    return this.cleaned;
+  };
+
+  /** Replaces the text with a data set. */
+  readonly takeSet = (name: string) =>
+    this.attempt(async () => {
+      const { about } = this.index.value!.texts.find((found) => found.name === name)!;
+      await this.put([await engine().training.bundled(name)], about, name);
+    });
+
+  /** Fetches a text that the visitor requested, and replaces the current one with it. */
+  readonly fetchFrom = (address: string, title = "", read = this.encoding.value) =>
+    this.attempt(async () => {
+      if (this.fetching.value) return;
+      const stop = (this.stopFetching = new AbortController());
+      const show = (change: Partial<{ done: number; total: number; again: string }>) =>
+        (this.fetching.value = {
+          what: title || address,
+          done: 0,
+          total: 0,
+          again: "",
+          ...this.fetching.value,
+          ...change,
+        });
+      show({});
+      try {
+        const found = await engine().fetchText(address, {
+          encoding: read,
+          signal: stop.signal,
+          onBytes: (done, total) => show({ done, total, again: "" }),
+          onRetry: (again) => show({ again }),
+        });
+        if (engine().training.session) throw new Error("Reset the training first: another text needs a new training.");
+        this.fetched = found;
+        await this.put([found.text], title || found.source);
+      } finally {
+        this.fetching.value = this.stopFetching = null;
+      }
+    });
+
+  readonly cancelFetching = () => this.stopFetching?.abort();
+
+  /** Runs an action and shows its error, if any. Keeps the progress message of another action that is still running. */
+  protected async attempt(work: (busy: Busy) => Promise<void> | void): Promise<void> {
+    this.problem.value = "";
+    let said: { what: string; share: number | null } | null = null;
+    const busy: Busy = (what, share = null) => {
+      if (what !== null) this.preparing.value = said = { what, share };
+      else if (this.preparing.value === said) this.preparing.value = null;
+    };
+    try {
+      await work(busy);
+    } catch (error) {
+      this.problem.value = error instanceof Error ? error.message : String(error);
+    }
+    busy(null);
+  }
+
+  /** Switches a clean-up step on or off. */
+  readonly clean = (step: CleaningStep, on: boolean) =>
+    this.attempt(() =>
+      this.put(
+        this.documents.value,
+        this.source.value,
+        this.set.value,
+        CLEANING.filter((s) => (s === step ? on : this.cleaning.value.includes(s))),
+      ),
+    );
+
+  /** Returns the source of the text, for the files of a training. */
+  protected origin() {
+    const came = this.fetched && this.documents.value[0] === this.fetched.text ? this.fetched : null;
+    const named = this.set.value ? `glgpt ${this.set.value}` : this.source.value || "typed";
+    return { source: came?.source ?? named, date: came?.date ?? null, cleaned: [...this.cleaning.value] };
+  }
+}
