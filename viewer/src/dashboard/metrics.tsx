@@ -38,7 +38,7 @@ export function Loss({ history }: Props) {
               { name: "training", color: "--accent", values: history.map((r) => r.loss ?? null), sparse: true },
               {
                 name: "validation",
-                color: "--doubtful",
+                color: "--held-out",
                 values: history.map((r) => r.validation_loss ?? null),
                 sparse: true,
               },

@@ -136,7 +136,7 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
           {last && <b>{last.loss!.toFixed(3)}</b>}
         </span>
         <span>
-          <i style={{ background: "var(--doubtful)" }} /> on held-out text{" "}
+          <i style={{ background: "var(--held-out)" }} /> on held-out text{" "}
           {judged && <b>{judged.validation_loss!.toFixed(3)}</b>}
         </span>
       </p>
@@ -151,7 +151,7 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
           { name: "loss", color: "--accent", values: rounds.map((r) => r.loss ?? null), sparse: true },
           {
             name: "validation",
-            color: "--doubtful",
+            color: "--held-out",
             values: rounds.map((r) => r.validation_loss ?? null),
             sparse: true,
           },

@@ -296,7 +296,7 @@ function Progress() {
       </div>
       <Facts of={facts} />
       <p class="key">
-        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} />{" "}
+        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--held-out)" }} />{" "}
         loss on held-out text, in nats per token
       </p>
       {baselines.length > 0 && (
@@ -314,7 +314,7 @@ function Progress() {
         lines={baselines.map(({ name, nats_per_token: at }) => ({ name, at }))}
         curves={[
           { name: "loss", color: "--accent", values: some(over(points, "loss")) },
-          { name: "validation", color: "--doubtful", values: some(over(points, "validation")), sparse: true },
+          { name: "validation", color: "--held-out", values: some(over(points, "validation")), sparse: true },
           ...(overlaid
             ? [
                 {
