@@ -56,7 +56,7 @@ export function App() {
           <p class={frame.about}>{<About />}</p>
         </header>
         <div class={style.tabs}>
-          <nav aria-label="Views" ref={tabs}>
+          <nav class={style.views} aria-label="Views" ref={tabs}>
             {VIEWS.filter(has).map(({ name, title }) => (
               <button
                 key={name}

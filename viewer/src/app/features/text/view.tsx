@@ -124,7 +124,7 @@ function Prompt() {
         />
       </label>
       {chat && <p class={ui.dim}>Sent as a message, in the format of this chat model.</p>}
-      <div class={ui.buttons}>
+      <div class={classes(ui.buttons, style.generate)}>
         {busy ? (
           <button class={ui.primary} onClick={() => void generation.stop()}>
             Stop
