@@ -121,7 +121,8 @@ export function wiresOf(layout: Layout, height: number, roles: readonly Role[]):
       lines.push(`M${right} ${y(last)}H${next - 1}`);
       if (wide) rightwards(next, y(last));
     } else {
-      lines.push(`M${right} ${y(last)}H${riser}V${y(0)}H${next - 1}`);
+      const from = column ? y(last) : height - 1; // below the labels
+      lines.push(`M${right} ${from}H${riser}V${y(0)}H${next - 1}`);
       if (wide) rightwards(next, y(0));
       if (first < last && wide) {
         lines.push(`M${riser} ${y(first)}H${next - 1}`);

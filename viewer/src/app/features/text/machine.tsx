@@ -16,12 +16,14 @@ import { showBlock } from "../blocks/store";
 import * as split from "../split/store";
 import { showTexture } from "../textures/store";
 import { machine } from "./store";
-import "./machine.css";
 import { generation } from "../../stores/generation";
 import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
 import { route } from "../../stores/route";
 import { drawing, percent, useDevice } from "../../ui/tools";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./machine.module.css";
 
 const ENTRY = "decode";
 const COARSE = 3; // page pixels per picture pixel in each direction, to draw fewer
@@ -38,10 +40,15 @@ const DOES: Record<Role, readonly [string, string]> = {
 export function Machine() {
   const open = machine;
   return (
-    <section class={`machine${open.value ? "" : " folded"}`} aria-label="The machine">
+    <section
+      class={classes(style.machine, !open.value && style.folded)}
+      data-folded={open.value ? undefined : ""}
+      data-part="machine"
+      aria-label="The machine"
+    >
       <Explained blocks={engine().model.placement.blocks}>
         <button
-          class="quiet fold"
+          class={classes(ui.quiet, style.fold)}
           aria-expanded={open.value}
           title="The passes of the model as they run, from the input token to the output token"
           onClick={() => (open.value = !open.value)}
@@ -58,9 +65,9 @@ export function Machine() {
 function Explained({ blocks, children }: { blocks: number; children: ComponentChildren }) {
   const steps = ["token", "embedding", `${blocks} blocks`, "logits", "next token"];
   return (
-    <div class="told">
+    <div class={style.told}>
       <p>
-        <b class="path">
+        <b class={style.path}>
           {steps.map((step, i) => (
             <span key={step}>
               {i > 0 && <i aria-hidden="true">→</i>}
@@ -68,7 +75,7 @@ function Explained({ blocks, children }: { blocks: number; children: ComponentCh
             </span>
           ))}
         </b>{" "}
-        <span class="more">
+        <span class={style.more}>
           Each block adds to the residual stream what attention read from earlier tokens, then what its MLP made of it.
         </span>
       </p>
@@ -117,14 +124,14 @@ function Lines({ layout, roles }: { layout: Layout; roles: readonly Role[] }) {
   }, [layout.width]);
   const { lines, heads, gaps } = wiresOf(layout, height.value, roles);
   return (
-    <svg class="wires" ref={self} aria-hidden="true">
+    <svg class={style.wires} ref={self} aria-hidden="true">
       {height.value > 0 && (
         <>
           {gaps.map((gap, i) => (
             <rect key={i} {...gap} />
           ))}
-          <path class="line" d={lines} />
-          <path class="tip" d={heads} />
+          <path class={style.line} d={lines} />
+          <path class={style.tip} d={heads} />
         </>
       )}
     </svg>
@@ -181,15 +188,15 @@ function Cells() {
     if (!busy && strip.current && model.programs.generate.entries[ENTRY] === entry) await still(strip.current);
   }, [busy, busy ? "" : generation.ids.value.join()]);
   return (
-    <div class="strip-frame" style={{ "--columns": columns, "--lines": lines, "--labels": `${layout.labels}fr` }}>
+    <div class={style.stripFrame} style={{ "--columns": columns, "--lines": lines, "--labels": `${layout.labels}fr` }}>
       <Word input />
-      <div class="cells" data-drawn={shown.value} ref={frame}>
+      <div class={style.cells} data-drawn={shown.value} ref={frame}>
         <Diagram names={model.names} layout={layout}>
           {!drawn.value && generation.recorded.value && <RecordedPicture at={Infinity} layout={layout} />}
           <canvas ref={canvas} aria-hidden="true" />
         </Diagram>
         <div
-          class={`over${busy ? " busy" : ""}`}
+          class={classes(style.over, busy && style.busy)}
           key={busy ? -1 : shown.value}
           role="toolbar"
           aria-label="Stages of the model; arrow keys move between them"
@@ -204,7 +211,7 @@ function Cells() {
               at={i}
               stop={stop}
               pointed={pointed}
-              style={{ margin: marginOf(s.line < 0 ? undefined : margins[s.line], layout.gap) }}
+              margin={marginOf(s.line < 0 ? undefined : margins[s.line], layout.gap)}
             />
           ))}
         </div>
@@ -228,18 +235,18 @@ export function RecordedMachine({ at }: { at: Signal<number> }) {
   const columns = useMemo(recordedSize, [])[0] / machine.cell[0]; // includes the remote blocks of a split model
   const layout = useMemo(() => new Layout(width.value, columns), [width.value]);
   return (
-    <section class="machine" aria-label="The machine">
+    <section class={style.machine} data-part="machine" aria-label="The machine">
       <Explained blocks={columns - 2}>
-        <button class="quiet fold" disabled>
+        <button class={classes(ui.quiet, style.fold)} disabled>
           Hide the machine
         </button>
       </Explained>
       <div
-        class="strip-frame"
+        class={style.stripFrame}
         style={{ "--columns": columns, "--lines": names.stages.length, "--labels": `${layout.labels}fr` }}
       >
         <Word at={at.value} input />
-        <div class="cells" ref={frame} aria-hidden="true">
+        <div class={style.cells} ref={frame} aria-hidden="true">
           <Diagram names={names} layout={layout}>
             <RecordedPicture at={at.value} layout={layout} />
           </Diagram>
@@ -269,7 +276,7 @@ function RecordedPicture({ at, layout }: { at: number; layout: Layout }) {
     flat.putImageData(picture, 0, 0, 0, 0, cell, height);
     flat.putImageData(picture, labels, 0, cell, 0, width - cell, height);
   }, [newest, labels]);
-  return <canvas class="was" ref={canvas} width={width + labels} height={height} aria-hidden="true" />;
+  return <canvas class={style.was} ref={canvas} width={width + labels} height={height} aria-hidden="true" />;
 }
 
 /** Returns the width and height of a recorded picture in pixels. */
@@ -292,13 +299,13 @@ function recordedPicture(bytes: Uint8Array, width: number, height: number): Imag
 /** Labels of the rows, to the left of the first block: what each group does, and the name of each row. */
 function StageNames({ names, roles }: { names: Names; roles: readonly Role[] }) {
   return (
-    <div class="row-names" aria-hidden="true">
+    <div class={style.rowNames} aria-hidden="true">
       {groupsOf(roles).map(({ role, first, count }) => (
-        <span key={first} class="does" data-role={role} style={{ gridRow: `${first + 1} / span ${count}` }}>
+        <span key={first} class={style.does} data-role={role} style={{ gridRow: `${first + 1} / span ${count}` }}>
           {count > 1 && <b>{DOES[role][0]}</b>} {DOES[role][1]}
         </span>
       ))}
-      <div class="stage-names">
+      <div class={style.stageNames}>
         {names.stages.map(({ title }, i) => (
           <span key={i}>{title}</span>
         ))}
@@ -310,14 +317,14 @@ function StageNames({ names, roles }: { names: Names; roles: readonly Role[] }) 
 /** Labels below the columns; with many blocks, only for every fifth. */
 function BlockNames({ columns }: { columns: number }) {
   return (
-    <div class="block-names" aria-hidden="true">
-      <span class="first">embedding</span>
+    <div class={style.blockNames} aria-hidden="true">
+      <span class={style.first}>embedding</span>
       {labelledBlocks(columns - 2).map(({ block, span }) => (
         <span key={block} style={{ "--column": block + 2, "--span": span }}>
           block {block}
         </span>
       ))}
-      <span class="last" style={{ "--column": columns, "--span": 1 }}>
+      <span class={style.last} style={{ "--column": columns, "--span": 1 }}>
         logits
       </span>
     </div>
@@ -359,18 +366,18 @@ interface CellProps {
   at: number;
   stop: Signal<number>;
   pointed: Signal<number | null>;
-  style: { margin: string };
+  margin: string;
 }
 
-function CellButton({ stage, at, stop, pointed, style }: CellProps) {
+function CellButton({ stage, at, stop, pointed, margin }: CellProps) {
   const { view, open } = targetOf(stage);
   const there = isThere(stage);
   return (
     <button
-      class={`stage${isIntervened(stage) ? " cut" : ""}${there ? " there" : ""}`}
+      class={classes(style.stage, isIntervened(stage) && style.cut, there && style.there)}
       {...cell(stage.column, stage.line, at === stop.value)}
       style={{
-        ...style,
+        margin,
         "--column": stage.column + 1,
         "--skip": stage.column ? 1 : 0,
         "--line": stage.line < 0 ? "1 / -1" : stage.line + 1,
@@ -393,13 +400,13 @@ function Tip({ stage, layout }: { stage: Stage; layout: Layout }) {
   const { rows, cols } = stage.view;
   const left = Math.max(0, Math.min(layout.left(stage.column), layout.width - TIP));
   return (
-    <div class="tip-box" id={TIP_ID} role="tooltip" style={{ left: `${left}px`, width: `${TIP}px` }}>
+    <div class={style.tipBox} id={TIP_ID} role="tooltip" style={{ left: `${left}px`, width: `${TIP}px` }}>
       <b>{whereOf(stage)}</b>
       <p>{names.about(stage.of) || names.about(stage.label)}</p>
-      <p class="texture">
+      <p class={style.texture}>
         texture <code>{stage.texture}</code>, {rows} × {cols}
       </p>
-      <p class="texture">
+      <p class={style.texture}>
         {isThere(stage)
           ? "It runs on the server now; this picture is an earlier one."
           : `Blue is above zero, orange below. Click to open ${targetOf(stage).view}.`}
@@ -430,12 +437,12 @@ function Word({ at = generation.tokens.value.length - 1, input = false }: { at?:
   if (input) {
     const tok = last < 0 ? all.at(-1) : all[last - 1];
     return (
-      <div class="word-in">
+      <div class={style.wordIn}>
         <small>token in</small>
         {tok && (
           <p>
             <b>{tok.label}</b>
-            <span class="arrow" aria-hidden="true">
+            <span class={style.arrow} aria-hidden="true">
               →
             </span>
           </p>
@@ -447,20 +454,20 @@ function Word({ at = generation.tokens.value.length - 1, input = false }: { at?:
   const top = tok?.top?.slice(0, WORDS) ?? [];
   if (tok?.p !== undefined && top.length && !top.some((c) => c.id === tok.id)) top.push({ ...tok, p: tok.p });
   return (
-    <div class="word-out" aria-live="off">
+    <div class={style.wordOut} aria-live="off">
       <small>next token</small>
       {tok ? (
         <>
           <p>
-            <span class="arrow" aria-hidden="true">
+            <span class={style.arrow} aria-hidden="true">
               →
             </span>
             <b>{tok.label}</b>
-            {tok.p !== undefined && <span class="share">{percent(tok.p)}</span>}
+            {tok.p !== undefined && <span class={style.share}>{percent(tok.p)}</span>}
           </p>
           <ol aria-hidden="true">
             {top.map((c, i) => (
-              <li key={i} class={c.id === tok.id ? "taken" : ""}>
+              <li key={i} class={classes(c.id === tok.id && style.taken)}>
                 <i style={{ width: `${(100 * c.p) / top[0]!.p}%` }} />
                 <span>{generation.label(c.id)}</span> <small>{percent(c.p)}</small>
               </li>
