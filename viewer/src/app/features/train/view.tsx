@@ -93,6 +93,18 @@ function heading(found: SessionState | null): string {
   ].join(", ");
 }
 
+/** What Start will do. */
+function Plan() {
+  const offer = train.offer();
+  if (!offer) return null;
+  return (
+    <span class={ui.dim}>
+      {" "}
+      · Start trains a new model on this text, in this browser: {train.schedule.steps.value.toLocaleString("en")} steps
+    </span>
+  );
+}
+
 function Buttons() {
   const found = train.shown.value;
   const running = found?.status === "running";
@@ -142,6 +154,7 @@ function Buttons() {
         </button>
         <p class={style.state} role="status" data-status={found?.status ?? "none"} data-step={at}>
           {busy ? `${train.preparing.value!.what}…` : heading(found)}
+          {!busy && !found && <Plan />}
         </p>
       </div>
       <progress
