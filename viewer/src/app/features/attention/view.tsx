@@ -1,5 +1,6 @@
 // The Attention view: one token's attention as arcs over the text, all heads as a grid, and one head enlarged.
 
+import { Waypoints } from "lucide";
 import { signal, useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { MEAN, type Kind } from "../../drawing/attention";
@@ -582,6 +583,8 @@ declare module "../../stores/route" {
 export const view: View<"attention"> = {
   name: "attention",
   title: "Attention",
+  group: "use",
+  icon: Waypoints,
   params: selection.params,
   component: AttentionView,
   recorded: RecordedAttention,

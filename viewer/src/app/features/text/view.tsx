@@ -1,5 +1,6 @@
 // The Text view: the prompt, its settings, and the text while it is generated.
 
+import { TextCursorInput } from "lucide";
 import { Component } from "preact";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
@@ -557,6 +558,8 @@ declare module "../../stores/route" {
 export const view: View<"text"> = {
   name: "text",
   title: "Text",
+  group: "use",
+  icon: TextCursorInput,
   params: [],
   component: TextView,
   recorded: RecordedText,

@@ -1,5 +1,6 @@
 // The Train tab: five steps from a text to a score, with the state of the training always visible.
 
+import { GraduationCap } from "lucide";
 import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
@@ -176,6 +177,8 @@ declare module "../../stores/route" {
 export const view: View<"train"> = {
   name: "train",
   title: "Train",
+  group: "use",
+  icon: GraduationCap,
   params,
   component: TrainView,
   available: (manifest) => Boolean(manifest.training),
