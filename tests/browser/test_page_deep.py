@@ -97,7 +97,7 @@ def test_it_opens_with_its_own_prompts_under_its_name(deep_page: Deep) -> None:
     assert f"{deep_page.config.parameter_count / 1000:.0f},000 parameters" in about and "trained on" not in about
     prompt = "What is the capital of France?" if instruct else "The capital of France is"
     assert page.get_by_label("Prompt").input_value() == prompt
-    assert page.locator(".text-guide button").all_inner_texts()[0] == prompt
+    assert page.locator(".text-examples button").all_inner_texts()[0] == prompt
     given = page.locator(".text-given").all_inner_texts()
     start, end = SPECIAL
     whole = f"{start}user\n{prompt}{end}{start}assistant\n" if instruct else prompt
@@ -193,16 +193,16 @@ def test_attention_is_that_of_each_layer(deep_page: Deep) -> None:
         np.testing.assert_allclose(row, found[name][:, -1], atol=1e-5, err_msg=name)
 
 
-def test_the_machine_has_every_block_and_leads_to_its_pass(deep_page: Deep) -> None:
+def test_the_machine_has_every_block_and_leads_to_its_texture(deep_page: Deep) -> None:
     page = deep_page.page
     deep_page.show("text")
     page.wait_for_function("document.querySelector('.machine-cells')?.dataset.drawn > 0")
     assert page.locator(".machine-stage").count() == 6 * BLOCKS + 2
-    for stage in ("QKV", "scores"):  # the used part of the context fills the cell
-        assert page.evaluate(PAINTED_CELL, f"{stage} of block 11: open its pass") > 0.6, stage
-    for stage, label in (("QKV", "attn.qkv" if deep_page.family == "gpt2" else "attn.q"), ("MLP", "mlp.act")):
-        page.get_by_role("button", name=f"{stage} of block 11: open its pass").click()
-        assert page.locator("[data-view=passes] ol .passes-on code").inner_text() == f"h.11.{label}"
+    for stage, view in (("QKV", "Textures"), ("scores", "Attention")):  # the used part of the context fills the cell
+        assert page.evaluate(PAINTED_CELL, f"{stage} of block 11: open in {view}") > 0.6, stage
+    for stage, name in (("QKV", "attn.q"), ("MLP", "mlp.act")):
+        page.get_by_role("button", name=f"{stage} of block 11: open in Textures").click()
+        assert page.locator("[data-view=textures] h2 code").first.inner_text() == f"h.11.{name}"
         page.go_back()
 
 

@@ -34,7 +34,7 @@ def page(exported: Path, serve: Serve, browse: Browse) -> Any:
     return page
 
 
-def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> None:
+def test_the_machine_draws_every_stage_and_each_leads_to_its_view(page: Any) -> None:
     layers = page.evaluate("glgpt.info().config.n_layer")
     page.wait_for_function("document.querySelector('.machine-cells')?.dataset.drawn > 0")
     assert page.locator(".machine-stage").count() == 6 * layers + 2
@@ -55,9 +55,19 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> 
     assert all(page.evaluate(painted))
     word = page.locator(".machine-word-out b").inner_text()
     assert word == page.locator(".text-token").last.get_attribute("aria-label").rsplit(",", 1)[0]
-    page.get_by_role("button", name="MLP of block 2: open its pass").click()
-    assert page.locator("[data-view=passes] ol .passes-on code").inner_text() == "h.2.mlp.act"
-    page.go_back()
+    page.get_by_role("button", name="MLP of block 2: open in Textures").focus()
+    described = page.get_by_role("tooltip").inner_text()
+    assert "MLP of block 2" in described and "h.2.mlp.act" in described and "1 × 1024" in described
+    page.get_by_role("button", name="scores of block 3: open in Attention").hover()
+    assert "scores of block 3" in page.get_by_role("tooltip").inner_text()
+    for stage, shown in {
+        "MLP of block 2: open in Textures": "[data-view=textures] h2 code:text-is('h.2.mlp.act')",
+        "scores of block 3: open in Attention": "[data-view=attention] h2:has-text('Layer 3, head')",
+        "residual of block 4: open in Blocks": "[data-view=blocks] h2:has-text('After block 4')",
+    }.items():
+        page.get_by_role("button", name=stage).first.click()
+        page.locator(shown).first.wait_for()
+        page.go_back()
     page.get_by_role("button", name="Hide the machine").click()
     page.wait_for_function("!document.querySelector('.machine-stage') && glgpt.model.cache.watcher === null")
 

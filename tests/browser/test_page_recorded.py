@@ -18,7 +18,7 @@ from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
 from glgpt.models.views import stages
 from glgpt.page.prompts import Prompts
-from glgpt.page.recorded import SETTINGS, TOKENS, recorded_machine
+from glgpt.page.recorded import SETTINGS, recorded_machine
 
 pytestmark = pytest.mark.slow
 
@@ -34,9 +34,10 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
     assert "the text below is a recording" in page.locator(".shell-loading").inner_text()
     shown = page.evaluate("[...document.querySelectorAll('.text-token')].map((t) => t.textContent).join('')")
     with LanguageModel.from_pretrained() as desktop:
-        given = Prompts.load(desktop.path, desktop.config, ()).opening()
+        prompts = Prompts.load(desktop.path, desktop.config, ())
+        given, opening = prompts.opening(), prompts.continuation()
         assert given
-        ids = [*given, *desktop.generate_ids(given, TOKENS, **SETTINGS)]
+        ids = [*given, *desktop.generate_ids(given, opening.tokens, seed=opening.seed, **SETTINGS)]
         logits, found = desktop.run_with_cache(ids, ["h.3.attn.pattern"])
         assert desktop.tokenizer
         assert shown == desktop.tokenizer.decode(ids)
@@ -50,16 +51,20 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
       return [width, Array.from(data).filter((_, i) => i % 4 === 3), Array.from(data).filter((_, i) => i % 4 === 2)];
     }""")
     last = np.frombuffer(base64.b64decode(machine["pictures"][-1]), np.uint8).astype(int)
-    assert seen[0] == 8 * machine["cell"][0] and machine["at"][-1] == len(ids) - 1
-    np.testing.assert_array_equal(seen[1], 2 * abs(last - 127))
-    blue = np.array(seen[2])[abs(last - 127) > 60]  # below that, too transparent for the canvas to keep a hue
+    cell, labels = machine["cell"][0], seen[0] - 8 * machine["cell"][0]
+    assert labels > 0 and machine["at"][-1] == len(ids) - 1
+    # The rows' labels stand between the embedding and the first block.
+    pictures = [np.array(bytes_).reshape(-1, seen[0]) for bytes_ in seen[1:]]
+    alpha, hue = (np.delete(picture, np.s_[cell : cell + labels], 1).ravel() for picture in pictures)
+    np.testing.assert_array_equal(alpha, 2 * abs(last - 127))
+    blue = hue[abs(last - 127) > 60]  # below that, too transparent for the canvas to keep a hue
     np.testing.assert_array_equal(blue > 139, last[abs(last - 127) > 60] > 127)
     at = len(given) + 5
     page.locator(".text-token").nth(at).hover()
     rows = page.get_by_role("group", name="Alternatives to").locator("button.text-cut, button:not(.text-cut)")
     best = np.argsort(-logits[at - 1], kind="stable")[:8]
     assert rows.locator("code").all_inner_texts() == [label(int(i)) for i in best]
-    drawn = Sampler(SamplingOptions(**SETTINGS)).probabilities(logits[at - 1])[best]
+    drawn = Sampler(SamplingOptions(**SETTINGS, seed=opening.seed)).probabilities(logits[at - 1])[best]
     texts = page.locator(".text-alternatives button .text-sampled").all_inner_texts()
     np.testing.assert_allclose([0 if t == "–" else float(t.rstrip("%")) for t in texts], 100 * drawn, atol=0.51)
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
@@ -112,7 +117,9 @@ def test_the_recorded_text_stays_until_the_model_has_written_as_much(
         const count = document.querySelectorAll('.text-token').length;
         if (count !== counts.at(-1)) counts.push(count);
       }).observe(document, {subtree: true, childList: true});""")
-    page.goto(serve(exported))
+    recorded = json.loads((exported / "recorded.json").read_text())
+    more = len(recorded["tokens"]) - recorded["given"] + 10
+    page.goto(serve(exported) + f"#tokens={more}&seed={recorded['seed']}")
     page.wait_for_function("document.querySelector('.text-recorded .text-token')")
     tops = (
         "['.shell-tabs', '.machine canvas', '.text-stream'].map((q) => "
@@ -122,6 +129,23 @@ def test_the_recorded_text_stays_until_the_model_has_written_as_much(
     page.evaluate("glgpt.ready")
     page.wait_for_function("!document.querySelector('.text-recorded')")
     assert page.evaluate(tops) == before
-    page.wait_for_function(f"document.querySelectorAll('.text-token').length > {TOKENS + 60}")
+    page.wait_for_function(f"document.querySelectorAll('.text-token').length === {recorded['given'] + more}")
     counts = page.evaluate("counts.filter(Boolean)")
     assert counts == sorted(counts)
+
+
+def test_the_recorded_text_becomes_the_text(exported: Path, serve: Serve, browse: Browse) -> None:
+    """A page opened without settings keeps its text when the model is ready, and can continue it."""
+    page = browse("about:blank#", SLOW_SHADERS)
+    page.goto(serve(exported))
+    page.wait_for_function("document.querySelector('.text-recorded .text-token')")
+    text = "[...document.querySelectorAll('.text-token')].map((t) => t.textContent).join('')"
+    before = page.evaluate(text)
+    assert before.startswith("JULIET:") and before.endswith(".")
+    page.evaluate("glgpt.ready")
+    page.get_by_role("button", name="Generate", exact=True).wait_for()
+    page.wait_for_function("document.querySelector('.machine-cells')?.dataset.drawn > 0")
+    assert page.evaluate(text) == before
+    page.get_by_role("button", name="Draw the next token").click()
+    page.wait_for_function(f"({text}).length > {len(before)}")
+    assert page.evaluate(text).startswith(before)

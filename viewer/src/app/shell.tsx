@@ -174,7 +174,7 @@ function About() {
           ? "in your browser. You can move some of its blocks to a server below; that server could then read what you type."
           : split
             ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
-            : "in your browser, on your graphics card: you can inspect every number it computes, and nothing you type leaves the page."}
+            : "in this browser, on your graphics card: you can inspect every number, and nothing you type leaves this page."}
       </span>
       {invited.value && " If you train with others, your nickname and your weight updates are sent to the host."}
       {source && (

@@ -1,6 +1,6 @@
 // The Text view: the prompt, its settings, and the text while it is generated.
 
-import { TextCursorInput } from "lucide";
+import { Lock, TextCursorInput } from "lucide";
 import { Component } from "preact";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
@@ -13,6 +13,7 @@ import * as split from "../split/store";
 import { Sampling, Sliders } from "./sampling";
 import { Several, SeveralButton } from "./several";
 import { CARD, openCard } from "../tour";
+import { Icon } from "../../ui/icon";
 import { NumberField } from "../../ui/number";
 import { percent } from "../../ui/tools";
 import { route, type View } from "../../stores/route";
@@ -140,22 +141,13 @@ function Private() {
   const whole = placement.movable && split.here.value === manifest.config.n_layer;
   return (
     <p class={style.private} data-private={!model.split || whole}>
-      <Lock />
+      <Icon of={Lock} />
       {!model.split
         ? "Nothing you type leaves this page."
         : whole
           ? "All blocks run here now: nothing you type leaves this page."
           : "The server that runs the other blocks can read what you type."}
     </p>
-  );
-}
-
-function Lock() {
-  return (
-    <svg viewBox="0 0 24 24" width="14" height="14" aria-hidden="true">
-      <rect x="4" y="11" width="16" height="10" rx="2" />
-      <path d="M8 11V7a4 4 0 0 1 8 0v4" />
-    </svg>
   );
 }
 

@@ -99,7 +99,7 @@ function Plan() {
   const offer = train.offer();
   if (!offer) return null;
   return (
-    <span class={ui.dim}>
+    <span class={classes(ui.dim, style.plan)}>
       {" "}
       · Start trains a new model on this text, in this browser: {train.schedule.steps.value.toLocaleString("en")} steps
     </span>
