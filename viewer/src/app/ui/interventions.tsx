@@ -1,6 +1,7 @@
 // Interventions: the controls that change parts of the model, the list of active changes, and the text before and after.
 
 import { useSignal } from "@preact/signals";
+import { Scissors, Undo2 } from "lucide";
 import { useEffect } from "preact/hooks";
 import { parseIntervention, scales, written } from "../../runtime/engine/interventions";
 import { interventionName } from "./names";
@@ -10,6 +11,7 @@ import { engine } from "../stores/model";
 import { route } from "../stores/route";
 import { percent } from "./tools";
 import { classes } from "./classes";
+import { Icon } from "./icon";
 import ui from "./shared.module.css";
 import style from "./interventions.module.css";
 
@@ -34,7 +36,7 @@ export function AblateButton({ part }: { part: string }) {
       }
       onClick={() => void interventions.toggle(made ?? part)}
     >
-      ✂ {is ? "Restore" : "Ablate"} {named(part)}
+      <Icon of={is ? Undo2 : Scissors} /> {is ? "Restore" : "Ablate"} {named(part)}
     </button>
   );
 }

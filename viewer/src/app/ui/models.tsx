@@ -1,12 +1,14 @@
 // The header's switch between models, and the chip that shows a running training on every tab.
 
 import { effect, signal, untracked } from "@preact/signals";
+import { X } from "lucide";
 import { useEffect } from "preact/hooks";
 import type { Session, Status } from "../../training/session";
 import { engine, models } from "../stores/model";
 import { route } from "../stores/route";
 import { throttled } from "./tools";
 import { classes } from "./classes";
+import { Icon } from "./icon";
 import ui from "./shared.module.css";
 import style from "./models.module.css";
 
@@ -90,7 +92,7 @@ export function ModelSwitch() {
           title="Dismiss"
           onClick={() => (models.refused.value = "")}
         >
-          ✕
+          <Icon of={X} />
         </button>
       )}
     </div>

@@ -1,6 +1,6 @@
 // The Attention view: one token's attention as arcs over the text, all heads as a grid, and one head enlarged.
 
-import { Waypoints } from "lucide";
+import { Waypoints, X } from "lucide";
 import { signal, useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { MEAN, type Kind } from "../../drawing/attention";
@@ -14,6 +14,7 @@ import { engine } from "../../stores/model";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "../../ui/tools";
 import type { View } from "../../stores/route";
 import { classes } from "../../ui/classes";
+import { Icon } from "../../ui/icon";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
@@ -202,7 +203,7 @@ function Beside({ name, total }: { name: string; total: number }) {
           title="Remove"
           onClick={() => (beside.value = beside.value.filter((other) => other !== name))}
         >
-          ✕
+          <Icon of={X} />
         </button>
       </figcaption>
     </figure>

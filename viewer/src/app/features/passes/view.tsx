@@ -1,6 +1,6 @@
 // The Passes view: the recorded program as a list, played pass by pass.
 
-import { ListVideo } from "lucide";
+import { ListVideo, Pause, Play, SkipBack, StepBack, StepForward, Timer } from "lucide";
 import { useSignal } from "@preact/signals";
 import { Fragment } from "preact";
 import { useEffect, useRef } from "preact/hooks";
@@ -27,6 +27,7 @@ import { playTo } from "./store";
 import { drawing, percent, useDevice } from "../../ui/tools";
 import type { View } from "../../stores/route";
 import { classes } from "../../ui/classes";
+import { Icon } from "../../ui/icon";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
@@ -70,9 +71,9 @@ function PassesView() {
   const t = timing.value?.entry === entry.name ? timing.value.timing : null;
   return (
     <section class={style.passes} data-view="passes" aria-label="Passes">
-      <div class={classes(ui.panel, ui.names)}>
+      <div class={classes(ui.panel, ui.names, style.names)}>
         <h2>Passes</h2>
-        <div class={ui.buttons}>
+        <div class={style.choice}>
           <label class={ui.inline}>
             Entry
             <select
@@ -100,19 +101,31 @@ function PassesView() {
         <List entry={entry} at={place} timing={t} choose={move} />
       </div>
       <div class={ui.panel}>
-        <div class={ui.buttons} data-part="transport">
+        <div class={classes(ui.buttons, style.transport)} data-part="transport">
           <button onClick={() => move(0)} disabled={place === 0}>
-            First
+            <Icon of={SkipBack} /> First
           </button>
           <button onClick={() => move(place - 1)} disabled={place === 0}>
-            Back
+            <Icon of={StepBack} /> Back
           </button>
           <button class={ui.primary} onClick={toggle} disabled={busy}>
-            {playing.value ? "Pause" : "Play"}
+            <Icon of={playing.value ? Pause : Play} /> {playing.value ? "Pause" : "Play"}
           </button>
           <button onClick={() => move(place + 1)} disabled={place === entry.passes.length - 1}>
-            Step
+            <Icon of={StepForward} /> Step
           </button>
+          <input
+            type="range"
+            class={style.scrub}
+            aria-label="Pass"
+            min={1}
+            max={entry.passes.length}
+            value={place + 1}
+            onInput={(e) => move(e.currentTarget.valueAsNumber - 1)}
+          />
+          <span class={ui.dim}>
+            pass {place + 1} of {entry.passes.length}
+          </span>
           <label class={ui.inline}>
             Speed
             <select value={pace.value} onChange={(e) => (pace.value = Number(e.currentTarget.value))}>
@@ -123,9 +136,6 @@ function PassesView() {
               ))}
             </select>
           </label>
-          <span class={ui.dim}>
-            pass {place + 1} of {entry.passes.length}
-          </span>
         </div>
         <p class={classes(ui.dim, ui.explained)}>{describe(entry.name)}</p>
         <Sheet entry={entry} at={place} choose={move} />
@@ -222,7 +232,7 @@ function TimeButton({ entry, disabled, found }: TimeProps) {
   };
   return (
     <button disabled={disabled || done.value >= 0} onClick={() => void run()}>
-      {done.value < 0 ? "Measure times" : `${(100 * done.value).toFixed(0)}%`}
+      <Icon of={Timer} /> {done.value < 0 ? "Measure times" : `${(100 * done.value).toFixed(0)}%`}
     </button>
   );
 }
@@ -414,9 +424,15 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
   };
   return (
     <>
-      <h2>
-        <code>{pass.label}</code> <small class={ui.dim}>{stem(pass)}</small>
-      </h2>
+      <div class={classes(ui.heading, style.selected)}>
+        <h2>
+          <code>{pass.label}</code>
+        </h2>
+        <span class={ui.tag}>shader {stem(pass)}</span>
+        <small class={ui.dim}>
+          pass {at + 1} of {entry.name}
+        </small>
+      </div>
       {about && <p class={classes(ui.dim, ui.explained)}>{about}</p>}
       {written.length > 1 && (
         <div class={ui.buttons}>

@@ -80,9 +80,39 @@ function TexturesView() {
     <section class={style.textures} data-view="textures" aria-label="Textures">
       <Names />
       <div class={ui.panel}>
-        <h2>
-          <code>{name}</code>
-        </h2>
+        <div class={ui.heading}>
+          <h2>
+            <code>{name}</code>
+          </h2>
+          <span class={ui.tag}>{isActivation ? "activation" : (spec?.role ?? "unknown")}</span>
+          <div class={ui.buttons}>
+            {!isRemoteActivation(model, name) && (
+              <label class={ui.inline}>
+                <input
+                  type="checkbox"
+                  checked={memory.value}
+                  onChange={(e) => (memory.value = e.currentTarget.checked)}
+                />
+                memory layout
+              </label>
+            )}
+            {f && f.chunks.length > 1 && (
+              <label class={ui.inline}>
+                Tokens
+                <select
+                  value={f.chunks.indexOf(f.chunk)}
+                  onChange={(e) => (part.value = Number(e.currentTarget.value))}
+                >
+                  {f.chunks.map((c, i) => (
+                    <option key={i} value={i}>
+                      {c.start} to {c.start + c.valid - 1}
+                    </option>
+                  ))}
+                </select>
+              </label>
+            )}
+          </div>
+        </div>
         <p class={classes(ui.dim, ui.explained)}>
           {spec?.role === "scratch"
             ? `A scratch texture, as pass ${entry ? passOf(entry) + 1 : 0} of ${passes.entry.value} leaves it; other passes reuse it for other values.`
@@ -91,39 +121,16 @@ function TexturesView() {
         {isActivation && interventions.applied.value && (
           <p class={ui.dim}>Computed by the original model, without your changes.</p>
         )}
-        <div class={ui.buttons}>
-          {!isRemoteActivation(model, name) && (
-            <label class={ui.inline}>
-              <input
-                type="checkbox"
-                checked={memory.value}
-                onChange={(e) => (memory.value = e.currentTarget.checked)}
-              />
-              memory layout
-            </label>
-          )}
-          {f && f.chunks.length > 1 && (
-            <label class={ui.inline}>
-              Tokens
-              <select value={f.chunks.indexOf(f.chunk)} onChange={(e) => (part.value = Number(e.currentTarget.value))}>
-                {f.chunks.map((c, i) => (
-                  <option key={i} value={i}>
-                    {c.start} to {c.start + c.valid - 1}
-                  </option>
-                ))}
-              </select>
-            </label>
-          )}
-        </div>
         {isActivation || spec ? (
           <Plane
             label={name}
             play={play}
             inputs={[name, memory.value, part.value, busy, busy ? 0 : texts.join()]}
             axes={axes}
+            size={memory.value ? undefined : size}
           />
         ) : (
-          <p>This model has no texture of this name.</p>
+          <p class={ui.empty}>This model has no texture of this name. Choose one from the list.</p>
         )}
         <Facts name={name} found={f} memory={memory.value} />
       </div>
@@ -155,7 +162,7 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
   const view = found?.view ?? generate.views[name];
   if (!spec || !view) return null;
   return (
-    <p class={ui.dim}>
+    <p class={classes(ui.dim, style.caption)}>
       Matrix of {view.rows} x {view.cols}
       {view.tiles[0] * view.tiles[1] > 1 && `, split into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
       {view.panel > 0 && `, in panels of ${view.panel} texels, ${view.stack} stacked in a layer`}; texture of{" "}
@@ -170,7 +177,8 @@ function Names() {
   const { model } = engine();
   const { names } = model;
   const activations = activationsOf(model);
-  const { textures } = model.programs.generate;
+  const { generate } = model.programs;
+  const { textures } = generate;
   const chosen = texture;
   const block = names.block(chosen.value);
   const kept = (role: string) =>
@@ -198,7 +206,7 @@ function Names() {
           <button
             key={i}
             aria-pressed={block === i - 1}
-            {...(model.placement.isRemote(i - 1) ? { class: "there", title: "on the server" } : {})}
+            {...(model.placement.isRemote(i - 1) ? { class: style.there, title: "on the server" } : {})}
             onClick={() => go(i - 1)}
           >
             {i ? i - 1 : OUTSIDE}
@@ -221,6 +229,7 @@ function Names() {
                   onClick={() => (chosen.value = name)}
                 >
                   {names.place(name).part}
+                  <Size of={generate.views[name]} />
                 </button>
               ))}
             </div>
@@ -229,6 +238,15 @@ function Names() {
       </div>
     </div>
   );
+}
+
+/** The rows and columns of a texture, at the end of its line in the list. */
+function Size({ of: view }: { of: View | undefined }) {
+  return view ? (
+    <small aria-hidden="true">
+      {view.rows} x {view.cols}
+    </small>
+  ) : null;
 }
 
 /** Returns the number of rows in use: a chunk may be padded, and caches are as long as the context. */
