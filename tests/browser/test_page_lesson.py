@@ -57,7 +57,7 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_view(page: Any) -> 
     assert word == page.locator(".text-token").last.get_attribute("aria-label").rsplit(",", 1)[0]
     page.get_by_role("button", name="MLP of block 2: open in Textures").focus()
     described = page.get_by_role("tooltip").inner_text()
-    assert "MLP of block 2" in described and "h.2.mlp.act" in described and "1 × 1024" in described
+    assert "MLP of block 2" in described and "h.2.mlp.act" in described and "4 × 256" in described
     page.get_by_role("button", name="scores of block 3: open in Attention").hover()
     assert "scores of block 3" in page.get_by_role("tooltip").inner_text()
     for stage, shown in {

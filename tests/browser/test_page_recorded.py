@@ -28,11 +28,6 @@ Browse = Callable[..., Any]
 
 def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Serve, browse: Browse) -> None:
     """The recording is the model's own: its text, alternatives and attention equal the desktop's."""
-    page = browse(serve(exported) + "#tokens=3", SLOW_SHADERS)
-    page.wait_for_function("document.querySelector('.text-recorded .text-token')")
-    assert page.evaluate("glgpt.model === undefined || !glgpt.model.times.readyMs")
-    assert "the text below is a recording" in page.locator(".shell-loading").inner_text()
-    shown = page.evaluate("[...document.querySelectorAll('.text-token')].map((t) => t.textContent).join('')")
     with LanguageModel.from_pretrained() as desktop:
         prompts = Prompts.load(desktop.path, desktop.config, ())
         given, opening = prompts.opening(), prompts.continuation()
@@ -40,10 +35,16 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
         ids = [*given, *desktop.generate_ids(given, opening.tokens, seed=opening.seed, **SETTINGS)]
         logits, found = desktop.run_with_cache(ids, ["h.3.attn.pattern"])
         assert desktop.tokenizer
-        assert shown == desktop.tokenizer.decode(ids)
+        text = desktop.tokenizer.decode(ids)
         label = desktop.tokenizer.label
         machine = recorded_machine(desktop, ids, len(given), logits)
         names = [stage.title for stage in stages(desktop.config, 0)]
+    page = browse(serve(exported) + "#tokens=3", SLOW_SHADERS)
+    page.wait_for_function("document.querySelector('.text-recorded .text-token')")
+    assert page.evaluate("glgpt.model === undefined || !glgpt.model.times.readyMs")
+    assert "the text below is a recording" in page.locator(".shell-loading").inner_text()
+    shown = page.evaluate("[...document.querySelectorAll('.text-token')].map((t) => t.textContent).join('')")
+    assert shown == text
     assert page.locator(".machine-stage-names span").all_inner_texts() == names
     seen = page.evaluate("""() => {
       const {width, height} = document.querySelector('.machine canvas');

@@ -411,7 +411,7 @@ function Tip({ stage, layout }: { stage: Stage; layout: Layout }) {
             in texture <code>{stage.texture}</code>
           </>
         )}
-        , {rows} × {cols}
+        , {rows} × {cols} as stored
       </p>
       <p class={style.texture}>
         {isThere(stage)

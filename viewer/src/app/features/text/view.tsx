@@ -8,7 +8,7 @@ import { Compared } from "../../ui/interventions";
 import { Machine, RecordedMachine } from "./machine";
 import { generation, MAX_TOKENS, type Tok } from "../../stores/generation";
 import { engine, models } from "../../stores/model";
-import { stage } from "../train/settings";
+import { stage } from "../train/store";
 import * as split from "../split/store";
 import { Sampling, Sliders } from "./sampling";
 import { Several, SeveralButton } from "./several";
