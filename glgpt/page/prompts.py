@@ -107,7 +107,7 @@ class Prompts:
         return self.ids(self.prompts[0].text) if self.prompts else None
 
     def continuation(self) -> Opening:
-        """Returns how the first prompt is continued; `page.json` can only choose it for a prompt of its own."""
+        """Returns how the first prompt is continued; `page.json` can choose it only if the prompt comes from there."""
         chosen = self.page.opening if self.prompts and self.prompts[0] in self.page.prompts[:1] else None
         return chosen or Opening(seed=SEED, tokens=TOKENS)
 

@@ -2,7 +2,7 @@
 
 import type { Activation, Stage } from "../../runtime/engine/manifest";
 
-/** What a row of the diagram shows: a stage of attention, of the MLP, or the residual stream after one of them. */
+/** The subject of a row of the diagram: a stage of attention, of the MLP, or the residual stream after one of them. */
 export type Role = "attention" | "mlp" | "stream";
 
 /** Consecutive rows of the same role. */

@@ -30,7 +30,7 @@ const COARSE = 3; // page pixels per picture pixel in each direction, to draw fe
 const WORDS = 4; // alternatives below the generated token
 const TIP = 320; // pixels of the description of a stage
 
-/** What the rows of a group do, next to their names. */
+/** The words for the rows of a group, next to their names. */
 const DOES: Record<Role, readonly [string, string]> = {
   attention: ["Attention", "reads earlier tokens"],
   mlp: ["MLP", "works on one token"],
@@ -61,7 +61,7 @@ export function Machine() {
   );
 }
 
-/** What flows from where to where, in one line. */
+/** Says in one line what flows from where to where. */
 function Explained({ blocks, children }: { blocks: number; children: ComponentChildren }) {
   const steps = ["token", "embedding", `${blocks} blocks`, "logits", "next token"];
   return (
@@ -331,7 +331,7 @@ function BlockNames({ columns }: { columns: number }) {
   );
 }
 
-/** What a click on a stage opens. */
+/** The view that a click on a stage opens. */
 interface Target {
   view: string;
   open: () => void;
@@ -437,7 +437,7 @@ function isIntervened({ label, part }: Stage): boolean {
     .some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
 }
 
-/** The generated token and its likeliest alternatives; with `input`, the token before it, which the model read last. */
+/** The generated token and its likeliest alternatives; with `input`, the previous token, which the model read last. */
 function Word({ at = generation.tokens.value.length - 1, input = false }: { at?: number; input?: boolean }) {
   const all = generation.tokens.value.slice(0, at + 1);
   const last = all.findLastIndex((t) => !t.given);

@@ -83,7 +83,7 @@ function RecordedText() {
   );
 }
 
-/** Things for a first visitor to try, a minute each, and the way to a model of one's own. */
+/** Shows what a first visitor can try, a minute each, and the way to training a model. */
 function Invitations() {
   const draw = async () => {
     await generation.go(1);

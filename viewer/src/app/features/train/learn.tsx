@@ -223,7 +223,7 @@ const LEVELS: readonly [number, string, string][] = [
   [58, "counts pairs of tokens", "bigram"],
   [72, "counts triples of tokens", "trigram"],
 ];
-/** What a model does at each marked place of the sketch's curve, which are in percent from the left and the top. */
+/** The marked places of the sketch's curve, in percent from the left and the top, and what the model does there. */
 const PHASES: readonly [number, number, string, string][] = [
   [2, 9, "It knows nothing", "Its weights are random, so it writes noise."],
   [13, 37, "It counts", "Within about ten steps it writes frequent letters and spaces."],
@@ -232,7 +232,7 @@ const PHASES: readonly [number, number, string, string][] = [
 ];
 const CURVE = "M2 9C7 11 8 30 13 37S26 54 36 61S62 79 82 82L99 83.5";
 
-/** What the training will do and what to beat, shown before the first step. */
+/** Shows, before the first step, what the training will do and which lines it has to beat. */
 function Ahead() {
   const offer = train.offer();
   if (!offer) return null;

@@ -94,7 +94,7 @@ function heading(found: SessionState | null): string {
   ].join(", ");
 }
 
-/** What Start will do. */
+/** Says what Start will do. */
 function Plan() {
   const offer = train.offer();
   if (!offer) return null;
