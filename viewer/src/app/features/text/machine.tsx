@@ -167,7 +167,7 @@ function Cells() {
   }, []);
   useDevice(
     async (m) => {
-      if (!width.value || !canvas.current) return;
+      if (!layout.width || !canvas.current) return;
       const { painter } = await drawing(m);
       const target = there();
       if (!target || m.programs.generate.entries[ENTRY] !== entry) return; // the view is gone, or an intervention changed the program
@@ -182,7 +182,7 @@ function Cells() {
       m.cache.watcher = strip.current = made;
       await still(made);
     },
-    [width.value],
+    [layout],
   );
   useDevice(async () => {
     if (!busy && strip.current && model.programs.generate.entries[ENTRY] === entry) await still(strip.current);
