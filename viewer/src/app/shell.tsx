@@ -57,7 +57,7 @@ export function App() {
               Take the tour
             </button>
           )}
-          <p class={frame.about}>{<About />}</p>
+          <p class={classes(frame.about, style.about)}>{<About />}</p>
         </header>
         <div class={style.tabs}>
           <nav class={style.views} aria-label="Views" ref={tabs}>
@@ -218,7 +218,7 @@ function CopyLink() {
         {said.value}
       </span>
       <button
-        class={ui.quiet}
+        class={classes(ui.quiet, style.link)}
         onClick={() => void copy()}
         title="The link contains the prompt, its settings and the view"
       >
