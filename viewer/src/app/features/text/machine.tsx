@@ -128,7 +128,7 @@ export function RecordedMachine({ at }: { at: Signal<number> }) {
   const columns = width / generation.recorded.value!.machine.cell[0]; // includes the remote blocks of a split model
   const all = recordedStages();
   return (
-    <section class={style.machine} aria-label="The machine">
+    <section class={classes(style.machine, style.recorded)} aria-label="The machine">
       <button class={classes(ui.quiet, style.fold)} disabled>
         Hide the machine
       </button>

@@ -20,7 +20,7 @@ import style from "./style.module.css";
 
 const STILL = "(prefers-reduced-motion: reduce)";
 const WORD = 80; // ms between two tokens of the recorded text
-const WIDE = "(min-width: 860px)"; // as in views.css
+const WIDE = "(min-width: 860px)"; // as in style.module.css
 const MAX_BITS = 8; // surprise at which the colour is deepest
 const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
 const END = 40; // pixels from the end of the text within which it follows new tokens
@@ -398,14 +398,14 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
     const place = () => {
       const over = box?.querySelectorAll<HTMLElement>("[data-part=token]")[at];
       if (!box || !over || !self.current) return;
-      const { style, offsetWidth, offsetHeight, offsetParent } = self.current;
+      const { style: placed, offsetWidth, offsetHeight, offsetParent } = self.current;
       if (!offsetParent) return; // hidden
       const line = [...over.getClientRects()].at(-1)!;
       const [shown, frame] = [box.getBoundingClientRect(), offsetParent.getBoundingClientRect()];
       const above = line.bottom + offsetHeight > innerHeight && line.top > offsetHeight;
-      style.left = `${Math.max(0, Math.min(line.left, shown.right - offsetWidth - 4) - frame.left)}px`;
-      style.top = `${(above ? line.top - offsetHeight : line.bottom) - frame.top}px`;
-      style.visibility = line.top > shown.bottom - SLACK || line.bottom < shown.top + SLACK ? "hidden" : "";
+      placed.left = `${Math.max(0, Math.min(line.left, shown.right - offsetWidth - 4) - frame.left)}px`;
+      placed.top = `${(above ? line.top - offsetHeight : line.bottom) - frame.top}px`;
+      placed.visibility = line.top > shown.bottom - SLACK || line.bottom < shown.top + SLACK ? "hidden" : "";
     };
     place();
     box?.addEventListener("scroll", place);
