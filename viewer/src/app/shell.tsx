@@ -19,8 +19,8 @@ import { GROUPS, route, type View } from "./stores/route";
 import { countInWords } from "./ui/tools";
 import { classes } from "./ui/classes";
 import ui from "./ui/shared.module.css";
-import style from "./shell.module.css";
 import frame from "./ui/band.module.css";
+import style from "./shell.module.css";
 
 const GROUP_NAMES = Object.keys(GROUPS) as (keyof typeof GROUPS)[];
 const LONG_LOST = 5000; // ms without a graphics context after which the page suggests a reload
