@@ -20,7 +20,7 @@ import style from "./style.module.css";
 
 const STILL = "(prefers-reduced-motion: reduce)";
 const WORD = 80; // ms between two tokens of the recorded text
-const WIDE = "(min-width: 860px)"; // as in style.module.css
+const WIDE = "(min-width: 860px)"; // as in the style sheet
 const MAX_BITS = 8; // surprise at which the colour is deepest
 const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
 const END = 40; // pixels from the end of the text within which it follows new tokens
