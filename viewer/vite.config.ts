@@ -11,9 +11,10 @@ function className(name: string, file: string): string {
 const css: UserConfig["css"] = { modules: { localsConvention: "camelCaseOnly", generateScopedName: className } };
 
 // The page. Addresses are relative, so that it works under any path; one script and one style fit into a single file.
-const page: UserConfig = {
+const page: UserConfig & { test: object } = {
   base: "./",
   css,
+  test: { css: true }, // Vitest reads style sheets too
   build: { target: "es2022", assetsInlineLimit: 1 << 20, chunkSizeWarningLimit: 600, modulePreload: false },
 };
 

@@ -196,7 +196,7 @@ def test_few_tab_stops_lead_to_the_prompt_and_arrow_keys_move_in_the_machine(
     page.locator(".machine-stage[tabindex='0']").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    assert page.evaluate("document.activeElement.ariaLabel") == "scores of block 0: open its pass"
+    assert page.evaluate("document.activeElement.ariaLabel") == "scores of block 0: open in Attention"
     page.locator(".shell-skip").focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.matches('.ui-prompt textarea')")

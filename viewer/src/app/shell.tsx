@@ -19,8 +19,8 @@ import { GROUPS, route, type View } from "./stores/route";
 import { countInWords } from "./ui/tools";
 import { classes } from "./ui/classes";
 import ui from "./ui/shared.module.css";
-import style from "./shell.module.css";
 import frame from "./ui/band.module.css";
+import style from "./shell.module.css";
 
 const GROUP_NAMES = Object.keys(GROUPS) as (keyof typeof GROUPS)[];
 const LONG_LOST = 5000; // ms without a graphics context after which the page suggests a reload
@@ -57,7 +57,7 @@ export function App() {
               Take the tour
             </button>
           )}
-          <p class={frame.about}>{<About />}</p>
+          <p class={classes(frame.about, style.about)}>{<About />}</p>
         </header>
         <div class={style.tabs}>
           <nav class={style.views} aria-label="Views" ref={tabs}>
@@ -221,7 +221,7 @@ function CopyLink() {
         {said.value}
       </span>
       <button
-        class={ui.quiet}
+        class={classes(ui.quiet, style.link)}
         onClick={() => void copy()}
         title="The link contains the prompt, its settings and the view"
       >

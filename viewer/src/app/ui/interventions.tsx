@@ -1,7 +1,7 @@
 // Interventions: the controls that change parts of the model, the list of active changes, and the text before and after.
 
 import { useSignal } from "@preact/signals";
-import { Scissors, Undo2 } from "lucide";
+import { Scissors, Undo2, X } from "lucide";
 import { useEffect } from "preact/hooks";
 import { parseIntervention, scales, written } from "../../runtime/engine/interventions";
 import { interventionName } from "./names";
@@ -257,8 +257,8 @@ export function InterventionBar() {
       {parts.map((part) => (
         <span key={part} class={style.change}>
           <button class={ui.quiet} title="Undo this change" onClick={() => void interventions.toggle(part)}>
-            {scales(part) && parseIntervention(part).factor === 0 && "✂ "}
-            {named(part)} <span aria-hidden="true">✕</span>
+            {scales(part) && parseIntervention(part).factor === 0 && <Icon of={Scissors} />} {named(part)}{" "}
+            <Icon of={X} />
           </button>
           {!parseIntervention(part).patch && !parseIntervention(part).pattern && <Strength of={part} />}
         </span>

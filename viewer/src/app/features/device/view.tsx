@@ -101,7 +101,7 @@ function Pairs({ of }: { of: readonly (readonly [string, string])[] }) {
   );
 }
 
-/** How long each kernel took on this device, the fastest first. */
+/** Lists how long each kernel took on this device, the fastest first. */
 function Measurements({ of }: { of: readonly (readonly [string, number])[] }) {
   const longest = Math.max(...of.map(([, ms]) => ms));
   return (
@@ -124,7 +124,7 @@ function Measurements({ of }: { of: readonly (readonly [string, number])[] }) {
   );
 }
 
-/** Weights, caches and scratch textures as shares of a bar. */
+/** Draws weights, caches and scratch textures as shares of a bar. */
 function Shares({ of }: { of: readonly number[] }) {
   return (
     <div class={style.shares} aria-hidden="true">

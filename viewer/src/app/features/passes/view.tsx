@@ -429,9 +429,6 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
           <code>{pass.label}</code>
         </h2>
         <span class={ui.tag}>shader {stem(pass)}</span>
-        <small class={ui.dim}>
-          pass {at + 1} of {entry.name}
-        </small>
       </div>
       {about && <p class={classes(ui.dim, ui.explained)}>{about}</p>}
       {written.length > 1 && (

@@ -324,9 +324,7 @@ function BlockNames({ columns }: { columns: number }) {
           block {block}
         </span>
       ))}
-      <span class={style.last} style={{ "--column": columns, "--span": 1 }}>
-        logits
-      </span>
+      <span style={{ "--column": columns, "--span": 1 }}>logits</span>
     </div>
   );
 }

@@ -454,14 +454,14 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
     const place = () => {
       const over = box?.querySelectorAll<HTMLElement>("[data-part=token]")[at];
       if (!box || !over || !self.current) return;
-      const { style, offsetWidth, offsetHeight, offsetParent } = self.current;
+      const { style: placed, offsetWidth, offsetHeight, offsetParent } = self.current;
       if (!offsetParent) return; // hidden
       const line = [...over.getClientRects()].at(-1)!;
       const [shown, frame] = [box.getBoundingClientRect(), offsetParent.getBoundingClientRect()];
       const above = line.bottom + offsetHeight > innerHeight && line.top > offsetHeight;
-      style.left = `${Math.max(0, Math.min(line.left, shown.right - offsetWidth - 4) - frame.left)}px`;
-      style.top = `${(above ? line.top - offsetHeight : line.bottom) - frame.top}px`;
-      style.visibility = line.top > shown.bottom - SLACK || line.bottom < shown.top + SLACK ? "hidden" : "";
+      placed.left = `${Math.max(0, Math.min(line.left, shown.right - offsetWidth - 4) - frame.left)}px`;
+      placed.top = `${(above ? line.top - offsetHeight : line.bottom) - frame.top}px`;
+      placed.visibility = line.top > shown.bottom - SLACK || line.bottom < shown.top + SLACK ? "hidden" : "";
     };
     place();
     box?.addEventListener("scroll", place);
