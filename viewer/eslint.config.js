@@ -15,7 +15,7 @@ const DOM_GLOBALS = [
 ];
 
 const INTERFACE = {
-  regex: "^(preact|uplot)(/|$)|^@preact/(?!signals-core$)",
+  regex: "^(preact|uplot|lucide)(/|$)|^@preact/(?!signals-core$)",
   message: "Only app/ and dashboard/ may import user-interface packages.",
 };
 
@@ -101,8 +101,8 @@ export default tseslint.config(
     files: ["src/dashboard/**"],
     rules: {
       "no-restricted-imports": noImports(
-        "^\\.\\./(?!app/ui/(curves|facts|mark|base\\.css)$|runtime/io/)",
-        "The dashboard may import only runtime/io/ and the parts of app/ui/ that use no model: curves, facts, mark.",
+        "^\\.\\./(?!app/ui/(classes|curves|facts|mark|base\\.css|(shared|band)\\.module\\.css)$|runtime/io/)",
+        "The dashboard may import only runtime/io/ and the parts of app/ui/ that use no model: curves, facts, mark and the shared styles.",
       ),
     },
   },

@@ -18,7 +18,7 @@ from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
 from glgpt.models.views import stages
 from glgpt.page.prompts import Prompts
-from glgpt.page.recorded import SETTINGS, TOKENS, recorded_machine
+from glgpt.page.recorded import SETTINGS, recorded_machine
 
 pytestmark = pytest.mark.slow
 
@@ -28,43 +28,49 @@ Browse = Callable[..., Any]
 
 def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Serve, browse: Browse) -> None:
     """The recording is the model's own: its text, alternatives and attention equal the desktop's."""
-    page = browse(serve(exported) + "#tokens=3", SLOW_SHADERS)
-    page.wait_for_function("document.querySelector('.recorded .token')")
-    assert page.evaluate("glgpt.model === undefined || !glgpt.model.times.readyMs")
-    assert "the text below is a recording" in page.locator(".loading").inner_text()
-    shown = page.evaluate("[...document.querySelectorAll('.token')].map((t) => t.textContent).join('')")
     with LanguageModel.from_pretrained() as desktop:
-        given = Prompts.load(desktop.path, desktop.config, ()).opening()
+        prompts = Prompts.load(desktop.path, desktop.config, ())
+        given, opening = prompts.opening(), prompts.continuation()
         assert given
-        ids = [*given, *desktop.generate_ids(given, TOKENS, **SETTINGS)]
+        ids = [*given, *desktop.generate_ids(given, opening.tokens, seed=opening.seed, **SETTINGS)]
         logits, found = desktop.run_with_cache(ids, ["h.3.attn.pattern"])
         assert desktop.tokenizer
-        assert shown == desktop.tokenizer.decode(ids)
+        text = desktop.tokenizer.decode(ids)
         label = desktop.tokenizer.label
         machine = recorded_machine(desktop, ids, len(given), logits)
         names = [stage.title for stage in stages(desktop.config, 0)]
-    assert page.locator(".stage-names span").all_inner_texts() == names
+    page = browse(serve(exported) + "#tokens=3", SLOW_SHADERS)
+    page.wait_for_function("document.querySelector('.text-recorded .text-token')")
+    assert page.evaluate("glgpt.model === undefined || !glgpt.model.times.readyMs")
+    assert "the text below is a recording" in page.locator(".shell-loading").inner_text()
+    shown = page.evaluate("[...document.querySelectorAll('.text-token')].map((t) => t.textContent).join('')")
+    assert shown == text
+    assert page.locator(".machine-stage-names span").all_inner_texts() == names
     seen = page.evaluate("""() => {
       const {width, height} = document.querySelector('.machine canvas');
       const {data} = document.querySelector('.machine canvas').getContext('2d').getImageData(0, 0, width, height);
       return [width, Array.from(data).filter((_, i) => i % 4 === 3), Array.from(data).filter((_, i) => i % 4 === 2)];
     }""")
     last = np.frombuffer(base64.b64decode(machine["pictures"][-1]), np.uint8).astype(int)
-    assert seen[0] == 8 * machine["cell"][0] and machine["at"][-1] == len(ids) - 1
-    np.testing.assert_array_equal(seen[1], 2 * abs(last - 127))
-    blue = np.array(seen[2])[abs(last - 127) > 60]  # below that, too transparent for the canvas to keep a hue
+    cell, labels = machine["cell"][0], seen[0] - 8 * machine["cell"][0]
+    assert labels > 0 and machine["at"][-1] == len(ids) - 1
+    # The rows' labels stand between the embedding and the first block.
+    pictures = [np.array(bytes_).reshape(-1, seen[0]) for bytes_ in seen[1:]]
+    alpha, hue = (np.delete(picture, np.s_[cell : cell + labels], 1).ravel() for picture in pictures)
+    np.testing.assert_array_equal(alpha, 2 * abs(last - 127))
+    blue = hue[abs(last - 127) > 60]  # below that, too transparent for the canvas to keep a hue
     np.testing.assert_array_equal(blue > 139, last[abs(last - 127) > 60] > 127)
     at = len(given) + 5
-    page.locator(".token").nth(at).hover()
-    rows = page.get_by_role("group", name="Alternatives to").locator("button.cut, button:not(.cut)")
+    page.locator(".text-token").nth(at).hover()
+    rows = page.get_by_role("group", name="Alternatives to").locator("button.text-cut, button:not(.text-cut)")
     best = np.argsort(-logits[at - 1], kind="stable")[:8]
     assert rows.locator("code").all_inner_texts() == [label(int(i)) for i in best]
-    drawn = Sampler(SamplingOptions(**SETTINGS)).probabilities(logits[at - 1])[best]
-    texts = page.locator(".alternatives button .sampled").all_inner_texts()
+    drawn = Sampler(SamplingOptions(**SETTINGS, seed=opening.seed)).probabilities(logits[at - 1])[best]
+    texts = page.locator(".text-alternatives button .text-sampled").all_inner_texts()
     np.testing.assert_allclose([0 if t == "–" else float(t.rstrip("%")) for t in texts], 100 * drawn, atol=0.51)
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
     opacity = page.evaluate("""() => {
-      const canvas = document.querySelector('.still canvas'), {width} = canvas;
+      const canvas = document.querySelector('.attention-still canvas'), {width} = canvas;
       const {data} = canvas.getContext('2d').getImageData(0, 0, width, canvas.height);
       return [width, Array.from(data).filter((_, i) => i % 4 === 3)];
     }""")
@@ -73,7 +79,7 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
     seen = np.array(values).reshape(6, n, 8, n)[3, :, 5, :] / 255
     np.testing.assert_allclose(seen, found["h.3.attn.pattern"][5, :n, :n] ** 0.4, atol=0.003)
     page.evaluate("glgpt.ready")
-    page.wait_for_function("!document.querySelector('.still') && !document.querySelector('.loading')")
+    page.wait_for_function("!document.querySelector('.attention-still') && !document.querySelector('.shell-loading')")
 
 
 def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -88,7 +94,7 @@ def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None
     session.send("Network.emulateNetworkConditions", rate)
     page.add_init_script("""
       new MutationObserver(() => {
-        if (document.querySelector('.recorded .token')) globalThis.interactive ??= performance.now();
+        if (document.querySelector('.text-recorded .text-token')) globalThis.interactive ??= performance.now();
       }).observe(document, {subtree: true, childList: true});""")
     page.goto(serve(exported))
     page.wait_for_function("globalThis.interactive && performance.getEntriesByName('first-contentful-paint').length")
@@ -109,16 +115,38 @@ def test_the_recorded_text_stays_until_the_model_has_written_as_much(
     page.add_init_script("""
       globalThis.counts = [];
       new MutationObserver(() => {
-        const count = document.querySelectorAll('.token').length;
+        const count = document.querySelectorAll('.text-token').length;
         if (count !== counts.at(-1)) counts.push(count);
       }).observe(document, {subtree: true, childList: true});""")
-    page.goto(serve(exported))
-    page.wait_for_function("document.querySelector('.recorded .token')")
-    tops = "['.tabs', '.machine canvas', '.stream'].map((q) => document.querySelector(q).getBoundingClientRect().top)"
+    recorded = json.loads((exported / "recorded.json").read_text())
+    more = len(recorded["tokens"]) - recorded["given"] + 10
+    page.goto(serve(exported) + f"#tokens={more}&seed={recorded['seed']}")
+    page.wait_for_function("document.querySelector('.text-recorded .text-token')")
+    tops = (
+        "['.shell-tabs', '.machine canvas', '.text-stream'].map((q) => "
+        "document.querySelector(q).getBoundingClientRect().top)"
+    )
     before = page.evaluate(tops)
     page.evaluate("glgpt.ready")
-    page.wait_for_function("!document.querySelector('.recorded')")
+    page.wait_for_function("!document.querySelector('.text-recorded')")
     assert page.evaluate(tops) == before
-    page.wait_for_function(f"document.querySelectorAll('.token').length > {TOKENS + 60}")
+    page.wait_for_function(f"document.querySelectorAll('.text-token').length === {recorded['given'] + more}")
     counts = page.evaluate("counts.filter(Boolean)")
     assert counts == sorted(counts)
+
+
+def test_the_recorded_text_becomes_the_text(exported: Path, serve: Serve, browse: Browse) -> None:
+    """A page opened without settings keeps its text when the model is ready, and can continue it."""
+    page = browse("about:blank#", SLOW_SHADERS)
+    page.goto(serve(exported))
+    page.wait_for_function("document.querySelector('.text-recorded .text-token')")
+    text = "[...document.querySelectorAll('.text-token')].map((t) => t.textContent).join('')"
+    before = page.evaluate(text)
+    assert before.startswith("JULIET:") and before.endswith(".")
+    page.evaluate("glgpt.ready")
+    page.get_by_role("button", name="Generate", exact=True).wait_for()
+    page.wait_for_function("document.querySelector('.machine-cells')?.dataset.drawn > 0")
+    assert page.evaluate(text) == before
+    page.get_by_role("button", name="Draw the next token").click()
+    page.wait_for_function(f"({text}).length > {len(before)}")
+    assert page.evaluate(text).startswith(before)

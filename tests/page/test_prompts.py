@@ -48,6 +48,12 @@ def test_prompts_are_given_or_the_models_own_or_neutral(folder: Path) -> None:
     assert given.manifest()["prompts"][0] == {"title": "Dear Sir,", "text": "Dear\nSir,"}
 
 
+def test_only_its_own_first_prompt_is_continued_as_the_model_chooses(folder: Path) -> None:
+    (folder / "page.json").write_text(json.dumps({**PAGE, "opening": {"seed": 7, "tokens": 9}}))
+    own, given = Prompts.load(folder, CONFIG, ()).continuation(), Prompts.load(folder, CONFIG, ["b"]).continuation()
+    assert (own.seed, own.tokens) == (7, 9) and (given.seed, given.tokens) == (1, 120)
+
+
 def test_the_embedded_model_has_prompts_of_its_own() -> None:
     prompts = Prompts.load(Path("weights/shakespeare"), GPT2Config.sized(1024, 256, 256, 6, 8), ())
     assert titles(prompts)[0] == "Juliet" and prompts.page.head and prompts.manifest()["chat"] is None

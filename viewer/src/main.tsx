@@ -1,3 +1,5 @@
+import "./app/ui/base.css";
+import "./app/ui/shared.module.css"; // before the styles of the components, which override it
 import { render } from "preact";
 import { Glgpt } from "./api";
 import { EmbeddedSource, exportId, playerFile } from "./document";
@@ -9,10 +11,6 @@ import { App } from "./app/shell";
 import { opening } from "./app/features/open/store";
 import { start } from "./app/start";
 import { drawing } from "./app/ui/tools";
-import "./app/ui/base.css";
-import "./app/ui/drawings.css";
-import "./app/ui/views.css";
-import "./app/features/train/train.css";
 
 const RELOADED = "glgpt reloaded";
 if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(opened)));

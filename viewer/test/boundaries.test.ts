@@ -41,6 +41,7 @@ test.each([
   ["src/training/a.ts", 'import "../app/drawing/painter";', [IMPORT]],
   ["src/training/a.ts", 'import "../document";', [IMPORT]],
   ["src/training/a.ts", 'import "uplot";', [IMPORT]],
+  ["src/training/a.ts", 'import "lucide";', [IMPORT]],
   ["src/training/a.ts", 'import "../runtime/engine/model"; import "../runtime/gl/player";', []],
   ["src/api.ts", 'import "./app/stores/model";', [IMPORT]],
   ["src/app/drawing/a.ts", 'import "../stores/model";', [IMPORT]],

@@ -10,14 +10,21 @@ import { federated } from "./features/federated/store";
 import { SplitStrip } from "./features/split/strip";
 import { tour } from "./features/tour/store";
 import { openCard, Tour } from "./features/tour/tour";
+import { Compass, Link } from "lucide";
+import { Icon } from "./ui/icon";
 import { Mark } from "./ui/mark";
 import type { Progress } from "../runtime/engine/loader";
 import { ModelSwitch, TrainingChip } from "./ui/models";
 import { generation } from "./stores/generation";
 import { engine, models } from "./stores/model";
-import { route, type View } from "./stores/route";
+import { GROUPS, route, type View } from "./stores/route";
 import { countInWords } from "./ui/tools";
+import { classes } from "./ui/classes";
+import ui from "./ui/shared.module.css";
+import frame from "./ui/band.module.css";
+import style from "./shell.module.css";
 
+const GROUP_NAMES = Object.keys(GROUPS) as (keyof typeof GROUPS)[];
 const LONG_LOST = 5000; // ms without a graphics context after which the page suggests a reload
 
 export function App() {
@@ -33,10 +40,10 @@ export function App() {
   }, [phase]);
   return (
     <>
-      <button class="skip" onClick={skip}>
+      <button class={style.skip} onClick={skip}>
         {view.name === "text" ? "Skip to the prompt" : "Skip to the view"}
       </button>
-      <div class="band">
+      <div class={frame.band}>
         <header>
           <Mark />
           <h1>glgpt</h1>
@@ -48,28 +55,29 @@ export function App() {
           )}
           {phase === "ready" && <CopyLink />}
           {phase === "ready" && tour.card.value === 0 && (
-            <button class="quiet take" title="Ten short cards that explain the views" onClick={() => openCard(1)}>
+            <button
+              class={classes(ui.quiet, style.take)}
+              title="Ten short cards that explain the views"
+              onClick={() => openCard(1)}
+            >
+              <Icon of={Compass} />
               Take the tour
             </button>
           )}
-          <p class="about">{<About />}</p>
+          <p class={classes(frame.about, style.about)}>{<About />}</p>
         </header>
-        <div class="tabs">
-          <nav aria-label="Views" ref={tabs}>
-            {(phase === "choosing" ? [] : VIEWS).filter(has).map(({ name, title }) => (
-              <button
-                key={name}
-                aria-current={view.name === name ? "page" : undefined}
-                onClick={(e) => {
-                  e.currentTarget.scrollIntoView({ block: "nearest", inline: "center" });
-                  route.show(name);
-                }}
-              >
-                {title}
-              </button>
+        <div class={style.tabs}>
+          <nav class={style.views} aria-label="Views" ref={tabs} hidden={phase === "choosing"}>
+            {GROUP_NAMES.map((group) => (
+              <div key={group} role="group" aria-labelledby={`group-${group}`}>
+                <small id={`group-${group}`}>{GROUPS[group]}</small>
+                {VIEWS.filter((each) => each.group === group && has(each)).map((each) => (
+                  <Tab key={each.name} of={each} current={each === view} />
+                ))}
+              </div>
             ))}
           </nav>
-          <div class="shown" role="region" aria-label="Model">
+          <div class={style.shown} role="region" aria-label="Model">
             <TrainingChip />
             {phase === "ready" && manifest?.training && <ModelSwitch />}
           </div>
@@ -97,10 +105,25 @@ export function App() {
   );
 }
 
+function Tab({ of: { name, title, icon }, current }: { of: View; current: boolean }) {
+  return (
+    <button
+      aria-current={current ? "page" : undefined}
+      onClick={(e) => {
+        e.currentTarget.scrollIntoView({ block: "nearest", inline: "center" });
+        route.show(name);
+      }}
+    >
+      <Icon of={icon} />
+      {title}
+    </button>
+  );
+}
+
 /** Moves the focus to the prompt or the view, past the buttons of the header and the machine. */
 function skip(): void {
   const main = document.querySelector("main");
-  (main?.querySelector<HTMLElement>(".prompt textarea") ?? main)?.focus();
+  (main?.querySelector<HTMLElement>("[data-part=prompt] textarea") ?? main)?.focus();
 }
 
 /** Lists the settings of a link that this page does not know, for example from another version of the page. */
@@ -108,9 +131,9 @@ function UnknownLink() {
   const unknown = route.unknown.value;
   if (!unknown.length) return null;
   return (
-    <p class="unknown" role="status">
+    <p class={style.unknown} role="status">
       The link sets {unknown.join(", ")}, which this page does not know. All other settings of the link are applied.{" "}
-      <button class="quiet" onClick={() => (route.unknown.value = [])}>
+      <button class={ui.quiet} onClick={() => (route.unknown.value = [])}>
         Dismiss
       </button>
     </p>
@@ -128,7 +151,7 @@ function Lost() {
     return () => clearTimeout(timer);
   }, [lost]);
   return (
-    <p class="lost" role="status" hidden={!lost}>
+    <p class={style.lost} role="status" hidden={!lost}>
       The browser lost the graphics context. Work continues when it is restored.
       {long.value && (
         <>
@@ -158,12 +181,15 @@ function About() {
   return (
     <>
       <b>{model}</b> is a language model{parameters && ` of ${countInWords(parameters)} parameters`}
-      {trained_on && `, trained on ${trained_on}`}. It runs{" "}
-      {split === "movable"
-        ? "in your browser. You can move some of its blocks to a server below; that server could then read what you type."
-        : split
-          ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
-          : "in your browser, on your graphics card: you can inspect every number it computes, and nothing you type leaves the page."}
+      {trained_on && `, trained on ${trained_on}`}.{" "}
+      <span class={classes(!split && style.where)}>
+        It runs{" "}
+        {split === "movable"
+          ? "in your browser. You can move some of its blocks to a server below; that server could then read what you type."
+          : split
+            ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
+            : "in this browser, on your graphics card: you can inspect every number, and nothing you type leaves this page."}
+      </span>
       {federated.invited.value &&
         " If you train with others, your nickname and your weight updates are sent to the host."}
       {source && (
@@ -205,11 +231,16 @@ function CopyLink() {
     setTimeout(() => (said.value = ""), 2000);
   };
   return (
-    <span class="copy">
-      <span class="dim" role="status">
+    <span class={style.copy}>
+      <span class={ui.dim} role="status">
         {said.value}
       </span>
-      <button class="quiet" onClick={() => void copy()} title="The link contains the prompt, its settings and the view">
+      <button
+        class={classes(ui.quiet, style.link)}
+        onClick={() => void copy()}
+        title="The link contains the prompt, its settings and the view"
+      >
+        <Icon of={Link} />
         Copy link
       </button>
     </span>
@@ -234,8 +265,26 @@ function Coming({ view: { recorded: Recorded } }: { view: View }) {
   return (
     <>
       {!generation.recorded.value && <Loading />}
-      {generation.recorded.value && Recorded && <Recorded />}
+      {generation.recorded.value && Recorded ? <Recorded /> : <Skeleton />}
     </>
+  );
+}
+
+/** Grey shapes where the view will be, so that the page does not jump when it appears. */
+function Skeleton() {
+  return (
+    <div class={style.skeleton} aria-hidden="true">
+      <div>
+        {Array.from({ length: 9 }, (_, i) => (
+          <i key={i} />
+        ))}
+      </div>
+      <div class={ui.panel}>
+        <i />
+        <i />
+        <b />
+      </div>
+    </div>
   );
 }
 
@@ -243,32 +292,36 @@ function Loading() {
   const { done, total, cached, compiled, shaders, speed } = models.progress.value;
   const { what, share } = waitingFor(models.progress.value);
   return (
-    <section class="loading" aria-label="Loading">
+    <section class={style.loading} aria-label="Loading">
       <h2>
         {what}
         {generation.recorded.value && <small> · the text below is a recording</small>}
       </h2>
-      <progress value={share} max={1} aria-label={what} />
       <p>
         {total
           ? `${mib(done)} of ${mib(total)} MiB`
           : playerFile() === null
             ? "Reading the manifest"
             : "Reading the programs"}
-        {cached > 0 ? `, ${mib(cached)} MiB from this browser's cache` : ""}
-        {speed > 0 ? `, ${mib(speed)} MiB/s` : ""}
-        {compiled < shaders ? `, compiling shaders ${compiled} of ${shaders}` : ""}
+        {cached > 0 && <span class={style.more}> ({mib(cached)} from this browser's cache)</span>}
+        {speed > 0 && <span class={style.more}>, {mib(speed)} MiB/s</span>}
+        {compiled < shaders && (
+          <span class={style.also}>
+            , compiling shaders {compiled} of {shaders}
+          </span>
+        )}
       </p>
+      <progress value={share} max={1} aria-label={what} />
     </section>
   );
 }
 
 function Failed() {
   return (
-    <section class="panel failed" role="alert">
+    <section class={classes(ui.panel, style.failed)} role="alert">
       <h2>The model could not be opened</h2>
       <p>{models.failure.value}</p>
-      <button class="primary" onClick={() => location.reload()}>
+      <button class={ui.primary} onClick={() => location.reload()}>
         Try again
       </button>
     </section>

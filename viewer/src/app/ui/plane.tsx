@@ -9,6 +9,9 @@ import { gradient, PALETTES } from "../drawing/palettes";
 import type { View } from "../../runtime/gl/program";
 import { Axis, type Axes } from "./axis";
 import { drawing, fraction, short, useDevice } from "./tools";
+import { classes } from "./classes";
+import ui from "./shared.module.css";
+import style from "./plane.module.css";
 
 const WIDEST = 2048; // maximum width of a picture in pixels; of wider matrices, some columns are left out
 const HIGHEST = 1024; // maximum height
@@ -27,11 +30,13 @@ interface Props {
   play: (model: Model) => Promise<Subject | null>;
   inputs: readonly unknown[];
   axes?: Axes;
+  /** The expected size, for which space is reserved until the matrix is drawn. */
+  size?: { rows: number; cols: number } | undefined;
 }
 
 type RangeKind = "inner" | "full" | "own";
 
-export function Plane({ label, play, inputs, axes = {} }: Props) {
+export function Plane({ label, play, inputs, axes = {}, size }: Props) {
   const { rowName, colName } = axes;
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
@@ -89,92 +94,96 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
     `${kind} ${at}${name?.(at) ? ` (${name(at)})` : ""}`;
   const [low, high] = f ? range(f) : [0, 1];
   return (
-    <div class="field-view">
-      <p class="reading" role="status">
-        {f && cell && value !== undefined ? (
-          <>
-            {named("row", real(cell[0]), rowName)}, {named("column", cell[1], colName)}:{" "}
-            <b>{value < -1e29 ? "masked" : short(value)}</b>
-          </>
-        ) : (
-          <span class={problem.value ? "problem" : "dim"}>
-            {problem.value || (drawn.value ? "Drawing…" : "Point at the picture to read a value.")}
-          </span>
-        )}
-      </p>
-      <div class="plane" hidden={problem.value !== ""}>
-        {f && colName && <Axis count={f.view.cols} name={colName} across />}
-        {f && rowName && <Axis count={f.rows} name={(r) => rowName(real(r))} across={false} />}
-        <canvas
-          ref={canvas}
-          role="img"
-          aria-label={`Values of ${label}`}
-          style={f ? { "--rows": f.rows, "--cols": f.view.cols } : {}}
-          onMouseLeave={() => (over.value = null)}
-          onMouseMove={(e) => {
-            const [x, y] = fraction(e);
-            over.value = f ? [Math.floor(y * f.rows), Math.floor(x * f.view.cols)] : null;
-          }}
-        />
-      </div>
-      {f && f.height < f.tile && (
-        <label class="inline wide">
-          Rows {f.first} to {f.first + f.height - 1} of {f.tile}
-          <input
-            type="range"
-            min={0}
-            max={f.tile - f.height}
-            step={Math.max(1, Math.floor(f.height / 2))}
-            value={f.first}
-            onChange={(e) => (first.value = Number(e.currentTarget.value))}
-          />
-        </label>
-      )}
-      <div class="buttons scale-row">
-        <label class="inline">
-          Colours
-          <select value={palette.value} onChange={(e) => (palette.value = Number(e.currentTarget.value))}>
-            {PALETTES.map((p, i) => (
-              <option key={p.name} value={i}>
-                {p.name}
-              </option>
-            ))}
-          </select>
-        </label>
-        <label class="inline">
-          Range
-          <select
-            value={rangeKind.value}
-            onChange={(e) => {
-              if (f) own.value = range(f);
-              rangeKind.value = e.currentTarget.value as RangeKind;
+    <div>
+      <div class={style.frame}>
+        <p class={classes(ui.reading, style.value)} role="status">
+          {f && cell && value !== undefined ? (
+            <>
+              {named("row", real(cell[0]), rowName)}, {named("column", cell[1], colName)}:{" "}
+              <b>{value < -1e29 ? "masked" : short(value)}</b>
+            </>
+          ) : (
+            <span class={problem.value ? ui.problem : ui.dim}>
+              {problem.value || (drawn.value ? "Drawing…" : "Point at the picture to read a value.")}
+            </span>
+          )}
+        </p>
+        <div class={style.plane} hidden={problem.value !== ""}>
+          {f && colName && <Axis count={f.view.cols} name={colName} across />}
+          {f && rowName && <Axis count={f.rows} name={(r) => rowName(real(r))} across={false} />}
+          <canvas
+            ref={canvas}
+            role="img"
+            aria-label={`Values of ${label}`}
+            style={
+              f ? { "--rows": f.rows, "--cols": f.view.cols } : size ? { "--rows": size.rows, "--cols": size.cols } : {}
+            }
+            onMouseLeave={() => (over.value = null)}
+            onMouseMove={(e) => {
+              const [x, y] = fraction(e);
+              over.value = f ? [Math.floor(y * f.rows), Math.floor(x * f.view.cols)] : null;
             }}
-          >
-            <option value="inner">middle 99% of values</option>
-            <option value="full">all values</option>
-            <option value="own">custom</option>
-          </select>
-        </label>
-        {rangeKind.value === "own" &&
-          ([0, 1] as const).map((end) => (
+          />
+        </div>
+        {f && f.height < f.tile && (
+          <label class={classes(ui.inline, ui.wide, style.rows)}>
+            Rows {f.first} to {f.first + f.height - 1} of {f.tile}
             <input
-              key={end}
-              type="number"
-              step="any"
-              class="end"
-              aria-label={end ? "Highest value" : "Lowest value"}
-              value={own.value[end]}
-              onChange={(e) => {
-                const v = Number(e.currentTarget.value);
-                own.value = end ? [own.value[0], v] : [v, own.value[1]];
-              }}
+              type="range"
+              min={0}
+              max={f.tile - f.height}
+              step={Math.max(1, Math.floor(f.height / 2))}
+              value={f.first}
+              onChange={(e) => (first.value = Number(e.currentTarget.value))}
             />
-          ))}
-        <span class="key">
-          <small>{short(low)}</small>
-          <i style={{ background: gradient(colors) }} aria-hidden="true" />
-          <small>{short(high)}</small>
-        </span>
+          </label>
+        )}
+        <div class={classes(ui.buttons, style.scaleRow)}>
+          <label class={ui.inline}>
+            Colours
+            <select value={palette.value} onChange={(e) => (palette.value = Number(e.currentTarget.value))}>
+              {PALETTES.map((p, i) => (
+                <option key={p.name} value={i}>
+                  {p.name}
+                </option>
+              ))}
+            </select>
+          </label>
+          <label class={ui.inline}>
+            Range
+            <select
+              value={rangeKind.value}
+              onChange={(e) => {
+                if (f) own.value = range(f);
+                rangeKind.value = e.currentTarget.value as RangeKind;
+              }}
+            >
+              <option value="inner">middle 99% of values</option>
+              <option value="full">all values</option>
+              <option value="own">custom</option>
+            </select>
+          </label>
+          {rangeKind.value === "own" &&
+            ([0, 1] as const).map((end) => (
+              <input
+                key={end}
+                type="number"
+                step="any"
+                class={style.end}
+                aria-label={end ? "Highest value" : "Lowest value"}
+                value={own.value[end]}
+                onChange={(e) => {
+                  const v = Number(e.currentTarget.value);
+                  own.value = end ? [own.value[0], v] : [v, own.value[1]];
+                }}
+              />
+            ))}
+          <span class={style.key}>
+            <small>{short(low)}</small>
+            <i style={{ background: gradient(colors) }} aria-hidden="true" />
+            <small>{short(high)}</small>
+          </span>
+        </div>
       </div>
       <Histogram field={f} />
     </div>
@@ -185,7 +194,7 @@ function Histogram({ field }: { field: Field | null }) {
   const bins = field?.bins ?? [];
   const most = Math.max(1, ...bins.map((b) => Math.log1p(b)));
   return (
-    <figure class="histogram">
+    <figure class={style.histogram}>
       <svg
         viewBox={`0 0 ${Math.max(1, bins.length)} 20`}
         preserveAspectRatio="none"
@@ -199,7 +208,7 @@ function Histogram({ field }: { field: Field | null }) {
       </svg>
       <figcaption>
         <span>{field ? short(field.low) : ""}</span>
-        <span>{field ? `mean ${short(field.mean)}; log scale` : ""}</span>
+        <span>{field ? `mean ${short(field.mean)} · counts on a logarithmic scale` : ""}</span>
         <span>{field ? short(field.high) : ""}</span>
       </figcaption>
     </figure>

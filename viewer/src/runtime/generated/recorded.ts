@@ -12,6 +12,7 @@ export interface Candidate {
 export interface RecordedDocument {
   schema: 1;
   prompt: string;
+  seed: number;
   /** number of tokens of the prompt */
   given: number;
   tokens: readonly {

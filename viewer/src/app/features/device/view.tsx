@@ -1,11 +1,16 @@
 // The Device view: the GPU, the recording chosen for it, and the comparison with the desktop.
 
+import { CircleCheck, CircleX, Cpu } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Parity } from "../../../runtime/engine/parity";
 import { textureBytes } from "../../../runtime/gl/program";
 import { engine } from "../../stores/model";
 import type { View } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import { Icon } from "../../ui/icon";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
@@ -22,63 +27,114 @@ function DeviceView() {
   const { generate, capture } = engine().model.programs;
   const probes = Object.entries(info.probeMs ?? {}).sort((a, b) => a[1] - b[1]);
   const passes = (name: string) => generate.entries[name]?.passes.length ?? 0;
-  const rows: [string, string][] = [
-    ["GPU", info.renderer],
-    ["Texture size", `${info.limits.maxTextureSize} x ${info.limits.maxTextureSize}, ${info.limits.maxLayers} layers`],
-    ["Draw buffers", `${info.limits.drawBuffers} (${info.drawBuffers} used)`],
-    ["Kernel", `${info.kernel} values per fragment; one-row products use ${ROWS[info.rows]}`],
-    ["Fetch", info.fetch],
-    ["How chosen", chosenBy(info.guessed, measured.value)],
-    ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, holding the bits of floats"],
-    [
-      "Weights",
-      `${info.stored ? `as stored in a GGUF file (${info.stored.join(", ")})` : info.dtype}, ${engine().model.borrows ? "shared with the training, not copied" : mib(info.textureBytes["weight"] ?? 0)}`,
-    ],
-    ["Caches", mib(info.textureBytes["state"] ?? 0)],
-    ["Scratch", mib(info.textureBytes["scratch"] ?? 0)],
-    [
-      "All textures",
-      `${mib(Object.values(info.textureBytes).reduce((x, y) => x + y, 0))} (${mib(textureBytes(generate, engine().model.borrows ? OWN : undefined))} for generating, ${mib(textureBytes(capture, OWN))} more for inspecting activations)`,
-    ],
-    ["Passes per token", String(passes("decode"))],
-    [
-      "Model",
-      `${info.config.n_layer} layers, ${info.config.n_head} heads, width ${info.config.n_embd}, context ${info.config.n_positions}, vocabulary ${info.config.vocab_size}`,
-    ],
-    ["Start-up time", `${(info.times.readyMs / 1000).toFixed(2)} s`],
-  ];
+  const { borrows } = engine().model;
+  const [weights, caches, scratch] = (["weight", "state", "scratch"] as const).map(
+    (role) => info.textureBytes[role] ?? 0,
+  );
+  const all = Object.values(info.textureBytes).reduce((x, y) => x + y, 0);
   return (
-    <section aria-label="Device" class="device">
-      <ParityPanel />
-      <div class="panel">
+    <section class={style.device} data-view="device" aria-label="Device">
+      <div class={ui.panel}>
         <h2>This device</h2>
-        <table>
-          <tbody>
-            {rows.map(([name, value]) => (
-              <tr key={name}>
-                <th scope="row">{name}</th>
-                <td>{value}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-        {probes.length > 0 && (
-          <details>
-            <summary>Measurements</summary>
-            <table>
-              <tbody>
-                {probes.map(([name, ms]) => (
-                  <tr key={name}>
-                    <th scope="row">{name}</th>
-                    <td>{ms.toFixed(2)} ms</td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </details>
-        )}
+        <Pairs
+          of={[
+            ["GPU", info.renderer],
+            [
+              "Texture size",
+              `${info.limits.maxTextureSize} x ${info.limits.maxTextureSize}, ${info.limits.maxLayers} layers`,
+            ],
+            ["Draw buffers", `${info.limits.drawBuffers} (${info.drawBuffers} used)`],
+            ["Kernel", `${info.kernel} values per fragment; one-row products use ${ROWS[info.rows]}`],
+            ["Fetch", info.fetch],
+            ["How chosen", chosenBy(info.guessed, measured.value)],
+            ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, holding the bits of floats"],
+          ]}
+        />
+        {probes.length > 0 && <Measurements of={probes} />}
+      </div>
+      <ParityPanel />
+      <div class={ui.panel}>
+        <div class={ui.heading}>
+          <h2>Memory</h2>
+          <span class={ui.tag}>{mib(all)} of textures</span>
+        </div>
+        <Shares of={[borrows ? 0 : weights!, caches!, scratch!]} />
+        <Pairs
+          of={[
+            [
+              "Weights",
+              `${info.stored ? `as stored in a GGUF file (${info.stored.join(", ")})` : info.dtype}, ${borrows ? "shared with the training, not copied" : mib(weights!)}`,
+            ],
+            ["Caches", mib(caches!)],
+            ["Scratch", mib(scratch!)],
+            ["For generating", mib(textureBytes(generate, borrows ? OWN : undefined))],
+            ["For inspecting activations", `${mib(textureBytes(capture, OWN))} more`],
+          ]}
+        />
+      </div>
+      <div class={ui.panel}>
+        <h2>This model</h2>
+        <Pairs
+          of={[
+            ["Layers", `${info.config.n_layer}, each with ${info.config.n_head} heads`],
+            ["Width", String(info.config.n_embd)],
+            ["Context", `${info.config.n_positions.toLocaleString("en")} tokens`],
+            ["Vocabulary", `${info.config.vocab_size.toLocaleString("en")} tokens`],
+            ["Passes per token", String(passes("decode"))],
+            ["Start-up time", `${(info.times.readyMs / 1000).toFixed(2)} s`],
+          ]}
+        />
       </div>
     </section>
+  );
+}
+
+function Pairs({ of }: { of: readonly (readonly [string, string])[] }) {
+  return (
+    <table class={ui.pairs}>
+      <tbody>
+        {of.map(([name, value]) => (
+          <tr key={name}>
+            <th scope="row">{name}</th>
+            <td>{value}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+/** Lists how long each kernel took on this device, the fastest first. */
+function Measurements({ of }: { of: readonly (readonly [string, number])[] }) {
+  const longest = Math.max(...of.map(([, ms]) => ms));
+  return (
+    <details class={style.measurements}>
+      <summary>Measurements</summary>
+      <table>
+        <tbody>
+          {of.map(([name, ms]) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              <td>
+                <i style={{ width: `${(100 * ms) / longest}%` }} aria-hidden="true" />
+              </td>
+              <td>{ms.toFixed(2)} ms</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </details>
+  );
+}
+
+/** Draws weights, caches and scratch textures as shares of a bar. */
+function Shares({ of }: { of: readonly number[] }) {
+  return (
+    <div class={style.shares} aria-hidden="true">
+      {of.map((bytes, i) => (
+        <i key={i} style={{ flexGrow: bytes }} />
+      ))}
+    </div>
   );
 }
 
@@ -111,20 +167,26 @@ function ParityPanel() {
   };
   const r = result.value;
   return (
-    <div class="panel parity">
+    <div class={ui.panel} data-part="parity">
       <h2>Does this browser compute the same as the desktop?</h2>
-      <p>
+      <p class={ui.dim}>
         Runs the reference prompt here and compares the logits, all activations and the greedy continuation with the
         desktop's.
       </p>
-      <button class="primary" disabled={busy.value} onClick={() => void run()}>
+      <button class={ui.primary} disabled={busy.value} onClick={() => void run()}>
         {busy.value ? "Comparing…" : "Compare"}
       </button>
-      <div role="status" class="verdict">
-        {problem.value}
+      <div role="status" class={classes(style.verdict, !r && ui.empty)}>
+        {problem.value ? (
+          <p class={ui.problem}>{problem.value}</p>
+        ) : (
+          !r && <p>{busy.value ? "Running the reference prompt…" : "Not compared yet. It takes a few seconds."}</p>
+        )}
         {r && (
           <>
-            <strong class={r.pass ? "pass" : "fail"}>{r.pass ? "PASS" : "FAIL"}</strong>
+            <strong class={r.pass ? style.pass : style.fail}>
+              <Icon of={r.pass ? CircleCheck : CircleX} /> {r.pass ? "PASS" : "FAIL"}
+            </strong>
             <p>
               Largest logit error {r.maxError.toExponential(2)} ({percent(r.ofTolerance)} of the tolerance, which is a
               relative error of {r.tolerance.relative.toExponential(1)}); KL divergence {r.kl.toExponential(1)} nats;
@@ -133,7 +195,7 @@ function ParityPanel() {
                 ? `${r.firstApart.name} is the first of ${r.names} activations outside the tolerance: ${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
                 : `all ${r.names} activations are within the tolerance (at most ${percent(r.greatest)} of it).`}
             </p>
-            <p class="dim">Desktop: {r.desktop}</p>
+            <p class={ui.dim}>Desktop: {r.desktop}</p>
           </>
         )}
       </div>
@@ -150,6 +212,8 @@ declare module "../../stores/route" {
 export const view: View<"device"> = {
   name: "device",
   title: "Device",
+  group: "inspect",
+  icon: Cpu,
   params: [],
   component: DeviceView,
 };

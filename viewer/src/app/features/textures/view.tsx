@@ -1,5 +1,6 @@
 // The Textures view: every texture by its name: activations, weights, and persistent state such as caches.
 
+import { Grid3x3 } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Chunk } from "../../../runtime/engine/chunks";
@@ -17,6 +18,9 @@ import { generation } from "../../stores/generation";
 import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
 import type { View as Tab } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const OUTSIDE = "Embedding and output"; // textures that belong to no block
 
@@ -63,53 +67,60 @@ function TexturesView() {
   const size = f?.view ?? model.programs.generate.views[name];
   const axes = memory.value || !size ? {} : axesOf(model, name, size, f?.chunk.start ?? 0);
   return (
-    <section class="textures" aria-label="Textures">
+    <section class={style.textures} data-view="textures" aria-label="Textures">
       <Names />
-      <div class="panel">
-        <h2>
-          <code>{name}</code>
-        </h2>
-        <p class="dim explained">
+      <div class={ui.panel}>
+        <div class={ui.heading}>
+          <h2>
+            <code>{name}</code>
+          </h2>
+          <span class={ui.tag}>{isActivation ? "activation" : (spec?.role ?? "unknown")}</span>
+          <div class={ui.buttons}>
+            {!isRemoteActivation(model, name) && (
+              <label class={ui.inline}>
+                <input
+                  type="checkbox"
+                  checked={memory.value}
+                  onChange={(e) => (memory.value = e.currentTarget.checked)}
+                />
+                memory layout
+              </label>
+            )}
+            {f && f.chunks.length > 1 && (
+              <label class={ui.inline}>
+                Tokens
+                <select
+                  value={f.chunks.indexOf(f.chunk)}
+                  onChange={(e) => (part.value = Number(e.currentTarget.value))}
+                >
+                  {f.chunks.map((c, i) => (
+                    <option key={i} value={i}>
+                      {c.start} to {c.start + c.valid - 1}
+                    </option>
+                  ))}
+                </select>
+              </label>
+            )}
+          </div>
+        </div>
+        <p class={classes(ui.dim, ui.explained)}>
           {spec?.role === "scratch"
             ? `A scratch texture, as pass ${entry ? passes.of(entry) + 1 : 0} of ${passes.entry.value} leaves it; other passes reuse it for other values.`
             : model.names.about(name)}
         </p>
         {isActivation && interventions.applied.value && (
-          <p class="dim">Computed by the original model, without your changes.</p>
+          <p class={ui.dim}>Computed by the original model, without your changes.</p>
         )}
-        <div class="buttons">
-          {!isRemoteActivation(model, name) && (
-            <label class="inline">
-              <input
-                type="checkbox"
-                checked={memory.value}
-                onChange={(e) => (memory.value = e.currentTarget.checked)}
-              />
-              memory layout
-            </label>
-          )}
-          {f && f.chunks.length > 1 && (
-            <label class="inline">
-              Tokens
-              <select value={f.chunks.indexOf(f.chunk)} onChange={(e) => (part.value = Number(e.currentTarget.value))}>
-                {f.chunks.map((c, i) => (
-                  <option key={i} value={i}>
-                    {c.start} to {c.start + c.valid - 1}
-                  </option>
-                ))}
-              </select>
-            </label>
-          )}
-        </div>
         {isActivation || spec ? (
           <Plane
             label={name}
             play={play}
             inputs={[name, memory.value, part.value, busy, busy ? 0 : texts.join()]}
             axes={axes}
+            size={memory.value ? undefined : size}
           />
         ) : (
-          <p>This model has no texture of this name.</p>
+          <p class={ui.empty}>This model has no texture of this name. Choose one from the list.</p>
         )}
         <Facts name={name} found={f} memory={memory.value} />
       </div>
@@ -131,7 +142,7 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
   if (isRemoteActivation(model, name)) {
     if (!found) return null;
     return (
-      <p class="dim">
+      <p class={ui.dim}>
         Matrix of {found.view.rows} x {found.view.cols}, computed by the server and fetched just now.
       </p>
     );
@@ -141,7 +152,7 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
   const view = found?.view ?? generate.views[name];
   if (!spec || !view) return null;
   return (
-    <p class="dim">
+    <p class={classes(ui.dim, style.caption)}>
       Matrix of {view.rows} x {view.cols}
       {view.tiles[0] * view.tiles[1] > 1 && `, split into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
       {view.panel > 0 && `, in panels of ${view.panel} texels, ${view.stack} stacked in a layer`}; texture of{" "}
@@ -156,7 +167,8 @@ function Names() {
   const { model } = engine();
   const { names } = model;
   const activations = activationsOf(model);
-  const all = model.programs.generate.textures;
+  const { generate } = model.programs;
+  const all = generate.textures;
   const chosen = textures.texture;
   const block = names.block(chosen.value);
   const kept = (role: string) =>
@@ -178,13 +190,13 @@ function Names() {
     chosen.value = same && (activations.includes(same) || same in all) ? same : first;
   };
   return (
-    <div class="panel names">
-      <div class="blocks-row" role="group" aria-label="Block">
+    <div class={classes(ui.panel, ui.names, style.names)}>
+      <div class={style.blocksRow} role="group" aria-label="Block">
         {Array.from({ length: model.placement.blocks + 1 }, (_, i) => (
           <button
             key={i}
             aria-pressed={block === i - 1}
-            {...(model.placement.isRemote(i - 1) ? { class: "there", title: "on the server" } : {})}
+            {...(model.placement.isRemote(i - 1) ? { class: style.there, title: "on the server" } : {})}
             onClick={() => go(i - 1)}
           >
             {i ? i - 1 : OUTSIDE}
@@ -192,7 +204,7 @@ function Names() {
         ))}
       </div>
       <h2>{block < 0 ? OUTSIDE : `Block ${block}${model.placement.isRemote(block) ? ", on the server" : ""}`}</h2>
-      <div class="list">
+      <div class={style.list}>
         {groups.map(([title, all]) => {
           const some = all.filter((name) => names.block(name) === block);
           return some.length ? (
@@ -201,12 +213,13 @@ function Names() {
               {some.map((name) => (
                 <button
                   key={name}
-                  class={name === chosen.value ? "on" : ""}
+                  class={classes(name === chosen.value && style.on)}
                   aria-pressed={name === chosen.value}
                   title={names.about(name)}
                   onClick={() => (chosen.value = name)}
                 >
                   {names.place(name).part}
+                  <Size of={generate.views[name]} />
                 </button>
               ))}
             </div>
@@ -215,6 +228,15 @@ function Names() {
       </div>
     </div>
   );
+}
+
+/** The rows and columns of a texture, at the end of its line in the list. */
+function Size({ of: view }: { of: View | undefined }) {
+  return view ? (
+    <small aria-hidden="true">
+      {view.rows} x {view.cols}
+    </small>
+  ) : null;
 }
 
 /** Returns the number of rows in use: a chunk may be padded, and caches are as long as the context. */
@@ -275,6 +297,8 @@ declare module "../../stores/route" {
 export const view: Tab<"textures"> = {
   name: "textures",
   title: "Textures",
+  group: "inspect",
+  icon: Grid3x3,
   params: textures.params,
   component: TexturesView,
 };

@@ -11,23 +11,30 @@ import { Painter } from "../../drawing/painter";
 import { PALETTES } from "../../drawing/palettes";
 import { NumberField } from "../../ui/number";
 import { engine } from "../../stores/model";
+import { countInWords } from "../../ui/tools";
 import { duration, train } from "./store";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const LOOK_MS = 700; // minimum ms between two drawings of the textures
 
 export function LearnStage() {
   return (
-    <div class="learn">
+    <div class={style.learn}>
       <Controls />
-      <div class="learning">
-        <Samples />
+      <div class={style.learning}>
         {train.session.value || engine().training.earlier ? (
           <>
+            <Samples />
             <Progress />
             <Inside />
           </>
         ) : (
-          <Ahead />
+          <>
+            <Ahead />
+            <Samples />
+          </>
         )}
       </div>
     </div>
@@ -40,10 +47,10 @@ function Controls() {
   const offer = train.offer();
   const fixed = train.session.value !== null;
   return (
-    <div class="panel settings">
+    <div class={classes(ui.panel, style.settings)}>
       <h2>Size and schedule</h2>
-      <div class="fields">
-        <label class="field" title="The number of parameters that the model learns, in millions">
+      <div class={classes(ui.fields, style.fields)}>
+        <label class={ui.field} title="The number of parameters that the model learns, in millions">
           <span>Size</span>
           <select
             disabled={fixed}
@@ -58,7 +65,7 @@ function Controls() {
           </select>
         </label>
         <label
-          class="field"
+          class={ui.field}
           title="What a token is: a byte, or a piece of text from a vocabulary learnt from this text"
         >
           <span>Tokens</span>
@@ -78,7 +85,7 @@ function Controls() {
         </label>
       </div>
       {offer && (
-        <p class="dim">
+        <p class={ui.dim}>
           {offer.config.n_layer} layers with {offer.config.n_head} heads, width {offer.config.n_embd}, context{" "}
           {offer.config.n_positions}; each step trains on {offer.recipe.batch} x {offer.recipe.context} tokens;{" "}
           {(offer.bytes / 2 ** 20).toFixed(0)} MiB of textures
@@ -94,9 +101,9 @@ function Controls() {
 function Costs({ offer }: { offer: Offer }) {
   const rate = train.deviceRate.value;
   const listed = train.index.value!.sizes.filter((s) => s.tokenizer === offer.tokenizer);
-  if (listed.length < 2) return <p class="dim">{cost(offer, rate, " steps", ", about")}</p>;
+  if (listed.length < 2) return <p class={ui.dim}>{cost(offer, rate, " steps", ", about")}</p>;
   return (
-    <table class="costs" aria-label="Training time of each size on this device">
+    <table class={style.costs} aria-label="Training time of each size on this device">
       <thead>
         <tr>
           <th scope="col">Size</th>
@@ -134,7 +141,7 @@ function Schedule({ fixed }: { fixed: boolean }) {
   return (
     <details>
       <summary>Schedule</summary>
-      <div class="fields">
+      <div class={classes(ui.fields, style.fields)}>
         <NumberField
           label="Steps"
           of={s.steps}
@@ -168,7 +175,7 @@ function Schedule({ fixed }: { fixed: boolean }) {
           hint="Steps over which the learning rate rises"
           fixed={fixed}
         />
-        <label class="field">
+        <label class={ui.field}>
           <span>Shape</span>
           <select
             disabled={fixed}
@@ -209,36 +216,70 @@ function Schedule({ fixed }: { fixed: boolean }) {
   );
 }
 
-/** A preview of how a training goes, shown before the first step. */
+/** The sketch's dashed lines: height in percent from the top, what such a model does, and its name. */
+const LEVELS: readonly [number, string, string][] = [
+  [9, "knows nothing: every token is equally likely", "chance"],
+  [37, "counts how often each token occurs", "unigram"],
+  [58, "counts pairs of tokens", "bigram"],
+  [72, "counts triples of tokens", "trigram"],
+];
+/** The marked places of the sketch's curve, in percent from the left and the top, and what the model does there. */
+const PHASES: readonly [number, number, string, string][] = [
+  [2, 9, "It knows nothing", "Its weights are random, so it writes noise."],
+  [13, 37, "It counts", "Within about ten steps it writes frequent letters and spaces."],
+  [36, 61, "It uses context", "It learns what follows what, and attention patterns appear."],
+  [82, 82, "It writes", "Words come first, then lines, then speakers."],
+];
+const CURVE = "M2 9C7 11 8 30 13 37S26 54 36 61S62 79 82 82L99 83.5";
+
+/** Shows, before the first step, what the training will do and which lines it has to beat. */
 function Ahead() {
   const offer = train.offer();
   if (!offer) return null;
   const { vocab_size: count } = offer.config;
   return (
-    <div class="panel ahead">
-      <h2>How it learns</h2>
-      <p class="dim">
-        Press Start to see a curve of the loss here. The loss measures how unsure the model is of the next token, in
-        nats.
+    <div class={classes(ui.panel, style.ahead)}>
+      <h2>Can it beat the dashed lines?</h2>
+      <p>
+        Start makes a new model of {countInWords(offer.count)} random weights and trains it on your text in{" "}
+        {cost(offer, train.deviceRate.value, " steps", ", about")}. The curve is its loss: how unsure it is of the next
+        token. Each dashed line is a simpler way to guess, without any attention.
       </p>
+      <div
+        class={style.sketch}
+        role="img"
+        aria-label="Sketch: the loss falls from chance, below the lines of models that count tokens, pairs and triples"
+      >
+        <svg viewBox="0 0 100 100" preserveAspectRatio="none">
+          {LEVELS.map(([at]) => (
+            <path key={at} class={style.level} d={`M0 ${at}H100`} />
+          ))}
+          <path class={style.curve} d={CURVE} />
+        </svg>
+        {LEVELS.map(([at, what, name]) => (
+          <span key={name} class={style.levelName} style={{ top: `${at}%` }}>
+            <b>{name}</b>
+            {name === "chance" && ` ${Math.log(count).toFixed(2)}`} <small>{what}</small>
+          </span>
+        ))}
+        {PHASES.map(([x, y], i) => (
+          <i key={i} style={{ left: `${x}%`, top: `${y}%` }}>
+            {i + 1}
+          </i>
+        ))}
+        <small class={style.axisName}>steps →</small>
+      </div>
       <ol>
-        <li>
-          <b>It knows nothing.</b> Each of the {count.toLocaleString("en")} tokens is equally likely, which is a loss of{" "}
-          {Math.log(count).toFixed(2)}.
-        </li>
-        <li>
-          <b>It counts.</b> Within about ten steps it learns which tokens are frequent: it writes letters and spaces in
-          about the right proportions.
-        </li>
-        <li>
-          <b>It uses context.</b> It learns which tokens follow which: the loss falls below the dashed lines, which are
-          models that only count single tokens, pairs or triples. Attention patterns appear below.
-        </li>
-        <li>
-          <b>It writes.</b> Words come first, then lines, then speakers. The loss on held-out text shows whether it
-          learns or only memorizes.
-        </li>
+        {PHASES.map(([, , title, text]) => (
+          <li key={title}>
+            <b>{title}.</b> {text}
+          </li>
+        ))}
       </ol>
+      <p class={ui.dim}>
+        A sketch: the real curve and lines, measured in nats per token on text that is held out, appear here after
+        Start.
+      </p>
     </div>
   );
 }
@@ -286,21 +327,21 @@ function Progress() {
     ["Work", perStep ? `${(found!.plan.offer.flops / perStep / 1e9).toFixed(1)} GFLOP/s` : "–"],
   ];
   return (
-    <div class="panel progress" data-step={at}>
-      <div class="title">
+    <div class={ui.panel} data-part="progress" data-step={at}>
+      <div class={classes(ui.title, style.title)}>
         <h2>How it learns</h2>
-        <label class="inline">
+        <label class={ui.inline}>
           <input type="checkbox" checked={log.value} onChange={(e) => (log.value = e.currentTarget.checked)} />
           logarithmic
         </label>
       </div>
       <Facts of={facts} />
-      <p class="key">
-        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} />{" "}
+      <p class={style.key}>
+        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--held-out)" }} />{" "}
         loss on held-out text, in nats per token
       </p>
       {baselines.length > 0 && (
-        <p class="dim">
+        <p class={ui.dim}>
           Dashed: chance, and models that only count tokens (unigram), pairs (bigram) or triples (trigram).
           {beaten && <b> The model is better than a {beaten} model.</b>}
         </p>
@@ -314,7 +355,7 @@ function Progress() {
         lines={baselines.map(({ name, nats_per_token: at }) => ({ name, at }))}
         curves={[
           { name: "loss", color: "--accent", values: some(over(points, "loss")) },
-          { name: "validation", color: "--doubtful", values: some(over(points, "validation")), sparse: true },
+          { name: "validation", color: "--held-out", values: some(over(points, "validation")), sparse: true },
           ...(overlaid
             ? [
                 {
@@ -329,16 +370,16 @@ function Progress() {
         ]}
       />
       {earlier && (
-        <p class="dim earlier">
+        <p class={ui.dim} data-part="earlier">
           {overlaid
             ? `Grey: validation loss of the previous run (${earlier.name}). `
             : `The previous run (${earlier.name}) used another tokenizer, so its losses are not comparable. `}
-          <button class="link" onClick={() => void engine().training.forgetEarlier()}>
+          <button class={ui.link} onClick={() => void engine().training.forgetEarlier()}>
             Remove it
           </button>
         </p>
       )}
-      <p class="key">
+      <p class={style.key}>
         <i style={{ background: "var(--good)" }} /> norm of the gradient
       </p>
       <Curves
@@ -349,7 +390,7 @@ function Progress() {
         height={130}
         curves={[{ name: "gradient", color: "--good", values: some(points.map((p) => p.gradNorm)) }]}
       />
-      <p class="dim" role={engine().training.unkept ? "status" : undefined}>
+      <p class={ui.dim} role={engine().training.unkept ? "status" : undefined}>
         {engine().training.unkept
           ? `This browser stores no checkpoint: ${engine().training.unkept}.`
           : "A checkpoint is stored in this browser every 20 s: you can close the page and continue another day."}
@@ -368,10 +409,10 @@ function Samples() {
     if (film.current) film.current.scrollLeft = film.current.scrollWidth;
   }, [last]);
   return (
-    <div class="panel samples">
+    <div class={ui.panel} data-part="samples">
       <h2>What it writes as it learns</h2>
       {samples.length ? (
-        <ol class="film" ref={film} tabIndex={0} aria-label="Samples by step">
+        <ol class={style.film} ref={film} tabIndex={0} aria-label="Samples by step">
           {samples.map(({ step, text }, i) => (
             <li key={i}>
               <b>step {step}</b>
@@ -380,7 +421,7 @@ function Samples() {
           ))}
         </ol>
       ) : (
-        <p class="dim">
+        <p class={ui.dim}>
           Press Start to see a sample every {train.schedule.sampleEvery.value} steps. The first ones are noise.
         </p>
       )}
@@ -423,17 +464,17 @@ function Inside() {
   };
   void wanted.value;
   return (
-    <div class="panel inside" data-drawn={step}>
+    <div class={classes(ui.panel, style.inside)} data-drawn={step}>
       <h2>Inside the model as it learns</h2>
-      <figure class="looks">
-        <figcaption class="dim">
+      <figure>
+        <figcaption class={ui.dim}>
           Attention on the start of the held-out text: {offer?.config.n_layer} layers (down) with {offer?.config.n_head}{" "}
           heads (across)
         </figcaption>
-        <canvas ref={grid} class="heads" role="img" aria-label="Attention of every layer and head" />
+        <canvas ref={grid} data-part="heads" role="img" aria-label="Attention of every layer and head" />
       </figure>
       <figure>
-        <figcaption class="dim">
+        <figcaption class={ui.dim}>
           <select
             aria-label="Parameter"
             value={name}
@@ -461,7 +502,7 @@ function Inside() {
             ))}
           </select>
         </figcaption>
-        <canvas ref={plane} class="matrix" role="img" aria-label={`${KINDS[kind.value]} of ${name}`} />
+        <canvas ref={plane} class={style.matrix} role="img" aria-label={`${KINDS[kind.value]} of ${name}`} />
       </figure>
     </div>
   );

@@ -5,6 +5,9 @@ import { useSignal } from "@preact/signals";
 import { CLEANING, type CleaningStep } from "../../../training/cleaning";
 import { train } from "./store";
 import { LONG } from "./text-store";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const SHOWN = 1200; // characters shown of the start, and of the held-out part
 
@@ -18,7 +21,7 @@ export function TextStage() {
   };
   return (
     <div
-      class={`text-stage${over.value ? " over" : ""}`}
+      class={classes(style.textStage, over.value && style.over)}
       onDragOver={(event) => {
         event.preventDefault();
         over.value = true;
@@ -26,18 +29,18 @@ export function TextStage() {
       onDragLeave={() => (over.value = false)}
       onDrop={drop}
     >
-      <div class="panel controls">
+      <div class={classes(ui.panel, ui.controls, style.controls)}>
         <h2>Choose a text</h2>
-        <p class="dim">
+        <p class={ui.dim}>
           A model starts with random weights and learns, step by step, to write like this text. Nothing leaves this
           browser.
         </p>
         <Sets fixed={fixed} />
         <Own fixed={fixed} />
         <Fetched fixed={fixed} />
-        {fixed && <p class="dim">Reset the training to choose another text.</p>}
+        {fixed && <p class={ui.dim}>Reset the training to choose another text.</p>}
       </div>
-      <div class="panel preview">
+      <div class={classes(ui.panel, style.preview)}>
         <h2>What it will learn from</h2>
         <Inspected />
         <Cleaning fixed={fixed} />
@@ -49,7 +52,7 @@ export function TextStage() {
 
 function Sets({ fixed }: { fixed: boolean }) {
   return (
-    <div class="sets" role="group" aria-label="Sets">
+    <div class={style.sets} role="group" aria-label="Sets">
       {train.index.value!.texts.map(({ name, title, about, bytes }) => (
         <button
           key={name}
@@ -58,7 +61,7 @@ function Sets({ fixed }: { fixed: boolean }) {
           onClick={() => void train.takeSet(name)}
         >
           <b>{title}</b>
-          <span class="dim">
+          <span class={ui.dim}>
             {about}, {(bytes / 1000).toFixed(0)} kB
           </span>
         </button>
@@ -71,8 +74,8 @@ function Own({ fixed }: { fixed: boolean }) {
   const [first = ""] = train.documents.value;
   const long = train.documents.value.length !== 1 || first.length > LONG;
   return (
-    <div class="own-text">
-      <label class="prompt">
+    <div class={style.ownText}>
+      <label class={ui.prompt}>
         <span>{train.source.value || "Your own text"}</span>
         <textarea
           rows={5}
@@ -81,10 +84,10 @@ function Own({ fixed }: { fixed: boolean }) {
           onInput={(e) => void train.put([e.currentTarget.value], "")}
         />
       </label>
-      <div class="buttons">
+      <div class={ui.buttons}>
         <Choose label="Files…" fixed={fixed} />
         <Choose label="A folder…" fixed={fixed} folder />
-        <span class="dim">or drop files here, or paste a text above.</span>
+        <span class={ui.dim}>or drop files here, or paste a text above.</span>
       </div>
     </div>
   );
@@ -99,10 +102,10 @@ function Fetched({ fixed }: { fixed: boolean }) {
   const now = train.fetching.value;
   const busy = fixed || now !== null;
   return (
-    <details class="fetched">
+    <details class={style.fetched}>
       <summary>Fetch a book, or a text from an address</summary>
       {books.length > 0 && (
-        <div class="buttons">
+        <div class={ui.buttons}>
           {books.map(({ title, author, url }) => (
             <button
               key={url}
@@ -116,13 +119,13 @@ function Fetched({ fixed }: { fixed: boolean }) {
         </div>
       )}
       <form
-        class="buttons"
+        class={ui.buttons}
         onSubmit={(e) => {
           e.preventDefault();
           void train.fetchFrom(address.value);
         }}
       >
-        <label class="field address">
+        <label class={classes(ui.field, style.address)}>
           <span>Address</span>
           <input
             type="text"
@@ -133,7 +136,7 @@ function Fetched({ fixed }: { fixed: boolean }) {
             onInput={(e) => (address.value = e.currentTarget.value)}
           />
         </label>
-        <label class="field">
+        <label class={ui.field}>
           <span>Encoding</span>
           <select
             value={train.encoding.value}
@@ -150,7 +153,7 @@ function Fetched({ fixed }: { fixed: boolean }) {
         <button disabled={busy || !address.value.trim()}>Fetch</button>
       </form>
       {now && (
-        <p role="status" class="busy">
+        <p role="status">
           {now.again ? `Trying again: ${now.again}. ` : ""}
           {now.what}: {megabytes(now.done)}
           {now.total > 0 && ` of ${megabytes(now.total)}`}
@@ -166,7 +169,7 @@ const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(2)} MB`;
 
 function Choose({ label, fixed, folder = false }: { label: string; fixed: boolean; folder?: boolean }) {
   return (
-    <label class={`as-button${fixed ? " off" : ""}`}>
+    <label class={classes(ui.asButton, style.asButton, fixed && style.off)}>
       {label}
       <input
         type="file"
@@ -206,7 +209,7 @@ const number = (value: number) => value.toLocaleString("en");
 
 function Inspected() {
   const found = train.inspection.value;
-  if (!found) return <p class="dim">Reading the text…</p>;
+  if (!found) return <p class={ui.dim}>Reading the text…</p>;
   const scripts = Object.entries(found.scripts).filter(([, share]) => share >= 0.001);
   const facts: [string, string][] = [
     ["Bytes", number(found.bytes)],
@@ -229,12 +232,12 @@ const SAID: Record<CleaningStep, string> = {
 
 function Cleaning({ fixed }: { fixed: boolean }) {
   return (
-    <fieldset class="cleaning">
+    <fieldset class={style.cleaning}>
       <legend>Clean-up</legend>
       {CLEANING.map((step) => {
         const done = train.removed.value.find((r) => r.step === step);
         return (
-          <label key={step} class="inline">
+          <label key={step} class={ui.inline}>
             <input
               type="checkbox"
               disabled={fixed}
@@ -243,7 +246,9 @@ function Cleaning({ fixed }: { fixed: boolean }) {
             />
             {SAID[step]}
             {done && done.places > 0 && (
-              <span class="dim">{`${number(done.places)} ${done.places === 1 ? "place" : "places"}, ${number(done.characters)} characters`}</span>
+              <span
+                class={ui.dim}
+              >{`${number(done.places)} ${done.places === 1 ? "place" : "places"}, ${number(done.characters)} characters`}</span>
             )}
           </label>
         );
@@ -261,20 +266,20 @@ function Preview() {
   return (
     <>
       <div
-        class="portions"
+        class={style.portions}
         role="img"
         aria-label={`${number(found.bytes - found.held_back)} bytes to train on, ${number(found.held_back)} held out`}
       >
         <span style={{ flexGrow: found.bytes - found.held_back }}>
           training text: {number(found.bytes - found.held_back)} bytes
         </span>
-        <span class="held" style={{ flexGrow: found.held_back }}>
+        <span class={style.held} style={{ flexGrow: found.held_back }}>
           held out
         </span>
       </div>
-      <pre class="sample" tabIndex={0}>
+      <pre class={ui.sample} tabIndex={0}>
         {text.slice(0, Math.min(SHOWN, at))}
-        {at > SHOWN && <i class="dim">{"\n⋯\n"}</i>}
+        {at > SHOWN && <i class={ui.dim}>{"\n⋯\n"}</i>}
         {at > 2 * SHOWN && text.slice(at - SHOWN / 4, at)}
         <mark>{text.slice(at, at + SHOWN)}</mark>
       </pre>

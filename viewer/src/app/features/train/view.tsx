@@ -1,5 +1,6 @@
 // The Train tab: five steps from a text to a score, with the state of the training always visible.
 
+import { GraduationCap } from "lucide";
 import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
@@ -14,6 +15,9 @@ import { TextStage } from "./text";
 import { TokensStage } from "./tokens";
 import { WriteStage } from "./write";
 import type { View } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
   data: { title: "Data", of: TextStage },
@@ -31,17 +35,21 @@ function TrainView() {
     federated.open(); // rejoins a session that a reload interrupted, at any step
   }, []);
   if (!train.index.value)
-    return <section class="panel loading">{train.problem.value || "Loading the sizes and texts…"}</section>;
+    return (
+      <section class={ui.panel} data-view="train">
+        {train.problem.value || "Loading the sizes and texts…"}
+      </section>
+    );
   const { of: Shown } = STAGES[train.stage.value];
   const invited = Boolean(federated.invited.value || federated.federation.value); // then the panel comes first
   return (
-    <section class="train" aria-label="Train">
+    <section class={style.train} data-view="train" aria-label="Train">
       {invited && <Together />}
-      <div class="panel run">
+      <div class={classes(ui.panel, style.run)}>
         <Stages />
         <Buttons />
         {train.problem.value && (
-          <p class="problem" role="alert">
+          <p class={classes(ui.problem, style.problem)} role="alert">
             {train.problem.value}
           </p>
         )}
@@ -54,14 +62,14 @@ function TrainView() {
 
 function Stages() {
   return (
-    <ol class="stages" aria-label="Steps">
+    <ol class={style.stages} aria-label="Steps">
       {Object.entries(STAGES).map(([name, { title }], i) => (
         <li key={name}>
           <button
             aria-current={train.stage.value === name ? "step" : undefined}
             onClick={() => (train.stage.value = name as Stage)}
           >
-            <span class="number">{i + 1}</span> {title}
+            <span class={style.number}>{i + 1}</span> {title}
           </button>
         </li>
       ))}
@@ -85,6 +93,18 @@ function heading(found: SessionState | null): string {
   ].join(", ");
 }
 
+/** Says what Start will do. */
+function Plan() {
+  const offer = train.offer();
+  if (!offer) return null;
+  return (
+    <span class={classes(ui.dim, style.plan)}>
+      {" "}
+      · Start trains a new model on this text, in this browser: {train.schedule.steps.value.toLocaleString("en")} steps
+    </span>
+  );
+}
+
 function Buttons() {
   const found = train.shown.value;
   const running = found?.status === "running";
@@ -95,18 +115,18 @@ function Buttons() {
   const at = found?.points.at(-1)?.step ?? found?.checkpoint?.step ?? 0;
   return (
     <>
-      <div class="buttons">
+      <div class={ui.buttons}>
         {running ? (
-          <button class="primary" onClick={() => void train.pause()}>
+          <button class={ui.primary} onClick={() => void train.pause()}>
             Pause
           </button>
         ) : failed ? (
-          <button class="primary" disabled={busy} onClick={() => void train.back()}>
+          <button class={ui.primary} disabled={busy} onClick={() => void train.back()}>
             Go back to {found.checkpoint?.step ? `step ${found.checkpoint.step}` : "the beginning"}
           </button>
         ) : (
           <button
-            class="primary"
+            class={ui.primary}
             disabled={busy || ended || federated.together()}
             title={federated.together() ? "This device is training with others: leave that session first" : ""}
             onClick={() => void train.start()}
@@ -119,7 +139,7 @@ function Buttons() {
         </button>
         <button
           disabled={!found || busy || train.writing.value !== null}
-          class={sure.value ? "danger" : ""}
+          class={classes(sure.value && style.danger)}
           onClick={() => {
             if (sure.value || !found?.step) {
               sure.value = false;
@@ -132,12 +152,13 @@ function Buttons() {
         >
           {sure.value ? "Delete the model?" : "Reset"}
         </button>
-        <p class={busy ? "state busy" : "state"} role="status" data-status={found?.status ?? "none"} data-step={at}>
+        <p class={style.state} role="status" data-status={found?.status ?? "none"} data-step={at}>
           {busy ? `${train.preparing.value!.what}…` : heading(found)}
+          {!busy && !found && <Plan />}
         </p>
       </div>
       <progress
-        class={busy || found ? "" : "idle"}
+        class={classes(!(busy || found) && style.idle)}
         value={busy ? (train.preparing.value!.share ?? undefined) : at}
         max={busy ? 1 : found?.plan.rates.steps}
         aria-label={busy ? train.preparing.value!.what : "Steps done"}
@@ -155,6 +176,8 @@ declare module "../../stores/route" {
 export const view: View<"train"> = {
   name: "train",
   title: "Train",
+  group: "use",
+  icon: GraduationCap,
   params: train.link.all,
   component: TrainView,
   available: (manifest) => Boolean(manifest.training),
