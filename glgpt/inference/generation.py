@@ -39,7 +39,8 @@ class GenerationStats:
 
 
 STOPS = "a text, or a list of texts"
-# Takes the number of tokens still wanted; returns the next token, and True if the caches were refilled.
+END = -1  # instead of a token: the text is complete
+# Takes the number of tokens still wanted; returns the next token or END, and True if the caches were refilled.
 Next = Callable[[int], tuple[int, bool]]
 
 
@@ -67,7 +68,7 @@ def continuation(
         else:
             run.decode_s += seconds
             run.decode_tokens += 1
-        if token in ends:
+        if token == END or token in ends:
             run.stopped = "eos"
             return
         yield token

@@ -27,6 +27,7 @@ from glgpt.inference.batching.batch import BatchDecoder
 from glgpt.inference.batching.continuations import Continuations, Row, watcher
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.chunks import plan_segments
+from glgpt.inference.constraints.matcher import Grammars
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.edits import Edits, Sites
 from glgpt.inference.generation import Generation, GenerationStats, StopText, TokenStream
@@ -64,6 +65,7 @@ class LanguageModel:
     _batch: BatchDecoder | None = None  # None: several texts run one after another
     _windows: Windows | None = None
     _template: ChatTemplate | None = None
+    _grammars: Grammars | None = None
 
     def __init__(
         self,
@@ -237,7 +239,7 @@ class LanguageModel:
             return self._decoder.generate(*how)
         if edits.key not in self._edited:
             while len(self._edited) >= EDITED_KEPT:
-                self._edited.pop(next(iter(self._edited)))[0].player.close()
+                self._close_edited(next(iter(self._edited)))
             sites, kernel = edits.sites(), self.choice.kernel
             program = programs.edited_program(self.device.limits, kernel, self.formats, sites)
             player = Player(self.device, program, self.choice.options, self.player.shared())
@@ -245,6 +247,11 @@ class LanguageModel:
             self._edited[edits.key] = Decoder(player, self.context, self._check_open), sites
         decoder, sites = self._edited[edits.key]
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
+
+    def _close_edited(self, key: Any) -> None:
+        decoder = self._edited.pop(key)[0]
+        decoder.close()
+        decoder.player.close()
 
     def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
         """Returns the textures of these names exactly as stored in memory, one for each chunk of the prompt."""
@@ -268,9 +275,9 @@ class LanguageModel:
 
         Stops at any of `eos_ids` (unless `eos` is False), or before any text of `stop`. If the text outgrows the
         context, the model continues from its later half (`stats.slides` counts that). `sampling` are the fields of
-        `SamplingOptions`: `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`, `repetition_penalty`, `logit_bias`
-        and `seed`. The penalty and the bias sample on the host, which is slower. Without a `seed` a new one is drawn
-        (see `Generation.seed`).
+        `SamplingOptions`: `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`, `repetition_penalty`, `logit_bias`,
+        `constraint` (a `glgpt.Constraint`: JSON, a regular expression, choices) and `seed`. The penalty and the bias
+        sample on the host, which is slower. Without a `seed` a new one is drawn (see `Generation.seed`).
 
         Generations of one model may be interleaved: each refills the caches as needed. `interventions` (`glgpt.Ablate`
         and others) change the model while it runs. Raises GlgptError for an unusable prompt or setting, or a part that
@@ -314,12 +321,26 @@ class LanguageModel:
     ) -> TokenStream:
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         tokens, eos = integer("tokens", tokens), flag("eos", eos)
-        options.check_vocabulary(self.config.vocab_size)
         stats = GenerationStats(len(ids))
         self._reserve(len(ids), tokens)
         edits = edits_of(self.config, interventions)
-        how = ids, tokens, Sampler(options), self.eos_ids if eos else (), stats
+        ends = self.eos_ids if eos or options.constraint else ()
+        how = ids, tokens, self.sampler(options), ends, stats
         return TokenStream(self._generated(edits, how), stats)
+
+    def sampler(self, options: SamplingOptions) -> Sampler:
+        """Returns what chooses the tokens of one text. Raises GlgptError for options that this model cannot use.
+
+        May be called in any thread.
+        """
+        options.check_vocabulary(self.config.vocab_size)
+        if options.constraint is None:
+            return Sampler(options)
+        if self._grammars is None:
+            if self.tokenizer is None:
+                raise GlgptError(f"{self.name} has no tokenizer, so its text cannot be constrained")
+            self._grammars = Grammars(self.tokenizer, self.config.vocab_size, self.eos_ids)
+        return Sampler(options, self._grammars.matcher(options.constraint))
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -366,8 +387,7 @@ class LanguageModel:
         options = SamplingOptions.from_keywords(sampling, ("tokens", "stop")).seeded()
         ids = self.check_ids(prompt.ids)
         tokens = min(integer("tokens", tokens), self.max_context - len(ids) + 1)  # the last token is not fed back
-        options.check_vocabulary(self.config.vocab_size)
-        sampler, stats = Sampler(options), GenerationStats(len(ids))
+        sampler, stats = self.sampler(options), GenerationStats(len(ids))
         self._reserve(len(ids), tokens)
         how = (ids, tokens, sampler, self.eos_ids, stats)
         if isinstance(self._decoder, Decoder):
@@ -412,11 +432,12 @@ class LanguageModel:
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
         each = [replace(options, seed=seed) for seed in seeds]
-        if self._batch is None or options.adjusts:  # one after another
+        if self._batch is None:  # one after another
             return [self._continued(ids, tokens, own, stop, eos) for ids, own in zip(texts, each, strict=True)]
-        rows = [Row(ids, Sampler(own), tokens) for ids, own in zip(texts, each, strict=True)]
+        rows = [Row(ids, self.sampler(own), tokens) for ids, own in zip(texts, each, strict=True)]
         self._reserve(max(map(len, texts), default=0), tokens)
-        batch = Continuations(self._batch, rows, self.context, self.eos_ids if eos else ())
+        ends = self.eos_ids if eos or options.constraint else ()
+        batch = Continuations(self._batch, rows, self.context, ends)
         for row in rows if StopText(stop).stops else ():
             row.watch = watcher(self.tokenizer, stop)
         streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
@@ -546,8 +567,10 @@ class LanguageModel:
         """Releases every GL object of this model. Closing twice is harmless."""
         for extra in self._extras:
             extra.close()
-        for decoder, _ in self._edited.values():
-            decoder.player.close()
+        if isinstance(self._decoder, Decoder):
+            self._decoder.close()
+        for key in list(self._edited):
+            self._close_edited(key)
         if self._template:
             self._template.renderer.close()
         self.player.close()
