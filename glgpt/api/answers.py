@@ -99,8 +99,8 @@ class Answer:
 def usage(choices: Sequence[Choice], prompts: int) -> dict[str, Any]:
     """Returns the numbers of tokens; `choices` are equally many for each of the `prompts`."""
     each = len(choices) // prompts
-    read = sum(choice.row.run.prefill_tokens for choice in choices[::each])
     cached = sum(choice.row.run.cached_tokens for choice in choices[::each])
+    read = cached + sum(choice.row.run.prefill_tokens for choice in choices[::each])
     made = sum(choice.tokens for choice in choices)
     return {
         "prompt_tokens": read,

@@ -194,7 +194,7 @@ class Engine:
         self._batch = self._continuations(batch)
 
     def _continuations(self, batch: BatchDecoder) -> Continuations:
-        return Continuations(batch, (), self.context, self.model.eos_ids, self.most)
+        return Continuations(batch, (), self.context, self.model.eos_ids, self.most, self.model.speculate)
 
     def _step(self) -> bool:
         """Starts new jobs, ends cancelled ones and continues all texts by a token. Returns False to end the thread."""

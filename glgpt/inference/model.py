@@ -26,7 +26,7 @@ from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, Sa
 from glgpt.inference.batching.batch import BatchDecoder
 from glgpt.inference.batching.continuations import Continuations, Row, watcher
 from glgpt.inference.capture import Captures, RawTexture
-from glgpt.inference.chunks import plan_segments
+from glgpt.inference.chunks import Chunk, plan_segments
 from glgpt.inference.constraints.matcher import Grammars
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.edits import Edits, Sites
@@ -66,6 +66,7 @@ class LanguageModel:
     _windows: Windows | None = None
     _template: ChatTemplate | None = None
     _grammars: Grammars | None = None
+    speculate = False
 
     def __init__(
         self,
@@ -77,8 +78,9 @@ class LanguageModel:
         context: int | None = None,
         max_texture_memory: int | None = None,
         progress: programs.Progress | None = None,
+        speculate: bool = False,
     ) -> None:
-        self.formats = weight_formats(checkpoint, dtype)
+        self.formats, self.speculate = weight_formats(checkpoint, dtype), speculate
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype or default_dtype(checkpoint)
         self.name, self.path = checkpoint.name, checkpoint.path
         self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
@@ -118,7 +120,9 @@ class LanguageModel:
         need.
 
         Other `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto"
-        or a name from `glgpt info`), `max_texture_memory` in bytes, `progress`, called with (bytes done, total bytes).
+        or a name from `glgpt info`), `max_texture_memory` in bytes, `progress`, called with (bytes done, total bytes),
+        and `speculate`, which guesses tokens from the text so far and checks several in one step: the same text, sooner
+        where it repeats itself, since guessing stops where it does not pay.
 
         `glgpt.load` also loads models that are split over servers.
 
@@ -236,7 +240,7 @@ class LanguageModel:
     def _generated(self, edits: Edits, how: Asked) -> Iterator[int]:
         """Yields ids from a decoder whose player makes these edits; the last few decoders are retained."""
         if not edits:
-            return self._decoder.generate(*how)
+            return self._speculated(how) or self._decoder.generate(*how)
         if edits.key not in self._edited:
             while len(self._edited) >= EDITED_KEPT:
                 self._close_edited(next(iter(self._edited)))
@@ -247,6 +251,15 @@ class LanguageModel:
             self._edited[edits.key] = Decoder(player, self.context, self._check_open), sites
         decoder, sites = self._edited[edits.key]
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
+
+    def _speculated(self, how: Asked, chunks: Sequence[Chunk] | None = None) -> Iterator[int] | None:
+        """Returns ids as `Decoder.generate` does, some of them guessed; None if the options do not allow guesses."""
+        ids, tokens, sampler, ends, stats = how
+        if not self.speculate or self._batch is None or sampler.matcher or sampler.adjusts:
+            return None
+        row = Row(ids, sampler, tokens, chunks)
+        row.run = stats
+        return Continuations(self._batch, [row], self.context, ends, speculate=True).stream(row, self._check_open)
 
     def _close_edited(self, key: Any) -> None:
         decoder = self._edited.pop(key)[0]
@@ -392,7 +405,7 @@ class LanguageModel:
         how = (ids, tokens, sampler, self.eos_ids, stats)
         if isinstance(self._decoder, Decoder):
             chunks = plan_segments(prompt.borders, len(ids), self.context, self._decoder.sizes)
-            stream = self._decoder.generate(*how, chunks=chunks)
+            stream = self._speculated(how, chunks) or self._decoder.generate(*how, chunks=chunks)
         else:
             stream = self._decoder.generate(*how)
         return Generation(TokenStream(stream, stats), self.tokenizer, options, stop)

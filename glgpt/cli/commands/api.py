@@ -62,6 +62,11 @@ def add_parser(sub: Subparsers) -> None:
         "--cache-tokens", type=positive, metavar="N",
         help="tokens that the caches of all active texts hold together (default: 1024 for each, or the context)",
     )  # fmt: skip
+    p.add_argument(
+        "--speculate", action="store_true",
+        help="speculative decoding, while a single text is generated: guess tokens from the text so far and check "
+        "several in one step; the text is the same",
+    )  # fmt: skip
     add_device_options(p, context=CONTEXT)
     add_server_options(p)
 
@@ -83,9 +88,8 @@ def run(args: argparse.Namespace) -> int:
         server = ApiServer(args.port, args.host, key, origins, args.allow_host)
         try:
             with progress("loading", "B") as show:
-                engine = Engine(
-                    name, args.parallel, args.queue, args.cache_tokens, progress=show, **device_options(args)
-                )
+                options = {"progress": show, "speculate": args.speculate, **device_options(args)}
+                engine = Engine(name, args.parallel, args.queue, args.cache_tokens, **options)
             try:
                 server.run(engine, lambda: _announce(server.url, engine.model.name, engine.context, args.host))
             finally:

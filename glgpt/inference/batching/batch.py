@@ -388,6 +388,43 @@ class BatchDecoder(SharedCaches[Text]):
         for text, token in zip(texts, tokens, strict=True):
             text.ids.append(token)
 
+    def check_guesses(self, text: Text, tokens: Sequence[int], sampler: Sampler, step: int) -> list[int | None]:
+        """Appends a token and those guesses after it that are right; returns these guesses and the token after them.
+
+        Each row has the bits that it would have in a separate step, so that the text is the one without guesses. The
+        sampler draws them as tokens `step`.. of its text. None as in `best`.
+        """
+        held = len(self._placed(text, tokens))
+        chosen = self.choose([sampler] * len(tokens), range(step, step + len(tokens)))
+        right = 0
+        while right + 1 < len(tokens) and chosen[right] == tokens[right + 1]:
+            right += 1
+        self.cut(text, held + right + 1)
+        text.ids += tokens[: right + 1]
+        return chosen[: right + 1]
+
+    def _placed(self, text: Text, tokens: Sequence[int]) -> list[int]:
+        """Runs rows of one text at adjacent positions; returns the shared rows that it had before."""
+        self.refill(text, [text])
+        self._texts[text] = self._texts.pop(text, None)
+        held, count, player = list(text.rows), len(tokens), self.player
+        size = next(n for n in SIZES if n >= count)
+        first = self._take(size, count, [text])
+        text.rows += range(first, first + count)
+        ids, places = np.zeros((2, size, 1, 4), np.float32)
+        ids[:count, 0, 0] = tokens
+        places[:, 0, 0] = -1  # unused rows
+        places[:count, 0, 0] = range(len(held), len(held) + count)
+        table = np.zeros((size, player.program.textures[f"table.{size}"].width * 4), np.float32)
+        table[:, : len(text.rows)] = text.rows
+        player.write(f"token.{size}", 0, ids)
+        player.write(f"places.{size}", 0, places)
+        player.write(f"table.{size}", 0, table.reshape(size, -1, 4))
+        self._sent = ((), self._sent[1])
+        player.play(f"decode_{size}", row=first)
+        self._last, self._count = size, count
+        return held
+
     def following(self, samplers: Sequence[Sampler], steps: Sequence[int], texts: Sequence[Text]) -> list[int | None]:
         """Returns the token after each of the last step's texts, or END; None as in `best`, or as `Sampler.error` says.
 

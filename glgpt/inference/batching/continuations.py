@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 from glgpt.errors import GlgptError
 from glgpt.inference.batching.batch import SPARE, BatchDecoder, Text
+from glgpt.inference.batching.lookup import Speculation
 from glgpt.inference.chunks import Chunk
 from glgpt.inference.generation import END, GenerationStats, StopText
 from glgpt.inference.sampling import NOT_FINITE, Sampler
@@ -26,6 +27,7 @@ class Row:
     def __init__(self, ids: list[int], sampler: Sampler, tokens: int, chunks: Sequence[Chunk] | None = None) -> None:
         self.ids, self.sampler, self.wanted, self.chunks = ids, sampler, tokens, chunks
         self.observe: Callable[[Floats, int], None] | None = None
+        self.speculation: Speculation | None = None
         self.run, self.drawn = GenerationStats(len(ids)), 0
         self.text: Text | None = None
         self.next = -1  # the last chosen token
@@ -38,6 +40,7 @@ class Row:
 class Continuations:
     """Continues prompts side by side, up to `most` at a time; when one ends, the next takes its place.
 
+    If `speculate`, tokens of a single active prompt are guessed from its text and several checked in a step.
     `add` and `cancel` may be called between any two steps (`advance`). Each prompt is continued like a single one in
     `Decoder.generate`, with the same tokens.
     """
@@ -49,8 +52,9 @@ class Continuations:
         context: int,
         ends: Container[int],
         most: int = MAX_ROWS,
+        speculate: bool = False,
     ) -> None:
-        self.decoder, self.context, self.ends, self.most = decoder, context, ends, most
+        self.decoder, self.context, self.ends, self.most, self.speculate = decoder, context, ends, most, speculate
         self._waiting = deque(row for row in rows if not row.ended)
         self._live: list[Row] = []
         needed = sorted(len(row.ids) + self._left(row) for row in self._waiting)[-MAX_ROWS:]
@@ -94,7 +98,7 @@ class Continuations:
     def advance(self) -> None:
         """Starts waiting prompts, or else continues all active rows by one token."""
         self.decoder.reserve(self._reserved)
-        if not self._admit():
+        if not self._admit() and not self._checked_step():
             start = time.perf_counter()
             texts = [row.text for row in self._live if row.text]
             self.decoder.append(texts, [row.next for row in self._live])
@@ -109,7 +113,36 @@ class Continuations:
                 row.run.decode_s += seconds
                 row.run.decode_tokens += 1
                 self._take(row, token)
+                if row.speculation:
+                    row.speculation.plain_step(seconds)
         self._remove_ended()
+
+    def _checked_step(self) -> bool:
+        """Continues the only active row by guesses that are right, and a token more; returns False without guesses."""
+        row = self._live[0]
+        text, sampler = row.text, row.sampler
+        if not self.speculate or len(self._live) > 1 or not text or sampler.matcher or sampler.adjusts or row.observe:
+            return False
+        if row.speculation is None:
+            row.speculation = Speculation()
+        lookup = row.speculation.lookup
+        lookup.extend([*text.ids, row.next][len(lookup.ids) :])
+        guesses = row.speculation.guesses(min(MAX_ROWS - 1, row.wanted - 1, self.context - len(text.ids) - 2))
+        if not guesses:
+            return False
+        start = time.perf_counter()
+        chosen = self.decoder.check_guesses(text, [row.next, *guesses], sampler, row.drawn)
+        seconds = time.perf_counter() - start
+        row.speculation.checked_step(seconds, len(guesses), len(chosen) - 1)
+        row.run.checked_steps += 1
+        row.run.guessed_tokens += len(guesses)
+        row.run.accepted_tokens += len(chosen) - 1
+        row.run.decode_s += seconds
+        for token in chosen:
+            if not row.ended:
+                row.run.decode_tokens += 1
+                self._take(row, token)
+        return True
 
     def _remove_ended(self) -> None:
         for row in self._live:
@@ -140,6 +173,7 @@ class Continuations:
                 self._live.append(row)
                 row.text, row.run.prefill_s = text, row.run.prefill_s + seconds
                 row.run.cached_tokens = self.decoder.decoder.cached
+                row.run.prefill_tokens -= row.run.cached_tokens
                 self._take(row, token)
             admitted = True
         return admitted
@@ -175,7 +209,7 @@ class Continuations:
         row.ids = list(text.ids)
         row.run.slide(row.ids, token, self.context)
         self.decoder.end(text)
-        row.text = row.chunks = None
+        row.text = row.chunks = row.speculation = None
         self._live.remove(row)
         self._waiting.appendleft(row)
 
