@@ -17,7 +17,7 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 @dataclass(frozen=True)
 class TokenChance:
-    """A token, the logarithm of the probability that the model gave it, and the likeliest tokens with theirs."""
+    """A token, the logarithm of the probability that the model gave it, and those of the likeliest tokens."""
 
     token: int
     logprob: float
@@ -80,7 +80,7 @@ class Choice:
         return self.stops.found
 
     def finish(self) -> None:
-        """Sends what is left of the text, and why it ended."""
+        """Sends the remaining text, and why it ended."""
         if self.done:
             return
         self.done = True

@@ -30,14 +30,14 @@ class _Strict(BaseModel):
 
 
 class StreamOptions(_Strict):
-    """How an answer is streamed."""
+    """Says how an answer is streamed."""
 
     include_usage: bool = False
     include_obfuscation: bool | None = None
 
 
 class JsonSchema(BaseModel):
-    """The schema of `response_format`."""
+    """Holds the schema of `response_format`."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
     name: str = ""
@@ -47,14 +47,14 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(_Strict):
-    """The form of an answer."""
+    """Says which form an answer has."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
 
 class StructuredOutputs(BaseModel):
-    """The constraint of an answer, as vLLM names it."""
+    """Holds the constraint of an answer, as vLLM names it."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
     json_: dict[str, Any] | str | None = Field(None, alias="json")

@@ -1,4 +1,4 @@
-"""What a text must match: a JSON schema, any JSON object, a regular expression or one of several texts."""
+"""Describes what a text must match: a JSON schema, any JSON object, a regular expression or one of several texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANY_OBJECT = '{"type":"object"}'
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a generated text must match as a whole; make one with `json_schema`, `json_object`, `regex` or `choice`.
+    """Says what a generated text must match as a whole; made by `json_schema`, `json_object`, `regex` or `choice`.
 
     `source` is the schema as JSON, the expression, or the choices as a JSON list.
     """

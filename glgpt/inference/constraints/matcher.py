@@ -98,7 +98,7 @@ class Matcher:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Whether each token of the vocabulary may come next. Raises GlgptError if the constraint is too complex."""
+        """True for each token that may come next. Raises GlgptError if the constraint is too complex."""
         if self._allowed is None:
             size, ends = self._grammars.vocab_size, self._grammars.eos_ids
             if self._engine.is_stopped() and not self._engine.is_error():
