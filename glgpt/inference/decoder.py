@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
@@ -15,6 +16,7 @@ from glgpt.inference.constraints.masking import MaskedSampling
 from glgpt.inference.constraints.matcher import Matcher
 from glgpt.inference.generation import END, GenerationStats, continuation
 from glgpt.inference.sampling import NOT_FINITE, Sampler
+from glgpt.inference.saved.prefix import load_prefix, save_prefix
 from glgpt.program.formats import Floats
 from glgpt.program.spec import Program
 
@@ -59,6 +61,17 @@ class Decoder:
     def interrupt(self) -> None:
         """Makes active generations refill the caches; chunks of a chat stay."""
         self._turn = None
+
+    def save(self, path: Path, about: Mapping[str, str]) -> int:
+        """Saves the chunks in the caches (`save_prefix`); returns their tokens."""
+        return save_prefix(path, self.player, self._kept, about)
+
+    def restore(self, path: Path, about: Mapping[str, str]) -> int:
+        """Fills the caches with saved chunks (`load_prefix`), which later prompts may reuse; returns their tokens."""
+        kept = load_prefix(path, self.player, self._sizes, about)
+        self.interrupt()
+        self._kept = kept
+        return sum(chunk.valid for chunk, _ in kept)
 
     @property
     def masked(self) -> MaskedSampling:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import default_dtype, weight_formats
@@ -417,6 +418,32 @@ class LanguageModel:
             return 0
         chunks = plan_segments(prompt.borders, len(prompt.ids), self.context, self._decoder.sizes)
         return self._decoder.fill(prompt.ids, [chunk for chunk in chunks if chunk.start < end])
+
+    def save_cache(self, path: str | Path) -> int:
+        """Saves the part of a chat that the caches hold, for `load_cache` in another process; returns its tokens.
+
+        The file has the text's ids. Raises FileError for a file that cannot be written.
+        """
+        decoder, about = self._cached_in_file()
+        return decoder.save(Path(path), about)
+
+    def load_cache(self, path: str | Path) -> int:
+        """Fills the caches from a file of `save_cache`; a chat that begins alike then computes only what is new.
+
+        Returns the tokens. Raises FileError for a file of another model, format or device, and for a damaged one.
+        """
+        decoder, about = self._cached_in_file()
+        return decoder.restore(Path(path), about)
+
+    def _cached_in_file(self) -> tuple[Decoder, dict[str, str]]:
+        """Returns the decoder, and what the numbers in its caches depend on."""
+        self._check_open()
+        if not isinstance(self._decoder, Decoder):
+            raise GlgptError(f"{self.name} is split over servers, whose caches cannot be saved; load it unsplit")
+        with Checkpoint.open(self.path) as checkpoint:
+            digest = model_digest(checkpoint)
+        about = {"model": digest, "dtype": str(self.formats), "kernel": str(self.choice.kernel)}
+        return self._decoder, about | {"device": self.device.renderer}
 
     def generate_batch(
         self,
