@@ -18,12 +18,12 @@ from glgpt.checkpoint.safetensors_writer import SafetensorsWriter
 from glgpt.errors import FileError, quoted
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk
+from glgpt.models.activations import K, V, part_of
 from glgpt.program.formats import Floats
 from glgpt.system.files import named_errors, parsed_json, written_whole
 
 VERSION = 1
 ABOUT = "glgpt.cache"  # key in the metadata
-CACHES = (".attn.k", ".attn.v")  # ends of the states' names
 Kept = list[tuple[Chunk, list[int]]]  # the chunks that the caches hold, from position 0, and their ids
 
 
@@ -88,7 +88,7 @@ def load_prefix(path: Path, player: Player, sizes: tuple[int, ...], about: Mappi
 
 def _caches(player: Player) -> list[str]:
     textures = player.program.textures.values()
-    return [t.name for t in textures if t.role == "state" and t.name.endswith(CACHES)]
+    return [t.name for t in textures if t.role == "state" and part_of(t.name) in (K, V)]
 
 
 def _shape(player: Player, name: str, count: int) -> tuple[int, ...]:
