@@ -24,7 +24,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate chat models test test-fast test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page schema bench bench-web \
+.PHONY: help setup generate chat api models test test-fast test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page schema bench bench-web \
   wheel-check viewer demo demo-page demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
@@ -36,6 +36,9 @@ generate: setup  ## stream text: make generate PROMPT="To be" TOKENS=60 SEED=1
 
 chat: setup models  ## chat with SmolLM2 in the terminal: make chat ARGS="--system 'Answer briefly.'"
 	@exec $(BIN)/glgpt chat $(ARGS)
+
+api: setup models  ## serve SmolLM2 to programs that use OpenAI's API: make api ARGS="--port 8000"
+	@exec $(BIN)/glgpt api $(ARGS)
 
 setup: $(VENV)/installed $(VENV)/egl  ## the virtual environment, and an EGL driver if none works
 

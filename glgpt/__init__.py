@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from glgpt.errors import ArgumentError, DeviceError, FileError, GlgptError
     from glgpt.inference.arguments.sampling_options import SamplingOptions
     from glgpt.inference.capture import RawTexture
+    from glgpt.inference.constraints.constraint import Constraint
     from glgpt.inference.conversation import Conversation
     from glgpt.inference.generation import Generation, GenerationStats, TokenStream
     from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
@@ -27,6 +28,7 @@ __all__ = [
     "Ablate",
     "ArgumentError",
     "Attend",
+    "Constraint",
     "Conversation",
     "DeviceError",
     "DeviceSettings",
@@ -60,6 +62,7 @@ _PACKAGES = {
     "Attend": "inference.interventions",
     "Ablate": "inference.interventions",
     "ArgumentError": "errors",
+    "Constraint": "inference.constraints.constraint",
     "Conversation": "inference.conversation",
     "DeviceError": "errors",
     "DeviceSettings": "tuning.kernel_selection",

@@ -198,6 +198,8 @@ def statistics(answer: Generation) -> str:
     stats = answer.stats
     speed = f" at {stats.decode_tokens / stats.decode_s:.1f}/s" if stats.decode_s else ""
     cached = f" ({stats.cached_tokens} more from the cache)" if stats.cached_tokens else ""
+    if stats.checked_steps:
+        speed += f", {stats.accepted_tokens} of {stats.guessed_tokens} guesses right in {stats.checked_steps} steps"
     return (
         f"read {stats.prefill_tokens} tokens{cached}, first token after {stats.prefill_s:.2f} s, "
         f"{len(answer.ids)} tokens{speed}"

@@ -15,8 +15,9 @@ from glgpt.cli.argument_parser import Parser
 from glgpt.cli.option_types import above_zero, bias, count, device, fraction, ids, not_negative, positive, size
 from glgpt.cli.progress import progress
 from glgpt.cli.split_options import client_options
-from glgpt.errors import GlgptError
+from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, SamplingOptions
+from glgpt.inference.constraints.constraint import Constraint
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.program.formats import DTYPES
@@ -31,6 +32,7 @@ DEVICE = "auto, software (OpenGL on the CPU), gpu, or the number of an EGL devic
 DTYPE = "stored for .gguf files, else f32"
 CONTEXT = "context length, in tokens (default: the model's, at most 2048; longer if the prompt needs it)"
 BYTE_ORDER_MARK = "\ufeff"  # not part of a text
+MAX_SCHEMA_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 30  # of a text that is read at once
 
 
@@ -124,6 +126,10 @@ def add_sampling_options(p: Parser) -> None:
         help="add B to the logit of token ID, such as 198=-2.5; 198=-inf forbids the token; may repeat",
     )  # fmt: skip
     g.add_argument("--seed", type=count, metavar="S", help="random seed (default: a new one, printed at the end)")
+    g = p.add_argument_group("constrained text")
+    g.add_argument("--json-schema", metavar="FILE", help="write JSON that this schema validates")
+    g.add_argument("--regex", metavar="TEXT", help="write text that this regular expression matches as a whole")
+    g.add_argument("--choice", action="append", metavar="TEXT", help="write one of these texts; repeat for each")
 
 
 def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
@@ -138,9 +144,27 @@ def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
         "min_p": args.min_p,
         "repetition_penalty": args.repetition_penalty,
         "logit_bias": dict(args.logit_bias or ()),
+        "constraint": _constraint(args),
     }
     SamplingOptions(**options, seed=args.seed)
     return options
+
+
+def _constraint(args: argparse.Namespace) -> Constraint | None:
+    """Returns what the text must match. Raises ArgumentError for several, and FileError for an unusable schema."""
+    given = {"--json-schema": args.json_schema, "--regex": args.regex, "--choice": args.choice}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise ArgumentError(f"{' and '.join(names)} cannot be combined; give one of them")
+    if args.json_schema is not None:
+        path = Path(args.json_schema)
+        try:
+            return Constraint.json_schema(read_text(path, MAX_SCHEMA_BYTES))
+        except ArgumentError as error:
+            raise FileError(f"{quoted(path, 300)}: {error}") from None
+    if args.regex is not None:
+        return Constraint.regex(args.regex)
+    return Constraint.choice(args.choice) if args.choice is not None else None
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import argparse
 from glgpt import __version__
 from glgpt.cli.argument_parser import Parser
 from glgpt.cli.commands import (
+    api,
     bench,
     chat,
     compare,
@@ -29,6 +30,7 @@ from glgpt.cli.commands import (
 COMMANDS = (
     generate,
     chat,
+    api,
     logits,
     compare,
     dump,

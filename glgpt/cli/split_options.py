@@ -27,19 +27,20 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--wire", choices=hidden.FORMATS, help=WIRE)
     group.add_argument("--token", metavar="TEXT", help=f"secret of the servers (default: ${TOKEN})")
-    group.add_argument(
+    parser.add_argument(
         "--speculate", action="store_true",
-        help="speculative decoding: guess tokens from the text so far and check several in one round trip",
+        help="speculative decoding: guess tokens from the text so far and check several in one step, or in one round "
+        "trip to a server; the text is the same",
     )  # fmt: skip
 
 
 def client_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the keyword arguments of `glgpt.load` for a split model; none if it is not split."""
+    """Returns the keyword arguments of `glgpt.load` for a split model; if it is not split, `speculate` at most."""
     if getattr(args, "split", None) is None and getattr(args, "plan", None) is None:
-        for name in ("token", "speculate", "wire"):
+        for name in ("token", "wire"):
             if getattr(args, name, None):
                 raise ArgumentError(f"--{name} needs --split or --plan")
-        return {}
+        return {"speculate": True} if getattr(args, "speculate", False) else {}
     if args.split is not None and args.plan is not None:
         raise ArgumentError("--split and --plan cannot be combined; give one of them")
     where = {"rest": args.split} if args.plan is None else {"plan": args.plan}

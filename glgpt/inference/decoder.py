@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
 from glgpt.inference import programs
 from glgpt.inference.chunks import Chunk, plan, upload_ids, upload_token
-from glgpt.inference.generation import GenerationStats, continuation
+from glgpt.inference.constraints.masking import MaskedSampling
+from glgpt.inference.constraints.matcher import Matcher
+from glgpt.inference.generation import END, GenerationStats, continuation
 from glgpt.inference.sampling import NOT_FINITE, Sampler
+from glgpt.inference.saved.prefix import load_prefix, save_prefix
+from glgpt.program.formats import Floats
 from glgpt.program.spec import Program
 
 
@@ -31,18 +36,54 @@ class Decoder:
         self._kept: list[tuple[Chunk, list[int]]] = []  # chunks in the caches, from position 0, that may be reused
         self._chosen = Readback(player, ("token",), 2)
         self._logits = player.program.views["logits"]
+        self._masked: MaskedSampling | None = None
+        self.cached = 0  # tokens of the last prompt of `first` that the caches held already
 
     def replace(self, program: Program, context: int) -> None:
         """Switches to a program with caches of another length; active generations refill them."""
+        self.close()
         self.player.replace(program)
         self.player.play("prepare")
         self.context, self._sizes = context, programs.recorded_sizes(program)
         self.forget()
 
+    def close(self) -> None:
+        """Releases what constrained sampling allocated; it is allocated again when needed."""
+        if self._masked:
+            self._masked.close()
+            self._masked = None
+
     def forget(self) -> None:
         """Invalidates the caches, for example after the weights have changed."""
-        self._turn = None
+        self.interrupt()
         self._kept = []
+
+    def interrupt(self) -> None:
+        """Makes active generations refill the caches; chunks of a chat stay."""
+        self._turn = None
+
+    def save(self, path: Path, about: Mapping[str, str]) -> int:
+        """Saves the chunks in the caches (`save_prefix`); returns their tokens."""
+        return save_prefix(path, self.player, self._kept, about)
+
+    def restore(self, path: Path, about: Mapping[str, str]) -> int:
+        """Fills the caches with saved chunks (`load_prefix`), which later prompts may reuse; returns their tokens."""
+        kept = load_prefix(path, self.player, self._sizes, about)
+        self.interrupt()
+        self._kept = kept
+        return sum(chunk.valid for chunk, _ in kept)
+
+    @property
+    def masked(self) -> MaskedSampling:
+        """Chooses constrained tokens from the states of this decoder's player."""
+        if self._masked is None:
+            self._masked = MaskedSampling(self.player)
+        return self._masked
+
+    def logits(self) -> Floats:
+        """Returns the logits `[vocab]` after the text that was computed last."""
+        row: Floats = self._logits.unpack(self.player.read(self._logits.texture))[0]
+        return row
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -98,13 +139,20 @@ class Decoder:
 
         return continuation(ids, tokens, ends, self.context, run, ready, following)
 
-    def first(self, ids: list[int], samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int]:
+    def first(
+        self,
+        ids: list[int],
+        samplers: Sequence[Sampler],
+        steps: Sequence[int],
+        chunks: Sequence[Chunk] | None = None,
+    ) -> list[int]:
         """Returns, for each sampler, the token after `ids`, drawn as token `step` of its text.
 
-        The caches then hold `ids` but belong to no generation.
+        The caches then hold `ids` but belong to no generation. With `chunks`, `ids` are read in these, of which the
+        caches may hold some: see `fill`.
         """
-        self.forget()
-        self._prefill(ids)
+        self.interrupt()
+        self.cached = len(ids) - self._prefill(ids, chunks)
         self._chosen.drop()
         best, found = self.player.read("token")[0], list[int]()
         for sampler, step in zip(samplers, steps, strict=True):
@@ -114,6 +162,8 @@ class Decoder:
 
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:
         """Returns token `step`, the one after `ids`; from the second token on, starts computing the one after it."""
+        if sampler.matcher:
+            return self._constrained(ids, refilled, wanted, sampler, sampler.matcher, step)
         if sampler.adjusts:  # the host samples, so the next token cannot be started yet
             if not refilled:
                 self.player.play("decode", pos=len(ids) - 1)
@@ -129,6 +179,40 @@ class Decoder:
         if broken:
             raise GlgptError(NOT_FINITE)
         return self._from_row(ids, sampler, step) if undecided else int(token)
+
+    def _constrained(
+        self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, matcher: Matcher, step: int
+    ) -> int:
+        """Returns token `step` of those that the matcher allows, or END; starts computing the logits after it.
+
+        The device computes these while the host finds out which tokens may follow.
+        """
+        if matcher.complete:
+            return END
+        if sampler.adjusts:
+            if not refilled:
+                self.player.play("decode", pos=len(ids) - 1)
+            token = self._from_row(ids, sampler, step)
+            matcher.accept(token)
+            return token
+        self.masked.play(sampler, matcher, step, self._logits.cols)
+        self._chosen.start()
+        more = wanted > 1 and len(ids) < self.context
+        ahead = more and not refilled  # after a refill, the row of logits cannot be computed again with equal bits
+        if ahead:
+            self.player.play("decode", pos=len(ids))
+        token, _, broken, undecided = self._chosen.take()[0][0, 0, 0]
+        if broken:
+            raise GlgptError(NOT_FINITE)
+        if undecided:
+            if ahead:
+                upload_token(self.player, ids[-1])
+                self.player.play("decode", pos=len(ids) - 1)
+            token = self._from_row(ids, sampler, step)
+        matcher.accept(int(token))
+        if more and (refilled or undecided):
+            self.player.play("decode", pos=len(ids))
+        return int(token)
 
     def _play_ahead(self, position: int, sampler: Sampler, step: int) -> None:
         """Decodes the token that the device chose last, and starts sampling its successor."""
@@ -147,8 +231,7 @@ class Decoder:
             self._chosen.drop()
             upload_token(self.player, ids[-1])
             self.player.play("decode", pos=len(ids) - 1)
-        logits = self._logits.unpack(self.player.read(self._logits.texture))[0]
-        token = sampler.choose(sampler.adjusted(logits, ids), step)
+        token = sampler.choose(sampler.adjusted(self.logits(), ids), step)
         upload_token(self.player, token)
         return token
 

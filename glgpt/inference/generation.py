@@ -19,7 +19,8 @@ class GenerationStats:
     """Statistics of a generation; seconds are wall time, `stopped` is why it ended: tokens, eos or text.
 
     `slides` counts how often the text outgrew the context and its later part was read again (`window_start`); those
-    tokens are included in `prefill_tokens`. `cached_tokens` of a chat's prompt were already in the caches.
+    tokens are included in `prefill_tokens`. `cached_tokens` of a chat's prompt were already in the caches. With
+    speculation, `checked_steps` of decoding checked `guessed_tokens` in all, of which `accepted_tokens` were right.
     """
 
     prefill_tokens: int = 0
@@ -29,6 +30,9 @@ class GenerationStats:
     stopped: str = "tokens"
     slides: int = 0
     cached_tokens: int = 0
+    checked_steps: int = 0
+    guessed_tokens: int = 0
+    accepted_tokens: int = 0
 
     def slide(self, ids: list[int], token: int, context: int) -> None:
         """Appends a token to `ids`, which fill the context, and drops their first tokens."""
@@ -39,7 +43,8 @@ class GenerationStats:
 
 
 STOPS = "a text, or a list of texts"
-# Takes the number of tokens still wanted; returns the next token, and True if the caches were refilled.
+END = -1  # instead of a token: the text is complete
+# Takes the number of tokens still wanted; returns the next token or END, and True if the caches were refilled.
 Next = Callable[[int], tuple[int, bool]]
 
 
@@ -67,7 +72,7 @@ def continuation(
         else:
             run.decode_s += seconds
             run.decode_tokens += 1
-        if token in ends:
+        if token == END or token in ends:
             run.stopped = "eos"
             return
         yield token

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import default_dtype, weight_formats
@@ -26,7 +27,8 @@ from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, Sa
 from glgpt.inference.batching.batch import BatchDecoder
 from glgpt.inference.batching.continuations import Continuations, Row, watcher
 from glgpt.inference.capture import Captures, RawTexture
-from glgpt.inference.chunks import plan_segments
+from glgpt.inference.chunks import Chunk, plan_segments
+from glgpt.inference.constraints.matcher import Grammars
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.edits import Edits, Sites
 from glgpt.inference.generation import Generation, GenerationStats, StopText, TokenStream
@@ -64,6 +66,8 @@ class LanguageModel:
     _batch: BatchDecoder | None = None  # None: several texts run one after another
     _windows: Windows | None = None
     _template: ChatTemplate | None = None
+    _grammars: Grammars | None = None
+    speculate = False
 
     def __init__(
         self,
@@ -75,8 +79,9 @@ class LanguageModel:
         context: int | None = None,
         max_texture_memory: int | None = None,
         progress: programs.Progress | None = None,
+        speculate: bool = False,
     ) -> None:
-        self.formats = weight_formats(checkpoint, dtype)
+        self.formats, self.speculate = weight_formats(checkpoint, dtype), speculate
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype or default_dtype(checkpoint)
         self.name, self.path = checkpoint.name, checkpoint.path
         self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
@@ -116,7 +121,9 @@ class LanguageModel:
         need.
 
         Other `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto"
-        or a name from `glgpt info`), `max_texture_memory` in bytes, `progress`, called with (bytes done, total bytes).
+        or a name from `glgpt info`), `max_texture_memory` in bytes, `progress`, called with (bytes done, total bytes),
+        and `speculate`, which guesses tokens from the text so far and checks several in one step: the same text, sooner
+        where it repeats itself, since guessing stops where it does not pay.
 
         `glgpt.load` also loads models that are split over servers.
 
@@ -234,10 +241,10 @@ class LanguageModel:
     def _generated(self, edits: Edits, how: Asked) -> Iterator[int]:
         """Yields ids from a decoder whose player makes these edits; the last few decoders are retained."""
         if not edits:
-            return self._decoder.generate(*how)
+            return self._speculated(how) or self._decoder.generate(*how)
         if edits.key not in self._edited:
             while len(self._edited) >= EDITED_KEPT:
-                self._edited.pop(next(iter(self._edited)))[0].player.close()
+                self._close_edited(next(iter(self._edited)))
             sites, kernel = edits.sites(), self.choice.kernel
             program = programs.edited_program(self.device.limits, kernel, self.formats, sites)
             player = Player(self.device, program, self.choice.options, self.player.shared())
@@ -245,6 +252,20 @@ class LanguageModel:
             self._edited[edits.key] = Decoder(player, self.context, self._check_open), sites
         decoder, sites = self._edited[edits.key]
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
+
+    def _speculated(self, how: Asked, chunks: Sequence[Chunk] | None = None) -> Iterator[int] | None:
+        """Returns ids as `Decoder.generate` does, some of them guessed; None if the options do not allow guesses."""
+        ids, tokens, sampler, ends, stats = how
+        if not self.speculate or self._batch is None or sampler.matcher or sampler.adjusts:
+            return None
+        row = Row(ids, sampler, tokens, chunks)
+        row.run = stats
+        return Continuations(self._batch, [row], self.context, ends, speculate=True).stream(row, self._check_open)
+
+    def _close_edited(self, key: Any) -> None:
+        decoder = self._edited.pop(key)[0]
+        decoder.close()
+        decoder.player.close()
 
     def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
         """Returns the textures of these names exactly as stored in memory, one for each chunk of the prompt."""
@@ -268,9 +289,9 @@ class LanguageModel:
 
         Stops at any of `eos_ids` (unless `eos` is False), or before any text of `stop`. If the text outgrows the
         context, the model continues from its later half (`stats.slides` counts that). `sampling` are the fields of
-        `SamplingOptions`: `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`, `repetition_penalty`, `logit_bias`
-        and `seed`. The penalty and the bias sample on the host, which is slower. Without a `seed` a new one is drawn
-        (see `Generation.seed`).
+        `SamplingOptions`: `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`, `repetition_penalty`, `logit_bias`,
+        `constraint` (a `glgpt.Constraint`: JSON, a regular expression, choices) and `seed`. The penalty and the bias
+        sample on the host, which is slower. Without a `seed` a new one is drawn (see `Generation.seed`).
 
         Generations of one model may be interleaved: each refills the caches as needed. `interventions` (`glgpt.Ablate`
         and others) change the model while it runs. Raises GlgptError for an unusable prompt or setting, or a part that
@@ -314,12 +335,26 @@ class LanguageModel:
     ) -> TokenStream:
         ids = self.check_ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
         tokens, eos = integer("tokens", tokens), flag("eos", eos)
-        options.check_vocabulary(self.config.vocab_size)
         stats = GenerationStats(len(ids))
         self._reserve(len(ids), tokens)
         edits = edits_of(self.config, interventions)
-        how = ids, tokens, Sampler(options), self.eos_ids if eos else (), stats
+        ends = self.eos_ids if eos or options.constraint else ()
+        how = ids, tokens, self.sampler(options), ends, stats
         return TokenStream(self._generated(edits, how), stats)
+
+    def sampler(self, options: SamplingOptions) -> Sampler:
+        """Returns what chooses the tokens of one text. Raises GlgptError for options that this model cannot use.
+
+        May be called in any thread.
+        """
+        options.check_vocabulary(self.config.vocab_size)
+        if options.constraint is None:
+            return Sampler(options)
+        if self._grammars is None:
+            if self.tokenizer is None:
+                raise GlgptError(f"{self.name} has no tokenizer, so its text cannot be constrained")
+            self._grammars = Grammars(self.tokenizer, self.config.vocab_size, self.eos_ids)
+        return Sampler(options, self._grammars.matcher(options.constraint))
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -366,13 +401,12 @@ class LanguageModel:
         options = SamplingOptions.from_keywords(sampling, ("tokens", "stop")).seeded()
         ids = self.check_ids(prompt.ids)
         tokens = min(integer("tokens", tokens), self.max_context - len(ids) + 1)  # the last token is not fed back
-        options.check_vocabulary(self.config.vocab_size)
-        sampler, stats = Sampler(options), GenerationStats(len(ids))
+        sampler, stats = self.sampler(options), GenerationStats(len(ids))
         self._reserve(len(ids), tokens)
         how = (ids, tokens, sampler, self.eos_ids, stats)
         if isinstance(self._decoder, Decoder):
             chunks = plan_segments(prompt.borders, len(ids), self.context, self._decoder.sizes)
-            stream = self._decoder.generate(*how, chunks=chunks)
+            stream = self._speculated(how, chunks) or self._decoder.generate(*how, chunks=chunks)
         else:
             stream = self._decoder.generate(*how)
         return Generation(TokenStream(stream, stats), self.tokenizer, options, stop)
@@ -384,6 +418,32 @@ class LanguageModel:
             return 0
         chunks = plan_segments(prompt.borders, len(prompt.ids), self.context, self._decoder.sizes)
         return self._decoder.fill(prompt.ids, [chunk for chunk in chunks if chunk.start < end])
+
+    def save_cache(self, path: str | Path) -> int:
+        """Saves the part of a chat that the caches hold, for `load_cache` in another process; returns its tokens.
+
+        The file has the text's ids. Raises FileError for a file that cannot be written.
+        """
+        decoder, about = self._cached_in_file()
+        return decoder.save(Path(path), about)
+
+    def load_cache(self, path: str | Path) -> int:
+        """Fills the caches from a file of `save_cache`; a chat that begins alike then computes only what is new.
+
+        Returns the tokens. Raises FileError for a file of another model, format or device, and for a damaged one.
+        """
+        decoder, about = self._cached_in_file()
+        return decoder.restore(Path(path), about)
+
+    def _cached_in_file(self) -> tuple[Decoder, dict[str, str]]:
+        """Returns the decoder, and what the numbers in its caches depend on."""
+        self._check_open()
+        if not isinstance(self._decoder, Decoder):
+            raise GlgptError(f"{self.name} is split over servers, whose caches cannot be saved; load it unsplit")
+        with Checkpoint.open(self.path) as checkpoint:
+            digest = model_digest(checkpoint)
+        about = {"model": digest, "dtype": str(self.formats), "kernel": str(self.choice.kernel)}
+        return self._decoder, about | {"device": self.device.renderer}
 
     def generate_batch(
         self,
@@ -412,11 +472,12 @@ class LanguageModel:
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
         each = [replace(options, seed=seed) for seed in seeds]
-        if self._batch is None or options.adjusts:  # one after another
+        if self._batch is None:  # one after another
             return [self._continued(ids, tokens, own, stop, eos) for ids, own in zip(texts, each, strict=True)]
-        rows = [Row(ids, Sampler(own), tokens) for ids, own in zip(texts, each, strict=True)]
+        rows = [Row(ids, self.sampler(own), tokens) for ids, own in zip(texts, each, strict=True)]
         self._reserve(max(map(len, texts), default=0), tokens)
-        batch = Continuations(self._batch, rows, self.context, self.eos_ids if eos else ())
+        ends = self.eos_ids if eos or options.constraint else ()
+        batch = Continuations(self._batch, rows, self.context, ends)
         for row in rows if StopText(stop).stops else ():
             row.watch = watcher(self.tokenizer, stop)
         streams = [TokenStream(batch.stream(row, self._check_open), row.run) for row in rows]
@@ -546,8 +607,10 @@ class LanguageModel:
         """Releases every GL object of this model. Closing twice is harmless."""
         for extra in self._extras:
             extra.close()
-        for decoder, _ in self._edited.values():
-            decoder.player.close()
+        if isinstance(self._decoder, Decoder):
+            self._decoder.close()
+        for key in list(self._edited):
+            self._close_edited(key)
         if self._template:
             self._template.renderer.close()
         self.player.close()

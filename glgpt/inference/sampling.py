@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 from glgpt.inference.arguments.sampling_options import SamplingOptions
+from glgpt.inference.constraints.matcher import Matcher
 
 NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
 SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"
@@ -47,10 +48,15 @@ def draw_seed(seed: int) -> int:
 
 
 class Sampler:
-    """Chooses tokens as `SamplingOptions` say; without a seed in them it draws one."""
+    """Chooses tokens as `SamplingOptions` say; without a seed in them it draws one.
 
-    def __init__(self, options: SamplingOptions) -> None:
-        self.options = options.seeded()
+    `matcher` follows the text if the options have a constraint; a decoder passes it each chosen token (`accept`).
+    `error` is why it could not follow.
+    """
+
+    def __init__(self, options: SamplingOptions, matcher: Matcher | None = None) -> None:
+        self.options, self.matcher = options.seeded(), matcher
+        self.error: GlgptError | None = None
         self.temperature, self.top_k, self.top_p = options.temperature, options.top_k, options.top_p
         self.min_p = options.min_p or 0.0
         self.seed = self.options.seed or 0
@@ -64,14 +70,18 @@ class Sampler:
         return self.options.adjusts
 
     def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.floating]:
-        """Returns logits `[vocab]` after the text `ids`, with penalty and bias applied.
+        """Returns logits `[vocab]` after the text `ids`, with penalty, bias and constraint applied.
 
         Raises GlgptError if the model's logits are not finite.
         """
-        if not self.adjusts:
+        if not self.adjusts and not self.matcher:
             return logits
         check_finite(logits)
         found = logits.astype(np.float64)
+        if self.matcher:
+            found[~self.matcher.allowed] = -np.inf
+        if not self.adjusts:
+            return found
         seen = np.unique(np.asarray(ids, np.int64))
         penalty = self.repetition_penalty
         found[seen] = np.where(found[seen] > 0, found[seen] / penalty, found[seen] * penalty)
@@ -94,6 +104,8 @@ class Sampler:
     def scalars(self, step: int, vocab: int) -> dict[str, float]:
         """Returns the scalars of that entry, to draw token `step` of this seed from `vocab` logits."""
         k, p, temperature = self.top_k or 0, 1.0 if self.top_p is None else float(self.top_p), self.temperature
+        if k and self.matcher:
+            k = min(k, int(self.matcher.allowed.sum()))  # the device counts on this many candidates
         seed = draw_seed(self.seed)
         return {
             "draw_seed": seed - (seed >> 31 << 32),  # as a signed number
@@ -124,9 +136,9 @@ class Sampler:
     def choose(self, logits: NDArray[np.floating], step: int = 0) -> int:
         """Draws token `step` of this seed from logits `[vocab]`.
 
-        Raises GlgptError if they are not finite; those of tokens that the bias forbids may be -inf.
+        Raises GlgptError if they are not finite; those of tokens that bias or constraint forbid may be -inf.
         """
-        check_finite(np.delete(logits, self._forbidden) if self._forbidden else logits)
+        check_finite(logits[logits != -np.inf] if self.matcher else np.delete(logits, self._forbidden))
         if self.greedy:
             return int(np.argmax(logits))
         cumulative = np.cumsum(self.probabilities(logits))

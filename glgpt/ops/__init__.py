@@ -52,7 +52,7 @@ from glgpt.ops.pointwise import (
     transpose,
 )
 from glgpt.ops.rotary import HeadColumns, HeadNorm, Rotation, can_copy, head_scales, rotary
-from glgpt.ops.sample import ALTERNATIVES, MAX_STEP, MAX_TEMPERATURE, TOKEN, sample
+from glgpt.ops.sample import ALTERNATIVES, MASK_BITS, MAX_STEP, MAX_TEMPERATURE, TOKEN, mask_logits, sample
 
 __all__ = [
     "ACTIVATIONS",
@@ -60,6 +60,7 @@ __all__ = [
     "CONTIGUOUS",
     "GPU_SPLITS",
     "KEYS",
+    "MASK_BITS",
     "MAX_ROWS",
     "MAX_STEP",
     "MAX_TEMPERATURE",
@@ -103,6 +104,7 @@ __all__ = [
     "gradient_norm",
     "head_scales",
     "index_layouts",
+    "mask_logits",
     "matmul",
     "matvec",
     "multiply",

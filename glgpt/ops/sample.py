@@ -24,6 +24,7 @@ BLOCKS = (8, 64)  # maximum rows and columns of pixels, each of which takes a bl
 MERGED_BLOCKS = (8, 8)  # rows and columns of the blocks that candidates are merged into
 PARTS = 8  # the candidates are searched in this many parts in parallel
 CANDIDATES = 7  # of a merged block: with the block's sums they fill four targets
+MASK_BITS = 16  # tokens in each number of a mask: integers up to 2^24 are exact in float32
 
 
 def sample(rec: Recorder, x: Tensor, best: Tensor, out: Tensor, nucleus: bool) -> None:
@@ -50,6 +51,18 @@ def sample(rec: Recorder, x: Tensor, best: Tensor, out: Tensor, nucleus: bool) -
     rec.emit("race", {"x": x, "threshold": threshold}, {"y": winners}, _walk(x) | rows | {"SITE": SITE})
     inputs = {"threshold": threshold, "winners": winners, "ranked": ranked, "candidates": top}
     rec.emit("draw", inputs, {"y": out}, rows, label="draw")
+
+
+def mask_logits(rec: Recorder, x: Tensor, allowed: Tensor) -> Tensor:
+    """Records the logits x `[1, N]` with those of forbidden tokens lowered below all others; they are never drawn.
+
+    Each number of `allowed` `[1, N / MASK_BITS]` has a bit for each of `MASK_BITS` tokens, the lowest for the first. At
+    least one token must be allowed, and the scalar `top_k` must not exceed their number. A logit that is not finite
+    stays, so that it is found.
+    """
+    y = rec.scratch("sample.masked", x.layout)
+    rec.emit("mask_logits", {"x": x, "allowed": allowed}, {"y": y})
+    return y
 
 
 def _candidates(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:

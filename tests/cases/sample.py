@@ -45,7 +45,18 @@ def sample(b: Bench, s: SimpleNamespace) -> list[Want]:
     return wants
 
 
+def mask_logits(b: Bench, s: SimpleNamespace) -> list[Want]:
+    x = b.given("x", b.rng.integers(-9, 9, (1, s.vocab)), Layout(1, s.vocab, (1, s.tiles)))
+    allowed = b.rng.integers(0, 2, s.vocab)
+    bits = np.zeros(-(-s.vocab // (4 * ops.MASK_BITS)) * 4 * ops.MASK_BITS)
+    bits[: s.vocab] = allowed
+    numbers = bits.reshape(-1, ops.MASK_BITS) @ 2.0 ** np.arange(ops.MASK_BITS)
+    y = ops.mask_logits(b, x, b.given("allowed", numbers[None], Layout(1, numbers.size)))
+    return [Want(y, np.where(allowed, b.held["x"], np.float32(-3.3e38)))]
+
+
 CASES = {
+    "mask_logits": Case(shapes(vocab=st.integers(1, 200), tiles=st.integers(1, 2)), mask_logits, (0.0, 0)),
     "sample": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), sample, (0.0, 8)),
     "argmax": Case(shapes(vocab=st.integers(1, 64), tiles=st.integers(1, 2)), argmax, (0.0, 0)),
 }

@@ -99,7 +99,9 @@ def test_an_unknown_option_is_named_with_the_closest_one(model: LanguageModel) -
         ),
         "'seed' is not an option of generating text; did you mean seeds?": lambda: model.generate_batch([IDS], seed=1),
         "'beams' is not an option of generating text; the options are temperature, top_k, top_p, min_p, "
-        "repetition_penalty, logit_bias, seed, tokens, eos, interventions": lambda: model.generate_ids(IDS, beams=2),
+        "repetition_penalty, logit_bias, constraint, seed, tokens, eos, interventions": lambda: model.generate_ids(
+            IDS, beams=2
+        ),
     }
     for said, ask in asked.items():
         assert refused(said, ask) == said

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.chat_models import chat_llama
 from helpers.reference import within
 from numpy.typing import NDArray
 from test_model import ATOL, GOLDENS, RTOL, load, reference_of
 
 from glgpt.errors import GlgptError
 from glgpt.inference.arguments.sampling_options import SamplingOptions
+from glgpt.inference.batching import lookup
 from glgpt.inference.batching.batch import BatchDecoder, Heap, Text
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
@@ -230,3 +232,34 @@ def test_losses_are_those_of_the_logits(goldens: Path, name: str) -> None:
             within(losses, wanted, ATOL, RTOL)
         with pytest.raises(GlgptError, match="outside the vocabulary"):
             list(model.losses([[1, 10**6]]))
+
+
+def test_guesses_leave_the_text_unchanged(tmp_path: Path) -> None:
+    """Fails if a row of a guess has other bits than a step alone, or a wrong guess stays in the caches."""
+    seen = []
+    always = lookup.Speculation.checked_step
+
+    def measured(self: Any, seconds: float, guessed: int, accepted: int) -> None:
+        seen.append((guessed, accepted))
+        always(self, 0.0, guessed, accepted)  # as if it always paid
+
+    path = chat_llama(tmp_path / "model.gguf", context=256)
+    prompt, repeated = "hello, hello, hello, hello, are you", "one two three, one two three, one two"
+    messages = [{"role": "user", "content": repeated}]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lookup.Speculation, "checked_step", measured)
+        with (
+            LanguageModel.from_pretrained(path, device="software") as plain,
+            LanguageModel.from_pretrained(path, device="software", speculate=True) as guessing,
+        ):
+            for sampling in ({"temperature": 0}, {"temperature": 0.05, "seed": 3}, {"top_k": 2, "seed": 4}):
+                for ask in ("generate", "chat", "slides"):
+                    texts, tokens = [], 300 if ask == "slides" else 90
+                    for model in (plain, guessing):
+                        if ask == "chat":
+                            run = model.chat(messages, tokens, **sampling)
+                        else:
+                            run = model.generate(prompt, tokens, eos=False, **sampling)
+                        texts.append((run.read(), run.ids, run.stats.stopped))
+                    assert texts[0] == texts[1], (sampling, ask)
+    assert len(seen) > 20 and any(accepted for _, accepted in seen) and any(a < g for g, a in seen)

@@ -78,7 +78,6 @@ def test_it_says_what_it_holds_serves_a_text_and_ends_at_a_signal(
         (["generate", "--plan", "0-5", "x"], "'0-5' is not a plan"),
         (["generate", "--plan", "0-3@here,5@here", "x"], "the plan has embed,0-3 and then 5,head"),
         (["generate", "--plan", "1-5@here", "x"], "the plan lacks the embedding"),
-        (["generate", "--speculate", "x"], "--speculate needs --split or --plan"),
         (["generate", "--wire", "f16", "x"], "--wire needs --split or --plan"),
         (["export", "--out", "page", "--wire", "f16"], "--wire needs --server URL"),
         (["generate", "--split", "ws://a", "--plan", "0-5@here", "x"], "give one of them"),

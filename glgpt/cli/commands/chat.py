@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ from glgpt.cli.common import (
     sampling_options,
 )
 from glgpt.cli.option_types import positive
+from glgpt.cli.progress import progress
 from glgpt.cli.split_options import add_client_options
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.model import CHAT_TOKENS
 from glgpt.system.files import named_errors
@@ -60,6 +63,11 @@ def add_parser(sub: Subparsers) -> None:
         "--tokens", type=positive, default=CHAT_TOKENS, metavar="N",
         help=f"maximum number of tokens of an answer (default {CHAT_TOKENS})",
     )  # fmt: skip
+    p.add_argument(
+        "--cache", metavar="FILE",
+        help="load the model's cache of an earlier chat from this file, if it exists, and save it at the end: a chat "
+        "that begins alike computes only what is new; the file has the chat's text",
+    )  # fmt: skip
     add_sampling_options(p)
     add_json_option(p, "print the messages and statistics as JSON; with --message or stdin")
     add_device_options(p)
@@ -78,9 +86,25 @@ def run(args: argparse.Namespace) -> int:
         raise GlgptError("--json prints a finished conversation; give --message, or messages on stdin")
     with open_model(args) as model:
         conversation = Conversation(model, system=args.system, tokens=args.tokens, seed=args.seed, **sampling)
-        if messages is None:
-            return ChatTerminal(conversation).run()
-        return _answers(args, conversation, messages)
+        with _cache(args.cache, conversation):
+            if messages is None:
+                return ChatTerminal(conversation).run()
+            return _answers(args, conversation, messages)
+
+
+@contextlib.contextmanager
+def _cache(name: str | None, conversation: Conversation) -> Iterator[None]:
+    """Loads the model's cache from a file that exists, and saves it after the block if that ends without an error."""
+    path = None if name is None else Path(name).expanduser()
+    if path and path.exists():
+        tokens = conversation.model.load_cache(path)
+        print(f"the cache of {tokens} tokens was loaded from {quoted(path, 300)}", file=sys.stderr)
+    yield
+    if path and conversation.last:
+        with progress("reading the last answer for the cache"):
+            conversation.read_ahead()
+        tokens = conversation.model.save_cache(path)
+        print(f"the cache of {tokens} tokens was saved in {quoted(path, 300)}", file=sys.stderr)
 
 
 def _messages(args: argparse.Namespace) -> list[str] | None:

@@ -34,8 +34,8 @@ class SplitOptions:
 
 DEVICE = tuple(f.name for f in fields(DeviceSettings))
 PLACES = ("rest", "plan")
-SPLIT = tuple(f.name for f in fields(SplitOptions) if f.name not in PLACES)  # these require one of PLACES
-OPTIONS = (*DEVICE, "context", "max_texture_memory", "progress", *PLACES, *SPLIT)
+SPLIT = ("blocks", "wire", "token")  # these require one of PLACES
+OPTIONS = (*DEVICE, "context", "max_texture_memory", "progress", "speculate", *PLACES, *SPLIT)
 
 
 def checked_options(name: Any, dtype: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,6 +61,7 @@ def checked_options(name: Any, dtype: Any, options: Mapping[str, Any]) -> dict[s
         integer("context", given["context"], 1)
     if not callable(given.get("progress", print)):
         raise ArgumentError(f"progress is {written(given['progress'])}; it must be a function of two numbers")
+    flag("speculate", given.get("speculate", False))
     _check_split(given)
     return given
 
@@ -76,7 +77,6 @@ def _check_split(given: Mapping[str, Any]) -> None:
     wire = given.get("wire", "f32")
     if not isinstance(wire, str) or wire not in hidden.FORMATS:
         raise ArgumentError(f"wire {written(wire)} is not one of {', '.join(hidden.FORMATS)}")
-    flag("speculate", given.get("speculate", False))
     if "blocks" in given:
         wanted = "two integers, the first block and the one after the last"
         ends = [integer("blocks", end) for end in items("blocks", given["blocks"], wanted)]

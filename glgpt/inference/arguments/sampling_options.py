@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 from glgpt import ops
 from glgpt.errors import ArgumentError, written
 from glgpt.inference.arguments.checks import integer, number, real
+from glgpt.inference.constraints.constraint import Constraint
 
 MAX_SEED = 2**128 - 1
 MIN_PENALTY, MAX_PENALTY = 1e-30, 1e30  # any logit, divided or multiplied, fits a float64
@@ -27,6 +28,7 @@ class BatchSamplingKeywords(TypedDict, total=False):
     min_p: float | None
     repetition_penalty: float | None
     logit_bias: Mapping[int, float] | None
+    constraint: Constraint | None
 
 
 class SamplingKeywords(BatchSamplingKeywords, total=False):
@@ -44,6 +46,7 @@ class SamplingOptions:
     filters the tokens that the previous one leaves. Before these, a `repetition_penalty` above 1 penalizes tokens
     already in the text (Keskar et al. 2019); then `logit_bias` adds to the logits of ids, where -inf forbids one. The
     same `seed` gives the same choices. None switches a filter or the penalty off; without a seed a new one is drawn.
+    With a `constraint`, only tokens with which the text can still match it are kept, before the filters.
     """
 
     temperature: float = 1.0
@@ -52,6 +55,7 @@ class SamplingOptions:
     min_p: float | None = None
     repetition_penalty: float | None = None
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    constraint: Constraint | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -77,6 +81,9 @@ class SamplingOptions:
             checked["repetition_penalty"] = number(
                 "repetition penalty", self.repetition_penalty, lambda x: MIN_PENALTY <= x <= MAX_PENALTY, allowed
             )
+        if self.constraint is not None and not isinstance(self.constraint, Constraint):
+            what = "a glgpt.Constraint, such as glgpt.Constraint.json_object()"
+            raise ArgumentError(f"constraint is {written(self.constraint)}; it must be {what}")
         if self.logit_bias is not None:
             checked["logit_bias"] = _biases(self.logit_bias)
         for name, value in checked.items():

@@ -7,8 +7,9 @@ same beginning share its rows (as in Kwon et al. 2023, with blocks of one token)
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -18,8 +19,9 @@ from glgpt import ops
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
-from glgpt.inference.chunks import Rows, upload_hidden
+from glgpt.inference.chunks import Chunk, Rows, upload_hidden
 from glgpt.inference.decoder import Decoder
+from glgpt.inference.generation import END
 from glgpt.inference.sampling import Sampler
 from glgpt.models.activations import LOGITS
 from glgpt.models.network import Network, SideBySide
@@ -243,7 +245,7 @@ class SharedCaches(ABC, Generic[M]):
 
     def choose(self, samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int | None]:
         """Returns the token that each sampler draws for its step after the last step's texts; None as in `best`."""
-        main, drawn = self.main, [i for i, sampler in enumerate(samplers) if sampler.entry]
+        main, drawn = self.main, [i for i, s in enumerate(samplers) if s.entry and not s.matcher and not s.adjusts]
         found = self.best()
         if not drawn or self._drawn is None:
             return found
@@ -342,6 +344,15 @@ class SharedCaches(ABC, Generic[M]):
         self._sent = (tuple(texts), table)
 
 
+@contextlib.contextmanager
+def _recorded(sampler: Sampler, found: list[int | None], row: int) -> Iterator[None]:
+    """Records a GlgptError in the sampler, and None for its row: the other texts continue."""
+    try:
+        yield
+    except GlgptError as error:
+        found[row], sampler.error = None, error
+
+
 class BatchDecoder(SharedCaches[Text]):
     """Decodes up to eight texts of one model at once, over the weights of its player.
 
@@ -356,13 +367,17 @@ class BatchDecoder(SharedCaches[Text]):
         self.decoder = decoder
 
     def begin(
-        self, ids: Sequence[int], samplers: Sequence[Sampler], steps: Sequence[int]
+        self,
+        ids: Sequence[int],
+        samplers: Sequence[Sampler],
+        steps: Sequence[int],
+        chunks: Sequence[Chunk] | None = None,
     ) -> tuple[list[Text], list[int]]:
         """Returns a text for each sampler, all of which share the rows of `ids`, and the token that each chooses next.
 
-        `steps` are the numbers of tokens that the samplers have drawn before.
+        `steps` are the numbers of tokens that the samplers have drawn before; `chunks` are those of `Decoder.first`.
         """
-        tokens = self.decoder.first(list(ids), samplers, steps)
+        tokens = self.decoder.first(list(ids), samplers, steps, chunks)
         texts = [Text(ids=list(ids)) for _ in samplers]
         self.adopt(texts, len(ids))
         return texts, tokens
@@ -372,6 +387,80 @@ class BatchDecoder(SharedCaches[Text]):
         self.step(texts, tokens)
         for text, token in zip(texts, tokens, strict=True):
             text.ids.append(token)
+
+    def check_guesses(self, text: Text, tokens: Sequence[int], sampler: Sampler, step: int) -> list[int | None]:
+        """Appends a token and those guesses after it that are right; returns these guesses and the token after them.
+
+        Each row has the bits that it would have in a separate step, so that the text is the one without guesses. The
+        sampler draws them as tokens `step`.. of its text. None as in `best`.
+        """
+        held = len(self._placed(text, tokens))
+        chosen = self.choose([sampler] * len(tokens), range(step, step + len(tokens)))
+        right = 0
+        while right + 1 < len(tokens) and chosen[right] == tokens[right + 1]:
+            right += 1
+        self.cut(text, held + right + 1)
+        text.ids += tokens[: right + 1]
+        return chosen[: right + 1]
+
+    def _placed(self, text: Text, tokens: Sequence[int]) -> list[int]:
+        """Runs rows of one text at adjacent positions; returns the shared rows that it had before."""
+        self.refill(text, [text])
+        self._texts[text] = self._texts.pop(text, None)
+        held, count, player = list(text.rows), len(tokens), self.player
+        size = next(n for n in SIZES if n >= count)
+        first = self._take(size, count, [text])
+        text.rows += range(first, first + count)
+        ids, places = np.zeros((2, size, 1, 4), np.float32)
+        ids[:count, 0, 0] = tokens
+        places[:, 0, 0] = -1  # unused rows
+        places[:count, 0, 0] = range(len(held), len(held) + count)
+        table = np.zeros((size, player.program.textures[f"table.{size}"].width * 4), np.float32)
+        table[:, : len(text.rows)] = text.rows
+        player.write(f"token.{size}", 0, ids)
+        player.write(f"places.{size}", 0, places)
+        player.write(f"table.{size}", 0, table.reshape(size, -1, 4))
+        self._sent = ((), self._sent[1])
+        player.play(f"decode_{size}", row=first)
+        self._last, self._count = size, count
+        return held
+
+    def following(self, samplers: Sequence[Sampler], steps: Sequence[int], texts: Sequence[Text]) -> list[int | None]:
+        """Returns the token after each of the last step's texts, or END; None as in `best`, or as `Sampler.error` says.
+
+        Like `choose`, also for samplers that adjust logits or have a constraint.
+        """
+        found = self.choose(samplers, steps)
+        drawn = self._drawn
+        begun: list[int] = []  # rows whose draw on the device has begun
+        for i, sampler in enumerate(samplers):
+            if found[i] is None or not (sampler.matcher or sampler.adjusts):
+                continue
+            with _recorded(sampler, found, i):
+                if sampler.matcher and sampler.matcher.complete:
+                    found[i] = END
+                elif sampler.adjusts or not sampler.matcher or drawn is None:
+                    found[i] = self._on_host(i, sampler, steps[i], texts[i])
+                else:
+                    self.player.play(f"take_{self._last}", row=i)
+                    self.decoder.masked.play(sampler, sampler.matcher, steps[i], self.config.vocab_size)
+                    drawn.start()
+                    begun.append(i)
+        for i in begun:
+            assert drawn is not None
+            token, _, _, undecided = drawn.take()[0][0, 0, 0]
+            found[i] = self._on_host(i, samplers[i], steps[i], texts[i]) if undecided else int(token)
+        if begun:
+            self.drew()
+        for i, sampler in enumerate(samplers):
+            token = found[i]
+            if sampler.matcher and token is not None and token != END:
+                with _recorded(sampler, found, i):
+                    sampler.matcher.accept(token)
+        return found
+
+    def _on_host(self, row: int, sampler: Sampler, step: int, text: Text) -> int:
+        return sampler.choose(sampler.adjusted(self.logits()[row], text.ids), step)
 
     def end(self, text: Text) -> None:
         """Removes a text and frees its rows."""
@@ -384,5 +473,5 @@ class BatchDecoder(SharedCaches[Text]):
             self.adopt([text], len(text.ids), keep)
 
     def drew(self) -> None:
-        """Makes the decoder refill its caches, since its state `token` was overwritten."""
-        self.decoder.forget()
+        """Makes the decoder's generations start again, since its state `token` was overwritten."""
+        self.decoder.interrupt()

@@ -8,17 +8,26 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 from glgpt.errors import GlgptError
 from glgpt.inference.batching.batch import SPARE, BatchDecoder, Text
-from glgpt.inference.generation import GenerationStats, StopText
+from glgpt.inference.batching.lookup import Speculation
+from glgpt.inference.chunks import Chunk
+from glgpt.inference.generation import END, GenerationStats, StopText
 from glgpt.inference.sampling import NOT_FINITE, Sampler
 from glgpt.ops import MAX_ROWS
+from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 
 class Row:
-    """A prompt and its continuation so far; `run` holds its statistics."""
+    """A prompt and its continuation so far; `run` holds its statistics.
 
-    def __init__(self, ids: list[int], sampler: Sampler, tokens: int) -> None:
-        self.ids, self.sampler, self.wanted = ids, sampler, tokens
+    `chunks` are those in which the prompt is read (`Decoder.first`). `observe` is called with the logits from which
+    each token was chosen, and the token.
+    """
+
+    def __init__(self, ids: list[int], sampler: Sampler, tokens: int, chunks: Sequence[Chunk] | None = None) -> None:
+        self.ids, self.sampler, self.wanted, self.chunks = ids, sampler, tokens, chunks
+        self.observe: Callable[[Floats, int], None] | None = None
+        self.speculation: Speculation | None = None
         self.run, self.drawn = GenerationStats(len(ids)), 0
         self.text: Text | None = None
         self.next = -1  # the last chosen token
@@ -29,24 +38,56 @@ class Row:
 
 
 class Continuations:
-    """Continues prompts side by side, up to eight at a time; when one ends, the next takes its place.
+    """Continues prompts side by side, up to `most` at a time; when one ends, the next takes its place.
 
-    Each is continued like a single prompt in `Decoder.generate`, with the same tokens.
+    If `speculate`, tokens of a single active prompt are guessed from its text and several checked in a step.
+    `add` and `cancel` may be called between any two steps (`advance`). Each prompt is continued like a single one in
+    `Decoder.generate`, with the same tokens.
     """
 
-    def __init__(self, decoder: BatchDecoder, rows: Sequence[Row], context: int, ends: Container[int]) -> None:
-        self.decoder, self.context, self.ends = decoder, context, ends
+    def __init__(
+        self,
+        decoder: BatchDecoder,
+        rows: Sequence[Row],
+        context: int,
+        ends: Container[int],
+        most: int = MAX_ROWS,
+        speculate: bool = False,
+    ) -> None:
+        self.decoder, self.context, self.ends, self.most, self.speculate = decoder, context, ends, most, speculate
         self._waiting = deque(row for row in rows if not row.ended)
         self._live: list[Row] = []
         needed = sorted(len(row.ids) + self._left(row) for row in self._waiting)[-MAX_ROWS:]
         self._reserved = sum(needed) + SPARE
+
+    def add(self, row: Row) -> None:
+        """Queues a prompt."""
+        if not row.ended:
+            self._waiting.append(row)
+
+    def cancel(self, row: Row) -> None:
+        """Ends a row, whether it is active, queued or has ended."""
+        row.ended = True
+        if row in self._waiting:
+            self._waiting.remove(row)
+        self._remove_ended()
+
+    @property
+    def waiting(self) -> int:
+        """Number of queued prompts."""
+        return len(self._waiting)
+
+    @property
+    def active(self) -> int:
+        """Number of prompts that are being continued."""
+        return len(self._live)
 
     def stream(self, row: Row, check: Callable[[], None]) -> Iterator[int]:
         """Yields the tokens of a row. If none is ready, continues all active rows by one token."""
         while True:
             while not row.ready and not row.ended:
                 check()
-                self._advance()
+                self.advance()
             if row.ready:
                 yield row.ready.popleft()
             elif row.error:
@@ -54,20 +95,56 @@ class Continuations:
             else:
                 return
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """Starts waiting prompts, or else continues all active rows by one token."""
         self.decoder.reserve(self._reserved)
-        if not self._admit():
+        if not self._admit() and not self._checked_step():
             start = time.perf_counter()
             texts = [row.text for row in self._live if row.text]
             self.decoder.append(texts, [row.next for row in self._live])
             steps = [row.drawn for row in self._live]
-            chosen = self.decoder.choose([row.sampler for row in self._live], steps)
+            chosen = self.decoder.following([row.sampler for row in self._live], steps, texts)
+            observing = any(row.observe for row in self._live)
+            logits = self.decoder.logits() if observing else [None] * len(chosen)
             seconds = time.perf_counter() - start
-            for row, token in zip(list(self._live), chosen, strict=True):
+            for row, token, own in zip(list(self._live), chosen, logits, strict=True):
+                if row.observe and own is not None and token is not None and token != END:
+                    row.observe(own, token)
                 row.run.decode_s += seconds
                 row.run.decode_tokens += 1
                 self._take(row, token)
+                if row.speculation:
+                    row.speculation.plain_step(seconds)
+        self._remove_ended()
+
+    def _checked_step(self) -> bool:
+        """Continues the only active row by guesses that are right, and a token more; returns False without guesses."""
+        row = self._live[0]
+        text, sampler = row.text, row.sampler
+        if not self.speculate or len(self._live) > 1 or not text or sampler.matcher or sampler.adjusts or row.observe:
+            return False
+        if row.speculation is None:
+            row.speculation = Speculation()
+        lookup = row.speculation.lookup
+        lookup.extend([*text.ids, row.next][len(lookup.ids) :])
+        guesses = row.speculation.guesses(min(MAX_ROWS - 1, row.wanted - 1, self.context - len(text.ids) - 2))
+        if not guesses:
+            return False
+        start = time.perf_counter()
+        chosen = self.decoder.check_guesses(text, [row.next, *guesses], sampler, row.drawn)
+        seconds = time.perf_counter() - start
+        row.speculation.checked_step(seconds, len(guesses), len(chosen) - 1)
+        row.run.checked_steps += 1
+        row.run.guessed_tokens += len(guesses)
+        row.run.accepted_tokens += len(chosen) - 1
+        row.run.decode_s += seconds
+        for token in chosen:
+            if not row.ended:
+                row.run.decode_tokens += 1
+                self._take(row, token)
+        return True
+
+    def _remove_ended(self) -> None:
         for row in self._live:
             if row.ended and row.text:
                 self.decoder.end(row.text)
@@ -76,21 +153,27 @@ class Continuations:
     def _admit(self) -> bool:
         """Starts waiting prompts while places are free, equal prompts together; returns True if any were started."""
         admitted = False
-        while self._waiting and len(self._live) < MAX_ROWS:
+        while self._waiting and len(self._live) < self.most:
             first = self._waiting[0]
-            same = [row for row in self._waiting if row.ids == first.ids][: MAX_ROWS - len(self._live)]
+            same = [row for row in self._waiting if row.ids == first.ids][: self.most - len(self._live)]
             while same and not self._fits(same):
                 same.pop()
             if not same and self._live:
                 break
             same = same or [first]
             start = time.perf_counter()
-            texts, tokens = self.decoder.begin(first.ids, [r.sampler for r in same], [r.drawn for r in same])
+            samplers, steps = [r.sampler for r in same], [r.drawn for r in same]
+            texts, tokens = self.decoder.begin(first.ids, samplers, steps, first.chunks)
+            logits = self.decoder.decoder.logits() if any(row.observe for row in same) else None
             seconds = time.perf_counter() - start
             for row, text, token in zip(same, texts, tokens, strict=True):
+                if row.observe and logits is not None and token != END:
+                    row.observe(logits, token)
                 self._waiting.remove(row)
                 self._live.append(row)
                 row.text, row.run.prefill_s = text, row.run.prefill_s + seconds
+                row.run.cached_tokens = self.decoder.decoder.cached
+                row.run.prefill_tokens -= row.run.cached_tokens
                 self._take(row, token)
             admitted = True
         return admitted
@@ -108,14 +191,15 @@ class Continuations:
         """Adds a row's next token; None, if its logits are not finite, ends the row with an error."""
         row.wanted, row.drawn = row.wanted - 1, row.drawn + 1
         if token is None:
-            row.error, row.ended = GlgptError(NOT_FINITE), True
+            row.error, row.ended = row.sampler.error or GlgptError(NOT_FINITE), True
             return
-        if token in self.ends:
+        if token == END or token in self.ends:
             row.run.stopped, row.ended = "eos", True
             return
         row.next = token
         row.ready.append(token)
-        if not row.wanted or (row.watch and row.watch(token)):
+        stopped = bool(row.watch and row.watch(token))
+        if stopped or not row.wanted:
             row.ended = True
         elif row.text and len(row.text.ids) == self.context:
             self._slide(row, row.text, token)
@@ -125,7 +209,7 @@ class Continuations:
         row.ids = list(text.ids)
         row.run.slide(row.ids, token, self.context)
         self.decoder.end(text)
-        row.text = None
+        row.text = row.chunks = row.speculation = None
         self._live.remove(row)
         self._waiting.appendleft(row)
 

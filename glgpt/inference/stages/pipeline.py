@@ -119,8 +119,9 @@ class Pipeline:
         guesses: list[int] = []
         if self.speculate and room > 0 and pos + MAX_GUESSES < self.context and self.held == pos:
             guesses = draft(ids, room)
-        if sampler.adjusts:
-            raise GlgptError("a split model does not support repetition penalty or logit bias; load it unsplit")
+        if sampler.adjusts or sampler.matcher:
+            what = "a constraint" if sampler.matcher else "repetition penalty or logit bias"
+            raise GlgptError(f"a split model does not support {what}; load it unsplit")
         ask = Ask(
             temperature=float(sampler.temperature),
             top_k=None if sampler.top_k is None else min(sampler.top_k, MAX_COUNT),

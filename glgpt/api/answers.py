@@ -1,0 +1,110 @@
+"""Writes answers as JSON in the shape of OpenAI's API: whole, and as pieces of a stream."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glgpt.api.choices import Choice, Event, TokenChance
+from glgpt.text.tokenizer import Tokenizer
+
+
+@dataclass
+class Answer:
+    """The fields that all pieces of an answer share, and the writers of its parts."""
+
+    chat: bool
+    model: str
+    tokenizer: Tokenizer
+    fingerprint: str
+    logprobs: bool = False
+    id: str = ""
+    created: int = field(default_factory=lambda: int(time.time()))
+    _offsets: dict[int, int] = field(default_factory=dict)  # characters of each text so far, for text_offset
+
+    def __post_init__(self) -> None:
+        """Draws the id."""
+        self.id = ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
+
+    def whole(self, choices: Sequence[Choice], events: Mapping[int, Sequence[Event]], usage: Any) -> dict[str, Any]:
+        """Returns the answer to a request without streaming."""
+        found = []
+        for choice in choices:
+            own = events[choice.index]
+            chances = [chance for event in own for chance in event.chances]
+            text = "".join(event.text for event in own)
+            content = (
+                {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
+            )
+            found.append(
+                {"index": choice.index, **content, "logprobs": self._chances(choice.index, chances)}
+                | {"finish_reason": own[-1].reason}
+            )
+        return self._object("chat.completion" if self.chat else "text_completion", found) | {"usage": usage}
+
+    def begin(self, index: int) -> dict[str, Any]:
+        """Returns the first piece of a chat's text, which names the role."""
+        return self._piece([{"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+
+    def piece(self, event: Event) -> dict[str, Any]:
+        """Returns a piece of a stream."""
+        content: dict[str, Any] = {"text": event.text}
+        if self.chat:
+            content = {"delta": {} if event.reason else {"content": event.text}}
+        chances = self._chances(event.index, event.chances) if event.chances else None
+        return self._piece([{"index": event.index, **content, "logprobs": chances, "finish_reason": event.reason}])
+
+    def end(self, usage: Any) -> dict[str, Any]:
+        """Returns the last piece of a stream with usage."""
+        return self._piece([]) | {"usage": usage}
+
+    def _piece(self, choices: list[Any]) -> dict[str, Any]:
+        return self._object("chat.completion.chunk" if self.chat else "text_completion", choices)
+
+    def _object(self, kind: str, choices: list[Any]) -> dict[str, Any]:
+        about = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return about | {"system_fingerprint": self.fingerprint, "choices": choices}
+
+    def _chances(self, index: int, chances: Sequence[TokenChance]) -> dict[str, Any] | None:
+        if not self.logprobs:
+            return None
+        if self.chat:
+            content = [
+                self._token(c.token, c.logprob) | {"top_logprobs": [self._token(*pair) for pair in c.top]}
+                for c in chances
+            ]
+            return {"content": content, "refusal": None}
+        offsets, texts = [], [self._text(c.token) for c in chances]
+        for text in texts:
+            offsets.append(self._offsets.get(index, 0))
+            self._offsets[index] = offsets[-1] + len(text)
+        return {
+            "tokens": texts,
+            "token_logprobs": [c.logprob for c in chances],
+            "top_logprobs": [{self._text(i): p for i, p in c.top} for c in chances],
+            "text_offset": offsets,
+        }
+
+    def _text(self, token: int) -> str:
+        return self.tokenizer.decode([token])
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        data = self.tokenizer.token_bytes(token)
+        return {"token": self._text(token), "logprob": logprob, "bytes": list(data)}
+
+
+def usage(choices: Sequence[Choice], prompts: int) -> dict[str, Any]:
+    """Returns the numbers of tokens; `choices` are equally many for each of the `prompts`."""
+    each = len(choices) // prompts
+    cached = sum(choice.row.run.cached_tokens for choice in choices[::each])
+    read = cached + sum(choice.row.run.prefill_tokens for choice in choices[::each])
+    made = sum(choice.tokens for choice in choices)
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": made,
+        "total_tokens": read + made,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }

@@ -1,0 +1,269 @@
+"""Runs a model in its own thread and continues the texts of all requests side by side."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from glgpt import ops
+from glgpt.api import metrics
+from glgpt.api.choices import Choice, Event
+from glgpt.errors import GlgptError
+from glgpt.inference.arguments.sampling_options import SamplingOptions
+from glgpt.inference.batching.batch import SPARE, BatchDecoder
+from glgpt.inference.batching.continuations import Continuations, Row
+from glgpt.inference.chunks import plan_segments
+from glgpt.inference.decoder import Decoder
+from glgpt.inference.generation import StopText
+from glgpt.inference.loading import load
+from glgpt.inference.model import LanguageModel
+from glgpt.text.tokenizer import Tokenizer
+from glgpt.text.untrusted.chat_template import ChatPrompt
+
+logger = logging.getLogger(__name__)
+CACHED_POSITIONS = 1024  # positions of the shared caches for each text, unless the context is shorter
+MAX_RETRY_AFTER_S = 60
+USUAL_SECONDS = 2.0  # assumed duration of a text before any has ended
+
+
+class FullError(Exception):
+    """The queue is full; `retry_after` is the number of seconds after which there is likely to be a place."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"the queue is full; try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+@dataclass
+class Wanted:
+    """A text to generate after a prompt: `top` likeliest tokens with log probabilities, or None without any."""
+
+    prompt: ChatPrompt
+    tokens: int
+    options: SamplingOptions
+    stop: Sequence[str] = ()
+    top: int | None = None
+
+
+@dataclass(eq=False)
+class Job:
+    """A request: its texts, when it arrived, and the callback for the events of its texts."""
+
+    choices: list[Choice]
+    came: float = field(default_factory=time.perf_counter)
+    first: bool = False  # True once a token was generated
+
+
+class Engine:
+    """A model that continues up to `most` texts side by side; more wait, up to `queue` of them.
+
+    Everything that uses the GPU happens in one thread. A text is the one that `LanguageModel.chat` or `generate` gives
+    for the same prompt and seed, whatever else runs. Raises GlgptError for a model that cannot be loaded or used.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        most: int = ops.MAX_ROWS,
+        queue: int = 64,
+        cached: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.most, self.queue, self._cached = most, queue, cached
+        self._change = threading.Condition()
+        self._new: list[Job] = []
+        self._gone: list[Job] = []  # to cancel
+        self._jobs: dict[Job, None] = {}
+        self._closed = False
+        self._usual = USUAL_SECONDS
+        self._tokenizing = threading.Lock()  # the template's process answers one request at a time
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(ready, name, options), name="glgpt-api")
+        self._thread.start()
+        try:
+            ready.result()
+        except BaseException:  # an interrupt, too
+            self.close()
+            raise
+
+    # -- for any thread -----------------------------------------------------------------------------------------
+
+    @property
+    def context(self) -> int:
+        """Maximum number of tokens of a prompt and its continuation, of which the last is not fed back."""
+        return self.model.context
+
+    @property
+    def waiting(self) -> int:
+        """Number of texts that wait for a place."""
+        return self._batch.waiting + sum(len(job.choices) for job in self._new)
+
+    def chat_prompt(self, messages: Any) -> ChatPrompt:
+        """Returns the ids of messages. Raises GlgptError for unusable ones, and a model without a chat template."""
+        with self._tokenizing:
+            return self.model.chat_template.prompt(messages)
+
+    def text_prompt(self, prompt: str | Sequence[int]) -> ChatPrompt:
+        """Returns the ids of a text, or checked ids. Raises GlgptError for unusable ones."""
+        with self._tokenizing:
+            return ChatPrompt(self.model.check_ids(self.model.encode(prompt) if isinstance(prompt, str) else prompt))
+
+    def prepare(self, wanted: Sequence[Wanted], emit: Callable[[Event], None]) -> Job:
+        """Returns a job whose events `emit` receives, in the thread of the model.
+
+        Raises GlgptError for sampling options that cannot be used, such as a schema that is not supported.
+        """
+        return Job([self._choice(i, each, emit) for i, each in enumerate(wanted)])
+
+    def submit(self, job: Job) -> None:
+        """Queues a job. Raises FullError if the queue is full, and GlgptError after `close`."""
+        with self._change:
+            if self._closed:
+                raise GlgptError("the server is shutting down")
+            if self._batch.active + self.waiting + len(job.choices) > self.most + self.queue:
+                rounds = 1 + self.waiting / self.most
+                raise FullError(max(1, min(MAX_RETRY_AFTER_S, round(rounds * self._usual))))
+            self._new.append(job)
+            self._change.notify_all()
+
+    def cancel(self, job: Job) -> None:
+        """Ends a job whose client does not need it any more; nothing happens if it has ended."""
+        with self._change:
+            self._gone.append(job)
+            self._change.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """True if a job is running or waiting."""
+        return bool(self._jobs or self._new)
+
+    def close(self) -> None:
+        """Ends all jobs and the thread, and releases the model."""
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+        self._thread.join()
+
+    def _choice(self, index: int, wanted: Wanted, emit: Callable[[Event], None]) -> Choice:
+        ids, tokens = wanted.prompt.ids, min(wanted.tokens, self.context - len(wanted.prompt.ids) + 1)
+        chunks = plan_segments(wanted.prompt.borders, len(ids), self.context, self._decoder.sizes)
+        row = Row(list(ids), self.model.sampler(wanted.options), tokens, chunks)
+        return Choice(index, row, self.tokenizer, StopText(list(wanted.stop)), emit, self.model.eos_ids, wanted.top)
+
+    # -- the model's thread -------------------------------------------------------------------------------------
+
+    def _run(self, ready: Future[None], name: str | None, options: dict[str, Any]) -> None:
+        shown = options.pop("progress", None)
+
+        def progress(done: int, total: int) -> None:
+            if self._closed:
+                raise GlgptError("loading was interrupted")
+            if shown:
+                shown(done, total)
+
+        try:
+            model = load(name, progress=progress, **options)
+        except BaseException as error:  # the constructor raises it
+            ready.set_exception(error)
+            return
+        with model:
+            try:
+                self._start(model)
+            except BaseException as error:
+                ready.set_exception(error)
+                return
+            ready.set_result(None)
+            while self._step():
+                pass
+
+    def _start(self, model: LanguageModel) -> None:
+        decoder, batch = model._decoder, model._batch
+        if model.tokenizer is None:
+            raise GlgptError(f"{model.name} has no tokenizer, so it cannot be served; give a folder with one")
+        if not isinstance(decoder, Decoder) or batch is None:
+            raise GlgptError(f"{model.name} is split over servers; glgpt api needs the whole model")
+        self.model, self._decoder, self._shared = model, decoder, batch
+        self.tokenizer: Tokenizer = model.tokenizer
+        rows = self.most * min(model.context, CACHED_POSITIONS) if self._cached is None else self._cached
+        batch.reserve(max(rows, model.context) + SPARE)
+        self._batch = self._continuations(batch)
+
+    def _continuations(self, batch: BatchDecoder) -> Continuations:
+        return Continuations(batch, (), self.context, self.model.eos_ids, self.most, self.model.speculate)
+
+    def _step(self) -> bool:
+        """Starts new jobs, ends cancelled ones and continues all texts by a token. Returns False to end the thread."""
+        with self._change:
+            self._change.wait_for(lambda: self._new or self._gone or self._jobs or self._closed)
+            new, gone, self._new, self._gone = self._new, self._gone, [], []
+            for job in new:
+                self._jobs[job] = None
+            closed = self._closed
+        if closed:
+            gone = list(self._jobs)
+        for job in gone:
+            self._end(job)
+        for job in new:
+            for choice in job.choices if job in self._jobs else ():
+                self._batch.add(choice.row)
+        if closed:
+            return False
+        if self._jobs:
+            self._advance()
+        metrics.ACTIVE.set(self._batch.active)
+        metrics.WAITING.set(self._batch.waiting)
+        return True
+
+    def _advance(self) -> None:
+        try:
+            self._batch.advance()
+            metrics.STEPS.inc()
+        except Exception as error:  # a bug or a lost device: every request receives it
+            logger.error("a step of generation failed", exc_info=error)
+            failure = error if isinstance(error, GlgptError) else GlgptError(f"the server failed: {error}")
+            for job in list(self._jobs):
+                for choice in job.choices:
+                    choice.row.error, choice.row.ended = choice.row.error or failure, True
+            self._shared.close()
+            self._decoder.forget()
+            self._start(self.model)
+        for job in list(self._jobs):
+            self._report(job)
+
+    def _report(self, job: Job) -> None:
+        """Finishes the texts of a job that have ended, and the job with its last one."""
+        if not job.first and any(choice.row.drawn for choice in job.choices):
+            job.first = True
+            metrics.FIRST_TOKEN_SECONDS.observe(time.perf_counter() - job.came)
+        for choice in job.choices:
+            choice.row.ready.clear()
+            if choice.row.ended:
+                choice.finish()
+        if all(choice.done for choice in job.choices):
+            del self._jobs[job]
+            seconds = time.perf_counter() - job.came
+            self._usual += (seconds - self._usual) / 8
+            metrics.REQUEST_SECONDS.observe(seconds)
+            metrics.PROMPT_TOKENS.inc(sum(len(c.row.ids) for c in job.choices))
+            metrics.CACHED_TOKENS.inc(sum(c.row.run.cached_tokens for c in job.choices))
+            metrics.GENERATED_TOKENS.inc(sum(c.tokens for c in job.choices))
+
+    def _end(self, job: Job) -> None:
+        if job in self._jobs:
+            del self._jobs[job]
+            for choice in job.choices:
+                self._batch.cancel(choice.row)
+                if not choice.done:
+                    choice.row.error = GlgptError("the server is shutting down")
+                    choice.finish()
+
+
+def each_seed(options: SamplingOptions, count: int) -> list[SamplingOptions]:
+    """Returns options for several texts of one prompt: the seed of the first, and those after it."""
+    first = options.seeded()
+    return [replace(first, seed=((first.seed or 0) + i) % 2**64) for i in range(count)]

@@ -1,0 +1,228 @@
+"""Checks what clients send, and turns it into texts to generate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from glgpt.api.errors import ApiError
+from glgpt.errors import GlgptError, quoted
+from glgpt.inference.arguments.sampling_options import SamplingOptions
+from glgpt.inference.constraints.constraint import Constraint
+
+MAX_CHOICES = 32  # texts of one request
+MAX_STOPS = 16
+MAX_TOP = 20  # likeliest tokens with log probabilities
+COMPLETION_TOKENS = 16  # as OpenAI's default
+IGNORED = (
+    "model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "parallel_tool_calls", "reasoning_effort", "verbosity",
+)  # fields that clients send and that change nothing here  # fmt: skip
+Count = Annotated[int, Field(ge=1)]
+Stop = Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=MAX_STOPS)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class StreamOptions(_Strict):
+    """Says how an answer is streamed."""
+
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class JsonSchema(BaseModel):
+    """Holds the schema of `response_format`."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    name: str = ""
+    description: str | None = None
+    strict: bool | None = None
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+
+
+class ResponseFormat(_Strict):
+    """Says which form an answer has."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(BaseModel):
+    """Holds the constraint of an answer, as vLLM names it."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+
+
+class GenerationRequest(_Strict):
+    """The fields that chat and text completions share."""
+
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = 1
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    stop: str | Stop | None = None
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=1e30)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: int | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_ignored(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            raise ValueError("the body must be a JSON object")
+        return {key: value for key, value in given.items() if key not in IGNORED}
+
+    @property
+    def stops(self) -> list[str]:
+        """The texts before which an answer ends."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    def constraint(self) -> Constraint | None:
+        """Returns what the answer must match. Raises ApiError for several of them, and GlgptError as `Constraint`."""
+        found: dict[str, Constraint] = {}
+        if self.response_format and self.response_format.type == "json_object":
+            found["response_format"] = Constraint.json_object()
+        elif self.response_format and self.response_format.type == "json_schema":
+            own = self.response_format.json_schema
+            if own is None or own.schema_ is None:
+                raise ApiError(400, "response_format lacks json_schema.schema", "response_format")
+            found["response_format"] = Constraint.json_schema(own.schema_)
+        more = self.structured_outputs or StructuredOutputs(json=None)
+        for field, schema in (("guided_json", self.guided_json), ("structured_outputs", more.json_)):
+            if schema is not None:
+                found[field] = Constraint.json_schema(schema)
+        for field, pattern in (("guided_regex", self.guided_regex), ("structured_outputs", more.regex)):
+            if pattern is not None:
+                found[field] = Constraint.regex(pattern)
+        for field, choices in (("guided_choice", self.guided_choice), ("structured_outputs", more.choice)):
+            if choices is not None:
+                found[field] = Constraint.choice(choices)
+        if more.json_object:
+            found["structured_outputs"] = Constraint.json_object()
+        if len(found) > 1:
+            raise ApiError(400, f"{' and '.join(found)} both constrain the answer; give one of them", [*found][1])
+        return next(iter(found.values()), None)
+
+    def sampling(self) -> SamplingOptions:
+        """Returns how tokens are chosen. Raises ApiError, and GlgptError for values out of range."""
+        for name in ("frequency_penalty", "presence_penalty"):
+            if getattr(self, name):
+                raise ApiError(400, f"{name} is not supported; use repetition_penalty", name)
+        return SamplingOptions(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=self.top_k if self.top_k and self.top_k > 0 else None,  # 0 and -1 mean all, as in vLLM
+            top_p=self.top_p or None,  # 0 is greedy in some clients, and no share of tokens here
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=self.logit_bias,
+            seed=None if self.seed is None else self.seed % 2**64,
+            constraint=self.constraint(),
+        )
+
+
+class ChatRequest(GenerationRequest):
+    """The body of /v1/chat/completions."""
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    modalities: list[Literal["text"]] | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """The maximum number of tokens of an answer; None: as many as the context holds."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def top(self) -> int | None:
+        """The number of likeliest tokens to send with each token; None without log probabilities."""
+        if not self.logprobs:
+            if self.top_logprobs:
+                raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
+            return None
+        return self.top_logprobs or 0
+
+    def plain_messages(self) -> list[dict[str, Any]]:
+        """Returns the messages with contents of text parts joined. Raises ApiError for images, sounds and tools."""
+        if self.tools and self.tool_choice != "none":
+            raise ApiError(400, "tools are not supported; describe them in a message, with response_format", "tools")
+        return [_plain(i, message) for i, message in enumerate(self.messages)]
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of /v1/completions."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
+    echo: Literal[False] | None = None
+    suffix: Literal[""] | None = None
+    best_of: int | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts. Raises ApiError for none."""
+        given: Sequence[Any] = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        if not given or not given[0]:
+            raise ApiError(400, "the prompt is empty; give some text or token ids", "prompt")
+        return [list(given)] if isinstance(given[0], int) else list(given)
+
+
+R = TypeVar("R", bound=GenerationRequest)
+
+
+def parsed(kind: type[R], body: bytes) -> R:
+    """Returns the request in a body. Raises ApiError, naming the field at fault."""
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {quoted(error, 120)}") from None
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if not str(part)[:1].isupper())
+        if first["type"] == "extra_forbidden":
+            raise ApiError(400, f"{quoted(where)} is not a field that this server knows", where) from None
+        raise ApiError(400, f"{quoted(where or 'body')}: {quoted(first['msg'], 200)}", where or None) from None
+
+
+def refused(error: GlgptError, param: str | None = None) -> ApiError:
+    """Returns the answer to a request that the model refuses."""
+    return ApiError(400, str(error), param)
+
+
+def _plain(index: int, message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if isinstance(content, list):
+        kinds = [part.get("type") if isinstance(part, Mapping) else None for part in content]
+        if other := [kind for kind in kinds if kind != "text"]:
+            why = f"messages[{index}] has a part of type {quoted(other[0])}; this model reads text only"
+            raise ApiError(400, why, "messages")
+        content = "".join(str(part.get("text", "")) for part in content)
+    return {key: value for key, value in message.items() if value is not None} | (
+        {} if content is None else {"content": content}
+    )

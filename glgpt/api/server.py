@@ -1,0 +1,89 @@
+"""Listens on an address and serves the API; shuts down without cutting off answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from types import FrameType
+
+import uvicorn
+
+from glgpt.api.engine import Engine
+from glgpt.api.routes import Api
+from glgpt.errors import ArgumentError, quoted
+from glgpt.page.serve import bound_socket, settings
+from glgpt.system.network import LOOPBACK, in_address, is_loopback, reachable
+
+PORT = 8080
+DRAIN_TIMEOUT_S = 30.0  # seconds that running answers have to end
+AFTER_DRAIN_S = 2  # seconds that connections have to close after that
+
+
+class _Uvicorn(uvicorn.Server):
+    """A uvicorn server that lets answers end after the first signal, and ends at the second."""
+
+    api: Api
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Refuses new requests from now on. The signal's own handler receives it after the server has ended."""
+        if self.api.draining:
+            super().handle_exit(sig, frame)
+            self.force_exit = True
+            return
+        self.api.draining = True
+        asyncio.get_running_loop().call_soon_threadsafe(self._begin, sig)
+
+    def _begin(self, sig: int) -> None:
+        self._draining = asyncio.ensure_future(self._drain(sig))  # a reference, against garbage collection
+
+    async def _drain(self, sig: int) -> None:
+        try:
+            end = time.monotonic() + DRAIN_TIMEOUT_S
+            while (self.api.open or self.api.engine.busy) and time.monotonic() < end:
+                await asyncio.sleep(0.05)
+        finally:
+            super().handle_exit(sig, None)
+
+
+class ApiServer:
+    """A server on `host`, whose port is bound by the constructor; port 0 takes a free one.
+
+    Raises ArgumentError for an address that cannot be used, or that other machines could use without a key.
+    """
+
+    def __init__(
+        self,
+        port: int = PORT,
+        host: str = LOOPBACK,
+        key: str | None = None,
+        origins: Collection[str] = (),
+        hosts: Collection[str] = (),
+    ) -> None:
+        if not is_loopback(host) and key is None:
+            raise ArgumentError(
+                f"--host {quoted(host)} lets other machines use the model; give a key with --api-key-file FILE, or in "
+                "the environment variable GLGPT_API_KEY"
+            )
+        self._key, self._origins, self._hosts = key, tuple(origins), (*hosts, host)
+        self._socket = bound_socket(host, port, "--port")
+        self.url = f"http://{in_address(reachable(host))}:{self._socket.getsockname()[1]}/v1"
+        self._server: _Uvicorn | None = None
+
+    def run(self, engine: Engine, started: Callable[[], None] = lambda: None) -> None:
+        """Serves until `stop`, or until a signal, after which running answers end; calls `started` first."""
+        api = Api(engine, self._key, self._origins, self._hosts)
+        config = settings(api.asgi, self._socket.connections, timeout_graceful_shutdown=AFTER_DRAIN_S)
+        self._server = _Uvicorn(config)
+        self._server.api = api
+        started()
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+    def stop(self) -> None:
+        """Ends `run` from another thread, without waiting for answers."""
+        if self._server:
+            self._server.should_exit = self._server.force_exit = True
+
+    def close(self) -> None:
+        """Stops listening, if `run` was never called."""
+        self._socket.close()

@@ -1,0 +1,75 @@
+"""Guesses how a text continues from the text itself (prompt lookup), and measures whether checking guesses pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glgpt import ops
+
+MAX_SUFFIX, MIN_SUFFIX = 6, 2  # tokens of the text's end that are searched for earlier in it
+FIRST_GUESSES = 3  # so that the first checked step has four rows
+FIRST_PAUSE, MAX_PAUSE = 16, 256  # tokens without guesses after some that did not pay; doubled each time
+WEIGHT = 0.3  # of the latest measurement in an average
+
+
+class PromptLookup:
+    """Finds what followed the latest earlier occurrence of a text's last tokens; `ids` grow with `extend`."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self._after: dict[tuple[int, ...], int] = {}  # where the token after the latest occurrence of these tokens is
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Appends tokens."""
+        for token in ids:
+            end = len(self.ids)
+            for n in range(MIN_SUFFIX, min(MAX_SUFFIX, end) + 1):
+                self._after[tuple(self.ids[end - n :])] = end
+            self.ids.append(token)
+
+    def draft(self, most: int) -> list[int]:
+        """Returns up to `most` guessed tokens, or []. Longer endings are tried first."""
+        for n in range(min(MAX_SUFFIX, len(self.ids)), MIN_SUFFIX - 1, -1):
+            at = self._after.get(tuple(self.ids[-n:]))
+            if at is not None:
+                return self.ids[at : at + most]
+        return []
+
+
+class Speculation:
+    """Decides how many tokens to guess, from the measured time of steps with and without guesses.
+
+    A step with guesses computes several rows of the text at once, and gives the right guesses and one token more.
+    Guessing pauses if a token takes longer that way.
+    """
+
+    def __init__(self) -> None:
+        self.lookup = PromptLookup()
+        self._plain = self._checked = self._gained = 0.0  # averages: seconds of steps, tokens of a checked step
+        self._most, self._pause, self._left = FIRST_GUESSES, FIRST_PAUSE, 0
+
+    def guesses(self, most: int) -> list[int]:
+        """Returns up to `most` guesses; none while they do not pay, or before a step without guesses was measured."""
+        if self._left or not self._plain:
+            self._left = max(0, self._left - 1)
+            return []
+        return self.lookup.draft(min(most, self._most))
+
+    def plain_step(self, seconds: float) -> None:
+        """Adds the time of a step without guesses."""
+        self._plain = _average(self._plain, seconds)
+
+    def checked_step(self, seconds: float, guessed: int, accepted: int) -> None:
+        """Adds a step with guesses, of which the first `accepted` were right."""
+        self._checked = _average(self._checked, seconds)
+        self._gained = _average(self._gained, 1.0 + accepted)
+        self._most = ops.MAX_ROWS - 1 if accepted == guessed else FIRST_GUESSES
+        if self._gained * self._plain < self._checked:
+            self._left, self._pause = self._pause, min(2 * self._pause, MAX_PAUSE)
+            self._checked = self._gained = 0.0
+        else:
+            self._pause = FIRST_PAUSE
+
+
+def _average(before: float, now: float) -> float:
+    return now if not before else before + WEIGHT * (now - before)

@@ -1,0 +1,140 @@
+"""Finds which tokens may come next in a constrained text, with the library `llguidance`."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt import ops
+from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.inference.constraints.constraint import Constraint
+from glgpt.program.formats import Floats
+from glgpt.text.tokenizer import Tokenizer
+
+BLANKS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as `json.dumps` has them
+
+
+class _Vocabulary:
+    """A tokenizer as llguidance reads it; `eos_token_id` may be one beyond the model's vocabulary, never drawn."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos: int) -> None:
+        self._tokenizer, self.eos_token_id = tokenizer, eos
+        special = set(tokenizer.special.values()) - {tokenizer.special[text] for text in tokenizer.plain}
+        self.special_token_ids = sorted({i for i in special if i < vocab_size} | {eos})
+        known = min(vocab_size, tokenizer.vocab_size)
+        self.tokens = [tokenizer.token_bytes(i) for i in range(known)] + [b""] * (vocab_size - known)
+        if eos == vocab_size:
+            self.tokens.append(b"")
+
+    def __call__(self, text: str) -> list[int]:
+        if not isinstance(text, str):  # llguidance asks whether bytes are accepted
+            raise TypeError("a text is needed")
+        return self._tokenizer.encode_ordinary(text)
+
+
+class Grammars:
+    """Compiles constraints for the vocabulary of a model; any thread may do so."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Sequence[int]) -> None:
+        self._tokenizer, self.vocab_size = tokenizer, vocab_size
+        self.eos_ids = sorted(i for i in eos_ids if i < vocab_size)
+        self._lock, self._engine = threading.Lock(), None  # type: tuple[Any, Any]
+
+    def _vocabulary(self) -> Any:
+        from llguidance import LLTokenizer
+        from llguidance._tokenizer import TokenizerWrapper
+
+        with self._lock:
+            if self._engine is None:
+                own = _Vocabulary(self._tokenizer, self.vocab_size, next(iter(self.eos_ids), self.vocab_size))
+                self._engine = LLTokenizer(TokenizerWrapper(own), n_vocab=len(own.tokens))
+            return self._engine
+
+    def matcher(self, constraint: Constraint) -> Matcher:
+        """Returns a matcher at the beginning of a text. Raises ArgumentError for a constraint that cannot be used."""
+        from llguidance import LLMatcher
+
+        what = {"json_schema": "JSON schema", "regex": "regular expression"}.get(constraint.kind, "list of choices")
+        try:
+            found = LLMatcher(self._vocabulary(), _grammar(constraint), log_level=0)
+            why = found.get_error()
+        except (ValueError, RuntimeError) as error:
+            why = str(error)
+        if why:
+            first = why.strip().split("\n")[0]
+            raise ArgumentError(f"the {what} cannot be used to constrain text: {quoted(first, 200)}")
+        return Matcher(found, self)
+
+
+def _grammar(constraint: Constraint) -> str:
+    from llguidance import LLMatcher
+
+    if constraint.kind == "json_schema":
+        return str(LLMatcher.grammar_from_json_schema(constraint.source, overrides=BLANKS))
+    if constraint.kind == "regex":
+        return str(LLMatcher.grammar_from_regex(constraint.source))
+    texts = sorted(json.loads(constraint.source), key=len, reverse=True)
+    return str(LLMatcher.grammar_from_regex("|".join(map(re.escape, texts))))
+
+
+class Matcher:
+    """Follows a constrained text token by token, and says which tokens may come next."""
+
+    def __init__(self, engine: Any, grammars: Grammars) -> None:
+        self._engine, self._grammars = engine, grammars
+        self._allowed: NDArray[np.bool_] | None = None  # of the next token, once computed
+
+    def copy(self) -> Matcher:
+        """Returns a matcher that continues from here on its own."""
+        return Matcher(self._engine.deep_copy(), self._grammars)
+
+    @property
+    def allowed(self) -> NDArray[np.bool_]:
+        """True for each token that may come next. Raises GlgptError if the constraint is too complex."""
+        if self._allowed is None:
+            size, ends = self._grammars.vocab_size, self._grammars.eos_ids
+            if self._engine.is_stopped() and not self._engine.is_error():
+                found = np.zeros(size, np.bool_)
+                found[ends] = True
+            else:
+                bits = np.frombuffer(self._engine.compute_bitmask(), np.uint8)
+                self._check()
+                found = np.unpackbits(bits, bitorder="little")[:size].astype(np.bool_)
+                if ends:
+                    found[ends] = found[ends[0]]
+            self._allowed = found
+        return self._allowed
+
+    @property
+    def complete(self) -> bool:
+        """True if the text matches and nothing can follow it."""
+        allowed = self.allowed
+        return int(allowed.sum()) == int(allowed[self._grammars.eos_ids].sum())
+
+    def mask(self) -> Floats:
+        """Returns `allowed` as `ops.mask_logits` reads it, in whole texels `[n, 4]`."""
+        bits = np.zeros(-(-len(self.allowed) // (4 * ops.MASK_BITS)) * 4 * ops.MASK_BITS, np.bool_)
+        bits[: len(self.allowed)] = self.allowed
+        numbers = np.packbits(bits, bitorder="little").view("<u2")
+        return numbers.astype(np.float32).reshape(-1, 4)
+
+    def accept(self, token: int) -> None:
+        """Appends a token, which must be allowed."""
+        if token in self._grammars.eos_ids:
+            return
+        self._allowed = None
+        self._engine.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if why := self._engine.get_error():
+            first = why.strip().split("\n")[0]
+            raise GlgptError(f"the constraint cannot be followed further: {quoted(first, 200)}; simplify it")

@@ -1,0 +1,111 @@
+"""Writes the prompt that a decoder's KV caches hold to a safetensors file, and fills the caches from one.
+
+The tensors are the ids, the chunks in which they were read (start, tokens, size), and the first rows of each cache as
+they lie in its texture. The metadata hold what the numbers depend on, and the SHA-256 of each tensor.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from glgpt.checkpoint.safetensors_file import CHECKSUMS, safetensors_places, sha256
+from glgpt.checkpoint.safetensors_writer import SafetensorsWriter
+from glgpt.errors import FileError, quoted
+from glgpt.gl.player import Player
+from glgpt.inference.chunks import Chunk
+from glgpt.models.activations import K, V, part_of
+from glgpt.program.formats import Floats
+from glgpt.system.files import named_errors, parsed_json, written_whole
+
+VERSION = 1
+ABOUT = "glgpt.cache"  # key in the metadata
+Kept = list[tuple[Chunk, list[int]]]  # the chunks that the caches hold, from position 0, and their ids
+
+
+def save_prefix(path: Path, player: Player, kept: Kept, about: Mapping[str, str]) -> int:
+    """Writes the caches of these chunks; `about` names what they depend on. Returns the tokens.
+
+    Raises FileError for a file that cannot be written.
+    """
+    ids = [token for _, own in kept for token in own]
+    names, count = _caches(player), len(ids)
+    shapes: dict[str, tuple[int, ...]] = {"ids": (count,), "chunks": (len(kept), 3)}
+    shapes |= {name: _shape(player, name, count) for name in names}
+    own = json.dumps({"version": VERSION, **about})
+    with named_errors(path), written_whole(path, private=True) as file:
+        writer = SafetensorsWriter(file, shapes, lambda sums: {ABOUT: own, CHECKSUMS: json.dumps(dict(sums))})
+        writer.add("ids", np.asarray(ids, np.float32))
+        writer.add("chunks", np.asarray([(c.start, c.valid, c.size) for c, _ in kept], np.float32).reshape(-1, 3))
+        for name in names:
+            writer.add(name, player.read(name)[:, :count])
+        writer.finish()
+    return count
+
+
+def load_prefix(path: Path, player: Player, sizes: tuple[int, ...], about: Mapping[str, str]) -> Kept:
+    """Fills the caches from a file, and returns the chunks that they then hold.
+
+    `sizes` are the chunk sizes that the player's program has. Raises FileError, naming the file, before a cache
+    changes: for another model, device or format, for other shapes, and for values that are damaged or not finite.
+    """
+    name = quoted(path, 300)
+    places, metadata = safetensors_places(path)
+    found = parsed_json(str(metadata.get(ABOUT, "{}")), f"{name}: its metadata")
+    if not found:
+        raise FileError(f"{name} is not a saved cache; give a file that --cache wrote, or a new name")
+    for key, value in {"version": VERSION, **about}.items():
+        if found.get(key) != value:
+            raise FileError(f"{name} was saved with another {key}, {quoted(found.get(key))}; give another file")
+    caches = _caches(player)
+    if set(places) != {"ids", "chunks", *caches}:
+        raise FileError(f"{name} has other tensors than a cache of this model; delete it")
+    count = math.prod(places["ids"].shape)
+    limit = min(player.program.textures[cache].height for cache in caches)
+    if len(places["ids"].shape) != 1 or count > limit:
+        raise FileError(f"{name} holds {count} tokens, and the context {limit}; raise --context")
+    values: dict[str, Floats] = {}
+    for tensor, place in places.items():
+        wanted = {"ids": (count,), "chunks": (*place.shape[:1], 3)}.get(tensor) or _shape(player, tensor, count)
+        if place.shape != wanted or place.dtype != "F32" or math.prod(place.shape[:1]) > max(count, wanted[0]):
+            raise FileError(f"{name}: tensor {tensor} has shape {list(place.shape)} instead of {list(wanted)}")
+        try:
+            values[tensor] = place.map() if math.prod(wanted) else np.zeros(wanted, np.float32)
+        except (OSError, ValueError):
+            raise FileError(f"{name} is shorter than its header says; delete it") from None
+        if sha256(values[tensor]) != place.sha256 or not np.isfinite(values[tensor]).all():
+            raise FileError(f"{name}: tensor {tensor} is damaged; delete the file")
+    kept = _chunks(name, values, sizes)
+    for cache in caches:
+        for layer, texels in enumerate(values[cache] if count else ()):
+            player.write(cache, layer, texels)
+    return kept
+
+
+def _caches(player: Player) -> list[str]:
+    textures = player.program.textures.values()
+    return [t.name for t in textures if t.role == "state" and part_of(t.name) in (K, V)]
+
+
+def _shape(player: Player, name: str, count: int) -> tuple[int, ...]:
+    texture = player.program.textures[name]
+    return texture.layers, count, texture.width, 4
+
+
+def _chunks(name: str, values: Mapping[str, Floats], sizes: tuple[int, ...]) -> Kept:
+    """Returns the chunks of a file. Raises FileError unless they follow each other and have ids."""
+    ids = [int(token) for token in values["ids"]]
+    kept: Kept = []
+    at = 0
+    for start, valid, size in values["chunks"].astype(np.int64).tolist():
+        if start != at or size not in sizes or not 0 < valid <= size:
+            raise FileError(f"{name}: its chunks do not follow each other; delete it")
+        at += valid
+        kept.append((Chunk(start, valid, size), ids[start:at]))
+    if at != len(ids) or any(token < 0 for token in ids):
+        raise FileError(f"{name}: its chunks do not cover its ids; delete it")
+    return kept

@@ -1,0 +1,207 @@
+"""The API server, used by the official client of OpenAI and by hostile requests."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2 as httpx
+import jsonschema
+import openai
+import pytest
+from helpers.chat_models import chat_llama
+
+from glgpt.api.engine import Engine
+from glgpt.api.server import ApiServer
+from glgpt.errors import ArgumentError
+from glgpt.inference.model import LanguageModel
+
+HELLO = [{"role": "user", "content": "hello, are you there?"}]
+KEY = "a-key-for-tests"
+ORIGIN = "https://chat.example.org"
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "sure": {"type": "boolean"}},
+    "required": ["city", "sure"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A llama of random weights."""
+    return chat_llama(tmp_path_factory.mktemp("model") / "model.gguf", context=512)
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    """An engine whose queue holds six texts."""
+    engine = Engine(str(path), queue=6, device="software")
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def url(engine: Engine) -> Iterator[str]:
+    """The address of a server with a key and an origin."""
+    server = ApiServer(0, key=KEY, origins=[ORIGIN])
+    thread = threading.Thread(target=server.run, args=(engine,))
+    thread.start()
+    yield server.url
+    server.stop()
+    thread.join()
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    """The official client."""
+    with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture
+def web(url: str) -> Iterator[httpx.Client]:
+    """A plain client, which sends what it is told."""
+    with httpx.Client(base_url=url.removesuffix("/v1"), timeout=60) as web:
+        yield web
+
+
+def chat(client: openai.OpenAI, **how: Any) -> Any:
+    """Asks for a chat completion."""
+    return client.chat.completions.create(**{"model": "any", "messages": HELLO, "max_tokens": 12} | how)
+
+
+def test_texts_are_those_of_the_model_alone_whatever_else_runs(client: openai.OpenAI, path: Path) -> None:
+    """Fails if texts that join and leave a batch change others, or a seed is not that of the model."""
+    asked: list[dict[str, Any]] = [{"temperature": 0}, {"seed": 5, "top_p": 0.9}, {"seed": 6, "max_tokens": 30}]
+    asked += [{"seed": 7, "messages": [{"role": "user", "content": "word " * n}]} for n in range(1, 6)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda how: chat(client, **how), asked))
+    plain = client.completions.create(model="any", prompt="hello", max_tokens=9, seed=3)
+    with LanguageModel.from_pretrained(path, device="software") as model:
+        for how, answer in zip(asked, found, strict=True):
+            own = {k: v for k, v in how.items() if k not in ("messages", "max_tokens")}
+            run = model.chat(how.get("messages", HELLO), how.get("max_tokens", 12), **own)
+            assert answer.choices[0].message.content == run.read()
+        assert plain.choices[0].text == model.generate("hello", 9, seed=3).read()
+    assert plain.usage and plain.usage.completion_tokens <= 9
+
+
+def test_a_stream_has_the_text_and_usage_of_a_whole_answer(client: openai.OpenAI) -> None:
+    whole = chat(client, seed=4, n=3, logprobs=True, top_logprobs=3)
+    texts, reasons, logprobs = ["", "", ""], ["", "", ""], [0, 0, 0]
+    stream = chat(client, seed=4, n=3, logprobs=True, top_logprobs=3, stream=True, stream_options={"include_usage": 1})
+    for piece in stream:
+        last = piece.usage
+        for choice in piece.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason or ""
+            logprobs[choice.index] += len(choice.logprobs.content) if choice.logprobs else 0
+    for i, choice in enumerate(whole.choices):
+        assert (texts[i], reasons[i]) == (choice.message.content, choice.finish_reason)
+        content = choice.logprobs.content
+        assert logprobs[i] == len(content) and sum(logprobs) == whole.usage.completion_tokens
+        for token in content:
+            assert token.logprob <= 0 and len(token.top_logprobs) == 3
+            assert token.top_logprobs[0].logprob >= token.top_logprobs[2].logprob
+    assert last.completion_tokens == whole.usage.completion_tokens
+    assert last.prompt_tokens_details.cached_tokens > 0  # of the first request
+
+
+def test_a_streamed_answer_validates(client: openai.OpenAI) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+    text = "".join(
+        piece.choices[0].delta.content or "" for piece in chat(client, response_format=form, max_tokens=99, stream=True)
+    )
+    jsonschema.validate(json.loads(text), SCHEMA)
+    for more in ({"guided_regex": "[ab]{3}"}, {"structured_outputs": {"regex": "[ab]{3}"}}):
+        assert set(chat(client, extra_body=more).choices[0].message.content) <= {"a", "b"}
+    more = {"guided_choice": ["yes", "no"]}
+    assert {c.message.content for c in chat(client, n=6, extra_body=more).choices} <= {"yes", "no"}
+
+
+def test_stop_texts_end_an_answer(client: openai.OpenAI) -> None:
+    more = {"guided_regex": "one;two;three"}
+    answer = chat(client, extra_body=more, stop=["two"], max_tokens=20).choices[0]
+    assert (answer.message.content, answer.finish_reason) == ("one;", "stop")
+    answer = chat(client, extra_body=more, max_tokens=5).choices[0]
+    assert (answer.message.content, answer.finish_reason) == ("one;t", "length")
+
+
+def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> None:
+    wrong: dict[str, tuple[dict[str, Any], str | None]] = {
+        "at most|list of messages": ({"messages": []}, "messages"),
+        "greater than or equal": ({"temperature": -1}, "temperature"),
+        "not a field": ({"extra_body": {"beams": 3}}, "beams"),
+        "not supported": ({"frequency_penalty": 1}, "frequency_penalty"),
+        "reads text only": (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages",
+        ),
+        "tools are not supported": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        "cannot be used": ({"extra_body": {"guided_regex": "("}}, None),
+        "lacks json_schema": ({"response_format": {"type": "json_schema"}}, "response_format"),
+        "context holds 512": ({"messages": [{"role": "user", "content": "word " * 600}]}, "messages"),
+    }
+    for said, (how, param) in wrong.items():
+        with pytest.raises(openai.BadRequestError) as caught:
+            chat(client, **how)
+        assert any(part in str(caught.value) for part in said.split("|")), caught.value
+        assert caught.value.param == param and caught.value.type == "invalid_request_error"
+    head = {"Authorization": f"Bearer {KEY}"}
+    post = "/v1/chat/completions"
+    assert web.post(post, content=b"{", headers=head | {"Content-Type": "application/json"}).status_code == 400
+    assert web.post(post, content=b"[" * 99999, headers=head | {"Content-Type": "application/json"}).status_code == 400
+    assert web.post(post, content=b"{}", headers=head | {"Content-Type": "text/plain"}).status_code == 415
+    big = b" " * (5 << 20)
+    assert web.post(post, content=big, headers=head | {"Content-Type": "application/json"}).status_code == 413
+    assert web.get("/v1/nothing", headers=head).json()["error"]["type"] == "invalid_request_error"
+    with pytest.raises(openai.NotFoundError, match="there is no model"):
+        client.models.retrieve("other")
+    assert client.models.list().data[0].id == client.models.retrieve("model.gguf").id
+
+
+def test_only_clients_with_the_key_and_listed_pages_are_answered(url: str, web: httpx.Client) -> None:
+    """Fails if a page of another site, or a program without the key, can use the model."""
+    assert web.get("/health").json() == {"status": "ok"}
+    for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}):
+        found = web.get("/v1/models", headers=header)
+        assert found.status_code == 401 and found.json()["error"]["code"] == "invalid_api_key"
+    head = {"Authorization": f"Bearer {KEY}"}
+    assert web.get("/v1/models", headers=head).status_code == 200
+    assert "glgpt_api_requests_total" in web.get("/metrics", headers=head).text
+    found = web.get("/v1/models", headers=head | {"Origin": ORIGIN})
+    assert found.headers["access-control-allow-origin"] == ORIGIN
+    ask = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    assert web.options("/v1/chat/completions", headers=ask).status_code == 200
+    for origin in ("https://evil.example", "null", "http://localhost:3000"):
+        assert web.get("/v1/models", headers=head | {"Origin": origin}).status_code == 403
+        assert web.get("/health", headers={"Origin": origin}).status_code == 403
+    assert web.get("/health", headers={"Host": "evil.example"}).status_code == 421
+    with pytest.raises(ArgumentError, match="--api-key-file"):
+        ApiServer(0, "0.0.0.0")
+
+
+def test_a_full_queue_and_a_client_that_leaves(client: openai.OpenAI, engine: Engine, url: str) -> None:
+    """Fails if requests pile up without limit, or a disconnected client's text runs on."""
+    port = urlsplit(url).port
+    body = json.dumps({"messages": HELLO, "n": 8, "max_tokens": 400, "logit_bias": {}, "guided_regex": "[ab]{399}"})
+    with socket.create_connection(("127.0.0.1", port)) as leaver:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        leaver.sendall((head + body).encode())
+        while not engine._batch.active:
+            pass
+        with pytest.raises(openai.RateLimitError) as caught:
+            chat(client, n=7)
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        assert len(chat(client, n=2, max_tokens=1).choices) == 2 if engine._batch.active < 8 else True
+    while engine.busy:
+        pass
+    assert chat(client, max_tokens=2).usage.completion_tokens <= 2

@@ -1,0 +1,221 @@
+"""Constrained text: what may come next, draws on the device, and generated schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from helpers.chat_models import chat_llama
+
+import glgpt
+from glgpt.errors import ArgumentError, GlgptError
+from glgpt.gl.device import Device
+from glgpt.gl.player import Player
+from glgpt.inference.arguments.sampling_options import SamplingOptions
+from glgpt.inference.constraints.constraint import Constraint
+from glgpt.inference.constraints.masking import ALLOWED, masked_program
+from glgpt.inference.model import LanguageModel
+from glgpt.inference.sampling import Sampler
+from glgpt.program.layout import fold
+from glgpt.program.spec import Limits
+
+SETTINGS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 1.5, "seed": 5},
+    {"top_p": 0.9, "seed": 6},
+    {"top_k": 400, "top_p": 0.8, "seed": 7},
+    {"min_p": 0.3, "repetition_penalty": 1.2, "seed": 8},
+]
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 4}, "age": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Iterator[LanguageModel]:
+    """A llama of random weights."""
+    path = chat_llama(tmp_path / "model.gguf", context=512)
+    with LanguageModel.from_pretrained(path, device="software") as model:
+        yield model
+
+
+class Fixed:
+    """A matcher that always allows the same tokens."""
+
+    def __init__(self, allowed: Any) -> None:
+        self.allowed = np.asarray(allowed, np.bool_)
+
+
+class TestDraws:
+    """The masked entries of the device, compared with the definition in float64."""
+
+    @pytest.mark.parametrize("settings", SETTINGS[1:4], ids=["all", "p", "k and p"])
+    @pytest.mark.parametrize("share", [0.02, 0.6])
+    def test_tokens_come_as_often_as_they_should(self, device: Device, settings: dict[str, Any], share: float) -> None:
+        """Fails if a forbidden token is drawn, or counts towards top-k, top-p or a probability."""
+        rng, vocab, draws = np.random.default_rng(2), 1000, 600
+        logits = (2 * rng.standard_normal(vocab)).astype(np.float32)
+        allowed = rng.random(vocab) < share
+        logits[~allowed] += 9  # the model prefers what is forbidden
+        own = Fixed(allowed)
+        sampler = Sampler(SamplingOptions(**settings), own)  # type: ignore[arg-type]
+        p = sampler.probabilities(np.where(allowed, logits.astype(np.float64), -np.inf))
+        layout = fold(1, vocab, 4096)
+        with Player(device, masked_program(Limits(max_draw_buffers=4), layout)) as player:
+            player.write_matrix("logits", layout, logits[None])
+            bits = np.zeros(1024, np.bool_)
+            bits[:vocab] = allowed
+            numbers = np.packbits(bits, bitorder="little").view("<u2").astype(np.float32)
+            player.write(ALLOWED, 0, numbers.reshape(1, -1, 4))
+            texels = []
+            for step in range(draws):
+                player.play(f"masked_{sampler.entry}", **sampler.scalars(step, vocab))
+                texels.append(player.read("token")[0, 0, 0])
+            player.play("masked_best")
+            assert player.read("token")[0, 0, 0, 0] == np.flatnonzero(allowed)[logits[allowed].argmax()]
+        found = np.array(texels)
+        decided = found[:, 3] == 0
+        assert not found[:, 2].any() and (decided.all() or settings.get("top_k"))
+        counts = np.bincount(found[decided, 0].astype(int), minlength=vocab)
+        assert not counts[p == 0].any()
+        if decided.all():
+            often = p * draws >= 5
+            seen = np.append(counts[often], counts[~often].sum())
+            due = np.append(p[often], p[~often].sum()) * draws
+            free = (due > 0).sum() - 1
+            assert ((seen - due)[due > 0] ** 2 / due[due > 0]).sum() <= free + 4 * np.sqrt(2 * free) + 8
+
+
+def test_a_text_depends_neither_on_others_nor_on_interruptions(model: LanguageModel) -> None:
+    """Fails if a mask belongs to another token, or a text depends on what runs next to it."""
+    for sampling in SETTINGS:
+        check_text(model, sampling)
+
+
+def check_text(model: LanguageModel, sampling: dict[str, Any]) -> None:
+    """Compares a constrained text with that of a batch, of an interrupted one, and if it is greedy, of the host."""
+    constraint = Constraint.json_schema(PERSON)
+    run = model.generate("hello", 80, constraint=constraint, **sampling)
+    text = run.read()
+    jsonschema.validate(json.loads(text), PERSON)
+    assert run.stats.stopped == "eos"
+    seeds = [sampling.get("seed", 0)] * 2
+    own = {name: value for name, value in sampling.items() if name != "seed"}
+    several = model.generate_batch(["hello", "well"], 80, seeds=seeds, constraint=constraint, **own)
+    other = model.generate("hello", 80, constraint=constraint, **sampling)
+    pieces = [next(other, "")]
+    assert several[0].read() == text
+    jsonschema.validate(json.loads(several[1].read()), PERSON)
+    assert "".join([*pieces, *other]) == text  # interrupted by the batch
+    if sampling.get("temperature") == 0:
+        ids = model.encode("hello")
+        sampler = model.sampler(SamplingOptions(temperature=0, constraint=constraint))
+        for token in run.ids:
+            assert sampler.matcher
+            best = int(np.argmax(sampler.adjusted(model.logits(ids)[-1], ids)))
+            assert best == token
+            sampler.matcher.accept(token)
+            ids.append(token)
+
+
+def test_choices_expressions_and_objects(model: LanguageModel) -> None:
+    for seed in range(4):
+        how: dict[str, Any] = {"temperature": 2.0, "seed": seed}
+        choices = ["Paris", "Par", "Rome (Italy)"]
+        assert model.generate("a", 40, constraint=Constraint.choice(choices), **how).read() in choices
+        text = model.generate("a", 40, constraint=Constraint.regex(r"[a-c]{2,5}-\d{3}"), **how).read()
+        assert re.fullmatch(r"[a-c]{2,5}-\d{3}", text)
+        text = model.generate("a", 200, constraint=Constraint.json_object(), **how).read()
+        assert text.startswith("{")
+    answer = model.chat([{"role": "user", "content": "hello"}], 40, constraint=Constraint.choice(["yes"]))
+    assert answer.read() == "yes"
+
+
+def test_what_cannot_be_used_is_refused(model: LanguageModel) -> None:
+    for wrong, said in {
+        "[": "JSON schema is not JSON",
+        "3": "must be an object",
+        '{"type": "object", "properties": {"a": {"type": "nothing"}}}': "cannot be used",
+    }.items():
+        with pytest.raises(ArgumentError, match=said):
+            model.generate("a", 3, constraint=Constraint.json_schema(wrong))
+    with pytest.raises(ArgumentError, match="regular expression cannot be used"):
+        model.generate("a", 3, constraint=Constraint.regex("(a"))
+    for wrong in ([], "text", [3], [""]):
+        with pytest.raises(ArgumentError, match="list of texts"):
+            Constraint.choice(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="at most"):
+        Constraint.regex("a" * (1 << 19))
+    with pytest.raises(GlgptError, match="constraint is"):
+        model.generate("a", 3, constraint="json")  # type: ignore[typeddict-item]
+
+
+def test_a_bias_may_forbid_what_the_constraint_allows_first(model: LanguageModel) -> None:
+    ids = model.encode("Par")
+    choice = Constraint.choice(["Paris", "Rome"])
+    for token in ids[:1]:
+        text = model.generate("a", 20, constraint=choice, temperature=0, logit_bias={token: -np.inf}).read()
+        assert text == "Rome"
+
+
+KINDS = ["string", "integer", "number", "boolean", "null", "enum", "const", "pattern"]
+VALUES = ["a", 1, None, True, 'é\n"', 2.5]
+CONSTANTS = [{"k": [1, "x"]}, "word", 7]
+PATTERNS = ["^[a-f0-9]{4}$", "^(yes|no)$", "^[A-Z][a-z]{1,5}$"]
+
+
+def schema(rng: np.random.Generator, depth: int = 0) -> dict[str, Any]:
+    """Returns a random schema whose texts are short."""
+
+    def inner() -> dict[str, Any]:
+        return schema(rng, depth + 1)
+
+    low, few = int(rng.integers(-50, 50)), int(rng.integers(1, 4))
+    kind = str(rng.choice([*KINDS, "object", "array", "anyOf"] if depth < 3 else KINDS))
+    found: dict[str, Any] = {"type": kind}
+    if kind == "string":
+        found |= {"minLength": few - 1, "maxLength": 2 * few + 1}
+    elif kind in ("integer", "number"):
+        found |= {"minimum": low, "maximum": low + int(rng.integers(1, 200))}
+    elif kind == "enum":
+        found = {"enum": [VALUES[i] for i in rng.permutation(len(VALUES))[:few]]}
+    elif kind == "const":
+        found = {"const": CONSTANTS[few - 1]}
+    elif kind == "pattern":
+        found = {"type": "string", "pattern": PATTERNS[few - 1]}
+    elif kind == "array":
+        found |= {"items": inner(), "minItems": 1, "maxItems": few}
+    elif kind == "anyOf":
+        found = {"anyOf": [inner(), inner()]}
+    elif kind == "object":
+        names = [str(name) for name in rng.permutation(["name", "Größe", "b c", "x"])[:few]]
+        required = [name for name in names if rng.random() < 0.7]
+        found |= {"properties": {name: inner() for name in names}, "required": required, "additionalProperties": False}
+    return found
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.soak)])
+def test_texts_of_generated_schemas_validate(model: LanguageModel, count: int) -> None:
+    """Fails if a token is allowed that leads to other JSON, or a text ends before it is complete."""
+    rng = np.random.default_rng(count)
+    for start in range(0, count, 4):
+        given = [{"type": "object", "properties": {"v": schema(rng)}, "required": ["v"]} for _ in range(4)]
+        given = [one | {"additionalProperties": False} for one in given]
+        for seed, one in enumerate(given):
+            run = model.generate("a", 480, constraint=Constraint.json_schema(one), temperature=1.2, seed=start + seed)
+            text = run.read()
+            assert run.stats.stopped == "eos", (one, text)
+            jsonschema.validate(json.loads(text), one)
+
+
+def test_the_public_name(tmp_path: Path) -> None:
+    assert glgpt.Constraint is Constraint
