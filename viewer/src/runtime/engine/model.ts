@@ -201,7 +201,8 @@ export class Model {
     this.batch.close(true);
     this.interventions.program = null;
     if (this.whole) this.programs.generate = this.whole.generate;
-    this.cache.known = this.complete || (this.weights && !this.weights.gradual) ? this.recorded : this.recorded.slice(-2);
+    this.cache.known =
+      this.complete || (this.weights && !this.weights.gradual) ? this.recorded : this.recorded.slice(-2);
     this.seen = this.weights?.version() ?? "";
     this.player = new Player(
       device,

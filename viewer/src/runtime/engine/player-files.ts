@@ -280,8 +280,7 @@ function equal(a: unknown, b: unknown): boolean {
   return JSON.stringify(a) === JSON.stringify(b);
 }
 
-const shown = (value: unknown) =>
-  value === undefined ? "unknown" : JSON.stringify(value).slice(0, 60);
+const shown = (value: unknown) => (value === undefined ? "unknown" : JSON.stringify(value).slice(0, 60));
 
 /** Returns the error for a shape without a program, with the command that adds it. */
 function unknownShape(
