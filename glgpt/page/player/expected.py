@@ -115,10 +115,13 @@ def parameters(config: ModelConfig, whole: ModelConfig) -> list[Json]:
     `config` has the positions of the page's caches, `whole` those of the model's files.
     """
     fields = whole.to_dict()
+    names: dict[str, str] = {}
+    about: Architecture | None = None
     try:
-        names, about = file_names(fields), architecture_for(fields)
+        about = architecture_for(fields)
+        names = file_names(fields)
     except GlgptError:
-        names, about = {}, None
+        pass  # GGUF has no such models
     return [_parameter(p, whole, fields, names, about) for p in config.parameters.values()]
 
 

@@ -49,7 +49,7 @@ function DeviceView() {
   ];
   return (
     <section aria-label="Device" class="device">
-      <ParityPanel />
+      {engine().model.manifest.reference !== null && <ParityPanel />}
       <div class="panel">
         <h2>This device</h2>
         <table>

@@ -102,7 +102,10 @@ function Link({ url }: { url: URL }) {
 function Found({ model }: { model: Openable }) {
   const { file, weights, all } = model.bytes;
   const button = useRef<HTMLButtonElement>(null);
-  useEffect(() => button.current?.focus(), []);
+  const idle = opening.doing.value === "";
+  useEffect(() => {
+    if (idle) button.current?.focus(); // before, it is disabled
+  }, [idle]);
   const rows: [string, string][] = [
     ["Model", `${model.shape}, ${countInWords(model.parameters)} parameters`],
     [
