@@ -70,7 +70,10 @@ def test_the_export_lists_its_files_with_their_digests(
             assert {name: program.views[name].dtype for name in mix["formats"]} == mix["formats"]
     page = (out / "index.html").read_text()
     assert '<meta name="glgpt-player" content="player.json" />' in page
-    assert "connect-src 'self' https://huggingface.co https://*.huggingface.co https://*.hf.co https://models.example;" in page
+    assert (
+        "connect-src 'self' https://huggingface.co https://*.huggingface.co https://*.hf.co https://models.example;"
+        in page
+    )
     small(out, config)  # over the earlier one
     (out / "notes.txt").write_text("mine")
     with pytest.raises(GlgptError, match=r"notes\.txt"):
@@ -85,7 +88,7 @@ def test_common_shapes_are_those_of_published_models() -> None:
 
 
 def test_mixes_are_those_of_llama_quantize() -> None:
-    """Catches: the wrong type of a tensor in Q4_K_M, or no fallback for rows that are no whole super-blocks."""
+    """Catches: the wrong type of a tensor in Q4_K_M, or no fallback for rows that super-blocks do not divide."""
     shapes = {shape.name: shape for shape in common_shapes()}
     found = {mix.name: mix.formats for mix in mixes.mixes(shapes["Llama 3.2 1B"])}
     formats = found["Q4_K_M"]
@@ -96,7 +99,7 @@ def test_mixes_are_those_of_llama_quantize() -> None:
     assert kinds["embed_tokens.weight"] == "q6_k" and kinds["layers.3.self_attn.q_proj.weight"] == "q4_k"
     narrow = {mix.name: mix.formats for mix in mixes.mixes(shapes["SmolLM2-135M"])}["Q4_K_M"]
     assert isinstance(narrow, StoredFormats)
-    assert narrow.by_name["layers.3.self_attn.q_proj.weight"] == "q8"  # Q5_0, since 576 is no multiple of 256
+    assert narrow.by_name["layers.3.self_attn.q_proj.weight"] == "q8"  # Q5_0: 256 does not divide 576
     assert narrow.by_name["layers.3.mlp.down_proj.weight"] == "q4_k"
     assert [mix.name for mix in mixes.mixes(shapes["TinyStories-33M"])] == ["F32", "F16"]  # GGUF has no GPT-Neo
 

@@ -40,8 +40,7 @@ export class EmbeddedSource implements Source {
 }
 
 /** The list of shapes of a page without weights; null: the page has a model. */
-export const playerFile = () =>
-  document.querySelector<HTMLMetaElement>('meta[name="glgpt-player"]')?.content ?? null;
+export const playerFile = () => document.querySelector<HTMLMetaElement>('meta[name="glgpt-player"]')?.content ?? null;
 
 /** The export that the page's index.html belongs to; "" where it does not say. */
 export const exportId = () => document.querySelector<HTMLMetaElement>('meta[name="glgpt-export"]')?.content ?? "";

@@ -33,7 +33,11 @@ test.each([
     [IMPORT, GLOBAL],
   ],
   ["src/runtime/engine/a.ts", 'import { signal } from "@preact/signals-core"; signal(0);', []],
-  ["src/runtime/engine/a.ts", 'import "../gl/player"; import "../io/fetch-stream"; import "../../../schema/manifest.schema.json";', []],
+  [
+    "src/runtime/engine/a.ts",
+    'import "../gl/player"; import "../io/fetch-stream"; import "../../../schema/manifest.schema.json";',
+    [],
+  ],
   ["src/training/a.ts", 'import "../app/drawing/painter";', [IMPORT]],
   ["src/training/a.ts", 'import "../document";', [IMPORT]],
   ["src/training/a.ts", 'import "uplot";', [IMPORT]],

@@ -37,7 +37,10 @@ def _is_single_page(file: Path) -> bool:
 
 
 def _is_export(folder: Path) -> bool:
-    return any(holds_manifest(folder, {"glgpt"}, name) for name in ("manifest.json", "player.json")) and (folder / "index.html").is_file()
+    return (
+        any(holds_manifest(folder, {"glgpt"}, name) for name in ("manifest.json", "player.json"))
+        and (folder / "index.html").is_file()
+    )
 
 
 def swap(new: Path, out: Path, old: Path) -> None:

@@ -87,7 +87,12 @@ def export_player(
                 done += 1
             entries.append(writer.entry())
         progress(done, total)
-        player = {"schema": SCHEMA, "glgpt": version(), "holds": {name: list(types) for name, types in HOLDS.items()}, "shapes": entries}
+        player = {
+            "schema": SCHEMA,
+            "glgpt": version(),
+            "holds": {name: list(types) for name, types in HOLDS.items()},
+            "shapes": entries,
+        }
         validate("player", player, "player.json")
         (folder / "player.json").write_text(compact(player), encoding="utf-8")
         _finish(folder, reading)

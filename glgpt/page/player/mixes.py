@@ -77,8 +77,7 @@ RECIPES = (
 
 
 def mixes(shape: Shape) -> list[Mix]:
-    """Returns the mixes of a shape: that of its file, and every recipe, each once; plain ones if GGUF has no such models.
-    """
+    """Returns the mixes of a shape: that of its file, and every recipe, each once; plain ones if GGUF has no such models."""
     given = [Mix("file", shape.formats)] if shape.formats else []
     found: dict[object, Mix] = {}
     recipes = [recipe for recipe in RECIPES if recipe.main in PLAIN or gguf_about(shape.config)]
@@ -117,4 +116,3 @@ def _roles(config: ModelConfig) -> dict[str, tuple[str, int]]:
         for i in range(config.n_layer)
         if "{}" in config.tensors[role]
     }
-

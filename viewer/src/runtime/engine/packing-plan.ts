@@ -1,4 +1,4 @@
-// How the tensor of a parameter fills its texture: what the packing worker needs to know.
+// Describes to the packing worker how the tensor of a parameter fills its texture.
 
 import type { Dtype, View } from "../gl/program";
 import type { Packing, Storage, Target } from "../gguf/packing";

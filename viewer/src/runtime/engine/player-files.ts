@@ -69,7 +69,7 @@ export interface ShapeDocument {
   files: Record<string, { bytes: number; sha256: string }>;
 }
 
-/** Where the numbers of a parameter are. */
+/** The tensor of a parameter, and the number of its file. */
 export interface Place {
   file: number;
   tensor: Tensor;
@@ -190,7 +190,7 @@ async function recogniseFolder(given: readonly File[], player: PlayerIndex): Pro
   if (!weights.length) {
     const names = given.slice(0, 3).map(({ name }) => name);
     throw new PageError(
-      `${names.join(", ") || "Nothing"} is no model file. Open a .gguf file, or config.json, tokenizer.json and the ` +
+      `${names.join(", ") || "Nothing"} is not a model file. Open a .gguf file, or config.json, tokenizer.json and the ` +
         ".safetensors files of a Hugging Face folder together.",
     );
   }
