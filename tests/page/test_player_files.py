@@ -191,7 +191,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     bad = np.full((VOCAB, 64), np.nan, np.float32)
     tensors[0] = type(tensors[0])("token_embd.weight", KINDS["F32"], (VOCAB, 64), lambda: bad)
     write_gguf(tmp_path / "model.gguf", LLAMA | tokenizer(), tensors)
-    with pytest.raises(AssertionError, match="Tensor embed_tokens.weight holds a number that is not finite"):
+    with pytest.raises(AssertionError, match=r"Tensor embed_tokens\.weight holds a number that is not finite"):
         packed(tmp_path, tmp_path / "model.gguf", [("embed_tokens.weight", Layout(64, VOCAB))])
 
 

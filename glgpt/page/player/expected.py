@@ -1,4 +1,4 @@
-"""Describes what a file of a shape holds, so that a page recognises it: metadata, tensors, and how they fill textures."""
+"""Describes the files of a shape, so that a page recognises them: metadata, tensors, and how they fill textures."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ RECIPES = (
 
 
 def mixes(shape: Shape) -> list[Mix]:
-    """Returns the mixes of a shape: that of its file, and every recipe, each once; plain ones if GGUF has no such models."""
+    """Returns the mixes of a shape, each once: that of its file, and recipes, plain ones if GGUF lacks the model."""
     given = [Mix("file", shape.formats)] if shape.formats else []
     found: dict[object, Mix] = {}
     recipes = [recipe for recipe in RECIPES if recipe.main in PLAIN or gguf_about(shape.config)]
@@ -92,7 +92,7 @@ def _formats(config: ModelConfig, recipe: Recipe) -> WeightFormats:
     formats, roles = {}, _roles(config)
     for name, parameter in config.parameters.items():
         kind = _type(parameter, roles.get(name, ("", 0)), config, recipe)
-        formats[name] = FORMAT_OF[kind] if kind in FORMAT_OF else "f32"
+        formats[name] = FORMAT_OF.get(kind, "f32")
     return StoredFormats(tuple(formats.items()), (recipe.name,), "f16")
 
 
@@ -100,10 +100,8 @@ def _type(parameter: Parameter, place: tuple[str, int], config: ModelConfig, rec
     """Returns the type in which a file of this recipe stores a tensor."""
     if not parameter.product:
         return "F32"
-    if parameter.name == config.output:
-        kind = recipe.head
-    else:
-        kind = recipe.special(*place, config.n_layer) or recipe.main
+    special = recipe.head if parameter.name == config.output else recipe.special(*place, config.n_layer)
+    kind = special or recipe.main
     width = parameter.unpadded[0]
     return kind if width % SUPER_BLOCK == 0 else FALLBACK.get(kind, kind)
 
