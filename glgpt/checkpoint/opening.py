@@ -96,6 +96,15 @@ class Checkpoint:
         with self._reading(name) as stored:
             return stored.blocks() if isinstance(stored, GgufTensor) and stored.type.unpack else None
 
+    def scales(self, name: str) -> NDArray[np.float16]:
+        """Returns the first float16 of each block of a quantized tensor, without reading its levels into an array.
+
+        Raises GlgptError if the file cannot be read.
+        """
+        with self._reading(name) as stored:
+            assert isinstance(stored, GgufTensor)
+            return stored.scales()
+
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[Tensor]:
         stored = self._tensors[name]

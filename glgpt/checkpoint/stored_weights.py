@@ -12,7 +12,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.gguf.reader import is_gguf
 from glgpt.models.parameters import Parameter
-from glgpt.program.formats import ALL, AS_STORED, DTYPES, stored_format
+from glgpt.program.formats import ALL, AS_STORED, DTYPES
 from glgpt.program.layout import Matrix
 from glgpt.program.quantised import Blocks
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
@@ -23,6 +23,7 @@ FORMAT_OF = {
     "Q6_K": "q6_k",
 }  # fmt: skip
 _CHUNK = 1 << 20  # values compared at once
+SAMPLE = 4096  # values of a tensor that are compared before all of them are read
 
 
 def weight_formats(checkpoint: Checkpoint, dtype: str | None) -> WeightFormats:
@@ -93,17 +94,18 @@ def _format(checkpoint: Checkpoint, parameter: Parameter) -> str:
         return "f32"
     kind, name = checkpoint.dtype(parameter.name), parameter.name
     if kind in FORMAT_OF and parameter.product and parameter.keeps_blocks:
-        if kind != "Q4_0" or stored_blocks(checkpoint, name, "q4"):
+        if kind != "Q4_0":
             return FORMAT_OF[kind]
-        return "q8"
-    values = checkpoint.read(name)
-    return "f16" if _fits_f16(values) else stored_format(values)
+        with np.errstate(over="ignore"):
+            minima = checkpoint.scales(name) * np.float16(-8)
+        return "q4" if np.isfinite(minima).all() else "q8"
+    if kind == "F16" or (_fits_f16(checkpoint.sample(name, SAMPLE)) and _fits_f16(checkpoint.read(name))):
+        return "f16"
+    return "f32"
 
 
 def _fits_f16(values: NDArray[Any]) -> bool:
     """True if float16 holds all values exactly."""
-    if values.dtype == np.float16:
-        return True
     flat = values.reshape(-1)
     with np.errstate(over="ignore"):
         parts = (flat[i : i + _CHUNK] for i in range(0, flat.size, _CHUNK))

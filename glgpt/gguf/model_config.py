@@ -19,6 +19,21 @@ MAX_LAYERS = 1000
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 FREQUENCIES = "rope_freqs.weight"
 
+# Keys that change what a model computes, and the values with which they change nothing, for architectures without them.
+NEUTRAL: dict[str, float | None] = {
+    "expert_count": 0,
+    "use_parallel_residual": False,
+    "attention.causal": True,
+    "attention.scale": 0.0,
+    "attention.clamp_kqv": 0.0,
+    "attention.max_alibi_bias": 0.0,
+    "attn_logit_softcapping": 0.0,
+    "final_logit_softcapping": 0.0,
+    "logit_scale": 1.0,
+    "residual_scale": 1.0,
+    "embedding_scale": 1.0,
+}
+
 
 def architecture_of(file: GgufFile) -> Architecture:
     """Returns the architecture of a file. Raises FileError for one that is not in the table."""
@@ -47,6 +62,7 @@ def model_config(file: GgufFile) -> dict[str, Any]:
     if isinstance(title := file.metadata.get("general.name"), str):
         config["_model_name_or_path"] = title
     config |= _rotary(file, about, config)
+    _check_neutral(file, about, config)
     return config | _SPECIAL.get(about.name, _nothing)(file, config)
 
 
@@ -85,6 +101,18 @@ def rows_of(about: Architecture, own: str, rows: int, config: Mapping[str, Any])
     if own in about.fused and rows % (3 * count) == 0:
         return 1, 3, count, rows // count // 3
     return None
+
+
+def _check_neutral(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> None:
+    """Raises FileError, naming the key, for metadata that changes the computation and that no field describes."""
+    width = config.get("head_dim") or _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
+    for key, neutral in (NEUTRAL | {"attention.value_length": width}).items():
+        value = None if key in about.fields else _number(file, f"{about.name}.{key}")
+        if value is not None and value != neutral:
+            name = f"{about.name}.{key}"
+            raise FileError(
+                f"{quoted(file.path, 300)}: {name} is {written(value)}; glgpt runs {about.name} with {neutral}"
+            )
 
 
 def _number(file: GgufFile, key: str) -> Any:

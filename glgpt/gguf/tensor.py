@@ -86,6 +86,11 @@ class GgufTensor:
         raw = self._raw().reshape(self._matrix[0], -1)
         return self.type.blocks(raw if order is None else raw[order])
 
+    def scales(self) -> NDArray[np.float16]:
+        """Returns the float16 at the start of each block, the scale of types such as Q4_0, in the order of the file."""
+        blocks = self._raw().reshape(-1, self.type.nbytes)
+        return np.ascontiguousarray(blocks[:, :2]).view("<f2")
+
     def sample(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
         """Returns the values at flat indices into the checkpoint's tensor, without decoding the others."""
         at = np.unravel_index(indices, self.shape)

@@ -79,7 +79,7 @@ def record_generation(
 
     `tail`, a network of the head alone, adds the entry `head`, which finishes a token whose hidden state is in
     `hidden.1`. If `fused`, products of a row that do not depend on each other, such as those of keys and values, share
-    a pass of `decode`; a page shows each of them.
+    a pass of `decode`, whose label lists their names.
     """
     rec, last = network.rec, tail or network
     recorded = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits, sizes)

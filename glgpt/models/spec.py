@@ -25,6 +25,7 @@ MAX_SIZE = 1 << 24  # maximum vocabulary, width and context
 MAX_PARAMETERS = 1 << 34  # ten times as many as GPT-2 XL; 64 GiB in f32
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu", "relu2", "silu")
+WINDOWED, WHOLE = "sliding_attention", "full_attention"  # of `layer_types`
 ALIASES = {"gelu_pytorch_tanh": "gelu_new", "swish": "silu"}  # other names that transformers has for them
 
 
@@ -392,6 +393,28 @@ def values_of_layers(config: Mapping[str, Any], name: str, default: Sequence[Any
     if not isinstance(found, list) or len(found) > MAX_LAYERS:
         raise GlgptError(f"config: {name} is {written(found)}; it must be a list with a value for each layer")
     return found
+
+
+def read_windows(config: Mapping[str, Any], windowed: Sequence[bool]) -> dict[str, Any]:
+    """Returns the window of a config.json and the layers that have it: `layer_types`, or else those `windowed`.
+
+    Raises GlgptError for another type of layer.
+    """
+    types = values_of_layers(config, "layer_types", [WINDOWED if value else WHOLE for value in windowed])
+    for kind in types:
+        if kind not in (WINDOWED, WHOLE):
+            raise GlgptError(f"config: layer_types has {written(kind)}; glgpt runs {WINDOWED!r} and {WHOLE!r}")
+    layers = [kind == WINDOWED for kind in types]
+    return {"window": config.get("sliding_window"), "window_layers": layers} if any(layers) else {}
+
+
+def published_windows(config: ModelConfig) -> dict[str, Any]:
+    """Returns the window of a model and the layers that have it, as `read_windows` reads them."""
+    windows = [config.window_of(i) > 0 for i in range(config.n_layer)]
+    if not any(windows):
+        return {}
+    types = [WINDOWED if window else WHOLE for window in windows]
+    return {"use_sliding_window": True, "sliding_window": config.window, "layer_types": types}
 
 
 def _check_sizes(config: ModelConfig) -> None:

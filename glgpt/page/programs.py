@@ -127,7 +127,7 @@ def generate_program(
     network = Network(rec, config, recording.kernel, dtype, names, part=part)
     network.edits, network.taps = edits, taps
     head = Network(rec, config, recording.kernel, dtype, names, part=Part.head_of(config)) if tail else None
-    sizes = record_generation(network, head, FEW_SIZES)
+    sizes = record_generation(network, head, FEW_SIZES, fused=edits is None)
     network.taps = False
     for i in network.part.blocks:
         q, k = network.cache(i, "q"), network.cache(i, "k")

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.program.quantised import Blocks, Coding
+from glgpt.program.quantised import Coding
 
 Floats = NDArray[np.float32]
 Texels = NDArray[np.float32 | np.uint32]  # RGBA32F or RGBA32UI
@@ -160,10 +160,3 @@ STORED = {
 ALL = FORMATS | STORED
 AS_STORED = "stored"  # the dtype of a model whose textures hold the numbers of its files, each in a separate format
 DTYPES = (*FORMATS, AS_STORED)
-
-
-def stored_format(array: NDArray[Any] | Blocks) -> str:
-    """Returns the name of the narrowest format that holds the numbers of a checkpoint's array exactly."""
-    if isinstance(array, Blocks):
-        return next(fmt.name for fmt in ALL.values() if fmt.coding == array.coding)
-    return "f16" if array.dtype == np.float16 else "f32"

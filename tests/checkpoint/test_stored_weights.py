@@ -137,3 +137,16 @@ def test_memory_is_that_of_the_stored_formats(tmp_path: Path) -> None:
         opened(path, max_texture_memory=needed - 1)
     with pytest.raises(GlgptError, match="max-texture-memory"):
         opened(path, "f32", max_texture_memory=needed)
+
+
+@pytest.mark.parametrize(("kind", "chosen"), [("F16", "f16"), ("F32", "f32"), ("Q4_0", "q4"), ("Q6_K", "q6_k")])
+def test_formats_are_chosen_without_reading_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, chosen: str
+) -> None:
+    """Fails if a model's weights are read once to choose their formats and again to load them."""
+    path = wide_llama(tmp_path / "model.gguf", {}, kind)
+    with Checkpoint.open(path) as checkpoint:
+        for method in ("read", "blocks"):
+            monkeypatch.setattr(checkpoint, method, lambda name: pytest.fail(f"{name} was read"))
+        formats = weight_formats(checkpoint, "stored")
+    assert isinstance(formats, StoredFormats) and formats.by_name[DOWN] == chosen

@@ -72,6 +72,25 @@ def test_rotary_scaling_is_read(tmp_path: Path) -> None:
         model_config(opened(tmp_path, LLAMA | {"llama.rope.freq_base": 500000.0}, more))
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("expert_count", 8),
+        ("attention.value_length", 8),
+        ("attention.scale", 0.5),
+        ("attention.causal", False),
+        ("attention.clamp_kqv", 8.0),
+        ("attn_logit_softcapping", 30.0),
+        ("logit_scale", 2.0),
+    ],
+)
+def test_a_key_that_no_field_describes_is_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
+    """Fails if a file of another computation runs as an ordinary llama."""
+    path = tmp_path / "a.gguf"
+    with pytest.raises(FileError, match=rf"llama\.{key} is {value}; glgpt runs llama with"):
+        Checkpoint.open(llama(path, metadata=LLAMA | tokenizer() | {f"llama.{key}": value}))
+
+
 def test_an_architecture_that_is_not_known_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="architecture 'mamba'; glgpt reads gpt2, llama, qwen2"):
         model_config(opened(tmp_path, LLAMA | {"general.architecture": "mamba"}))

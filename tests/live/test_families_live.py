@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 import transformers
 from helpers.reference import within
+from safetensors.numpy import save_file
 
 from glgpt import models
 from glgpt.errors import GlgptError
@@ -18,6 +20,7 @@ from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection.reference import run_transformers
 from glgpt.models.spec import ModelConfig
+from glgpt.program.tolerance import Tolerance, kl_divergence
 from glgpt.training.trainer import Trainer
 
 ATOL, RTOL = 2e-4, 1e-5
@@ -160,6 +163,26 @@ def test_a_model_split_at_any_block_has_the_same_logits(tmp_path: Path, name: st
         with load(tmp_path, device=DEVICE, plan=plan) as split:
             assert np.array_equal(split.run_with_cache(ids)[0], logits)
             assert list(split.generate_ids(ids, 4, temperature=0, eos=False)) == text
+
+
+@pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_narrow_weights_give_transformers_numbers(tmp_path: Path, name: str, dtype: str) -> None:
+    """Fails if a product of a family reads other weights than the rounded ones, or its inputs lose more than f16."""
+    checkpoint(tmp_path / "model", name, FAMILIES[name][0])
+    ids = np.random.default_rng(1).integers(0, COMMON["vocab_size"], 31).tolist()
+    with LanguageModel.from_pretrained(tmp_path / "model", dtype, device=DEVICE) as model:
+        shutil.copytree(tmp_path / "model", tmp_path / "rounded")
+        rounded = {model.config.prefix + each: model.parameter(each) for each in model.config.parameters}
+        save_file(rounded, tmp_path / "rounded" / "model.safetensors", {"format": "pt"})
+        (case,) = run_transformers(tmp_path / "rounded", [ids])
+        tolerance = Tolerance.of(dtype, model.config.n_layer, same_weights=True)
+        for activation, value in model.run_with_cache(ids)[1].items():
+            wanted = case.arrays[activation]
+            near = tolerance.measure(value.reshape(-1, value.shape[-1]), wanted.reshape(-1, wanted.shape[-1]))
+            assert near.excess <= 1, (activation, near)
+        whole = run_transformers(tmp_path / "model", [ids])[0].arrays["logits"]
+        assert kl_divergence(whole, model.logits(ids)).mean() < {"f16": 1e-4, "q8": 1e-2, "q4": 1.0}[dtype]
 
 
 @pytest.mark.parametrize(

@@ -408,6 +408,12 @@ describe("names", () => {
   it("are explained and captioned as the manifest says", () => {
     expect([names.about("layers.11.q.weight"), names.about("other")]).toEqual(["makes queries", ""]);
     expect(["layers.1.q", "h.0.attn.sums"].map((label) => caption(names, label))).toEqual(["to Q", "sums"]);
+    const joined = "layers.1.q, layers.1.sums"; // the label of two passes in one
+    expect([names.block(joined), names.about(joined), caption(names, joined)]).toEqual([1, "", "q, sums"]);
+    expect([names.title("layers.1.q, layers.1.q"), names.about("layers.1.q.weight, h.0.x")]).toEqual([
+      "to Q, to Q",
+      "makes queries",
+    ]);
     expect(["h.11", "h.11.attn", "h.11.attn.1*2"].map((change) => interventionName(names, change))).toEqual([
       "block 11",
       "attention of block 11",

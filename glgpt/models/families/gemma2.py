@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from glgpt.models.families.llama import LlamaConfig, read_windows
-from glgpt.models.spec import layer_count, whole_number
+from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.spec import layer_count, read_windows, whole_number
 
 
 @dataclass(frozen=True)

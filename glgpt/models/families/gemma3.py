@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glgpt.models.families.gemma2 import Gemma2Config
-from glgpt.models.families.llama import WHOLE, WINDOWED
 from glgpt.models.rotary import read_rope
+from glgpt.models.spec import WHOLE, WINDOWED
 
 
 @dataclass(frozen=True)

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from glgpt.errors import GlgptError, written
 from glgpt.models.rotary import published_rope, read_rope
-from glgpt.models.spec import ModelConfig, values_of_layers
-
-WINDOWED, WHOLE = "sliding_attention", "full_attention"  # of `layer_types`
-
-
-def read_windows(config: Mapping[str, Any], windowed: Sequence[bool]) -> dict[str, Any]:
-    """Returns the window of a config.json and the layers that have it: `layer_types`, or else those `windowed`.
-
-    Raises GlgptError for another type of layer.
-    """
-    types = values_of_layers(config, "layer_types", [WINDOWED if value else WHOLE for value in windowed])
-    for kind in types:
-        if kind not in (WINDOWED, WHOLE):
-            raise GlgptError(f"config: layer_types has {written(kind)}; glgpt runs {WINDOWED!r} and {WHOLE!r}")
-    layers = [kind == WINDOWED for kind in types]
-    return {"window": config.get("sliding_window"), "window_layers": layers} if any(layers) else {}
+from glgpt.models.spec import ModelConfig, published_windows
 
 
 @dataclass(frozen=True)
@@ -82,12 +66,4 @@ class LlamaConfig(ModelConfig):
     def published(self) -> dict[str, Any]:
         """Returns the rotary positions, the windows, the number of key and value heads and the width of a head."""
         sizes = {"num_key_value_heads": self.n_kv_head, "head_dim": self.d_head}
-        return sizes | {"rope_parameters": published_rope(self)} | self.published_windows()
-
-    def published_windows(self) -> dict[str, Any]:
-        """Returns the window and the layers that have it."""
-        windows = [self.window_of(i) > 0 for i in range(self.n_layer)]
-        if not any(windows):
-            return {}
-        types = [WINDOWED if window else WHOLE for window in windows]
-        return {"use_sliding_window": True, "sliding_window": self.window, "layer_types": types}
+        return sizes | {"rope_parameters": published_rope(self)} | published_windows(self)

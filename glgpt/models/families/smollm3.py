@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from glgpt.models.families.llama import LlamaConfig, read_windows
-from glgpt.models.spec import layer_count, values_of_layers, whole_number
+from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.spec import layer_count, read_windows, values_of_layers, whole_number
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,16 @@
 // Readable names of passes, parts and changes.
 
 import { headIn, parseIntervention } from "../../runtime/engine/interventions";
-import type { Names } from "../../runtime/engine/names";
+import { joined, type Names } from "../../runtime/engine/names";
 
 /** Returns what a pass does, in one or two words. */
 export function caption(names: Names, label: string): string {
-  return names.title(label) || label.replace(/^.*\./, "");
+  return (
+    names.title(label) ||
+    joined(label)
+      .map((name) => name.replace(/^.*\./, ""))
+      .join(", ")
+  );
 }
 
 /** Describes an intervention in words. */

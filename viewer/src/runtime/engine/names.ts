@@ -108,14 +108,16 @@ export class Names {
     }));
   }
 
-  /** Returns a caption of one or two words; "" if there is none. */
-  title(name: string): string {
-    return this.described(name)?.title ?? "";
+  /** Returns a caption of one or two words, or one for each name of a label; "" if there is none. */
+  title(label: string): string {
+    const titles = joined(label).map((name) => this.described(name)?.title);
+    return titles.every(Boolean) ? titles.join(", ") : "";
   }
 
-  /** Returns a one-line explanation; "" if there is none. */
-  about(name: string): string {
-    return this.described(name)?.about ?? "";
+  /** Returns a one-line explanation of a name, or of all names of a label; "" if there is none. */
+  about(label: string): string {
+    const abouts = joined(label).map((name) => this.described(name)?.about);
+    return abouts.filter(Boolean).join("; ");
   }
 
   /** Sorts names by block, then in the order of the family's list; others alphabetically, with numbers by value. */
@@ -133,6 +135,9 @@ export class Names {
     return template.replace("{}", String(block));
   }
 }
+
+/** Returns the names in the label of a pass: one, or those of the passes that a recording joined. */
+export const joined = (label: string): string[] => label.split(", ");
 
 const compare = (a: number, b: number) => (a === b ? 0 : a - b);
 const collator = new Intl.Collator("en", { numeric: true });

@@ -13,7 +13,7 @@ import { must } from "../../../runtime/gl/errors";
 import type { Entry, Pass } from "../../../runtime/gl/program";
 import { timePasses, type Timing } from "../../../runtime/engine/timing";
 import { axesOf, type Axes } from "../../ui/axis";
-import { natural } from "../../../runtime/engine/names";
+import { joined, natural } from "../../../runtime/engine/names";
 import { caption } from "../../ui/names";
 import { Plane, type Subject } from "../../ui/plane";
 import { Source } from "./source";
@@ -397,6 +397,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
   const about = names.about(pass.label);
   const out = useSignal(0);
   const written = [...new Set(pass.outputs.map(([texture]) => texture))];
+  const labels = joined(pass.label);
   const texture = written[out.value] ?? written[0]!;
   const busy = generation.running.value;
   const play = async (model: Model): Promise<Subject | null> => {
@@ -414,7 +415,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
         <div class="buttons">
           {written.map((name, i) => (
             <button key={name} aria-pressed={name === texture} onClick={() => (out.value = i)}>
-              {name}
+              {labels.length === written.length ? labels[i] : name}
             </button>
           ))}
         </div>
@@ -500,7 +501,9 @@ function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
 /** Returns a pass's output: as a matrix if its shape is known, otherwise in its memory layout. */
 export function outcome(model: Model, entry: Entry, pass: Pass, texture: string): Subject {
   const { player, programs } = model;
-  const named = Object.entries(entry.outputs).find(([name, view]) => name === pass.label && view.texture === texture);
+  const named = Object.entries(entry.outputs).find(
+    ([name, view]) => joined(pass.label).includes(name) && view.texture === texture,
+  );
   const view = programs.generate.views[texture] ?? named?.[1] ?? memoryView(player.spec(texture));
   const rows = pass.row ? Math.min(view.rows, generation.read.value.length) : view.rows;
   return { player, view, rows };
