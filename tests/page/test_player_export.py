@@ -128,6 +128,7 @@ def test_metadata_that_a_file_may_lack_is_marked() -> None:
     optional = {key: may for key, _, may in about["values"]}
     assert optional["rope.freq_base"] and optional["attention.key_length"]  # llama.cpp's defaults
     assert not optional["embedding_length"] and not optional["block_count"]
+    assert ["expert_count", 0] in about["neutral"] and ["attention.value_length", 16] in about["neutral"]
     fields = {key: may for key, _, may in config_about(TINY)["values"]}
     assert not fields["hidden_size"] and fields["head_dim"]
 

@@ -21,7 +21,7 @@ export interface ShapeEntry {
   positions: [number, number];
   learned: boolean;
   vocab: number;
-  gguf: { architecture: string; values: Expected[]; absent: string[]; divisors: number[] | null } | null;
+  gguf: { architecture: string; values: Expected[]; neutral: [string, unknown][]; divisors: number[] | null } | null;
   config: { values: Expected[]; rope: Record<string, unknown> | null };
 }
 
@@ -158,7 +158,10 @@ function missesGguf(
       return own === undefined ? !optional : !equal(common(own), value);
     })
     .map(([name]) => name);
-  missed.push(...gguf.absent.filter((name) => key(name) !== undefined));
+  for (const [name, neutral] of gguf.neutral) {
+    const own = key(name);
+    if (own !== undefined && !equal(common(own), neutral)) missed.push(name);
+  }
   const scaling = key("rope.scaling.type");
   if (scaling !== undefined && scaling !== "none" && !gguf.values.some(([name]) => name === "rope.scaling.type")) {
     missed.push("rope.scaling.type");
