@@ -25,7 +25,7 @@ define apt
 endef
 
 .PHONY: help setup generate chat api models test test-fast test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page schema bench bench-web \
-  wheel-check viewer demo demo-page demo-split docs pictures node browsers proxy lock clean
+  wheel-check viewer demo demo-page demo-player demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -130,6 +130,11 @@ demo: demo-page  ## export the embedded model as a web page that also trains, an
 demo-page: setup viewer  ## the page of make demo, in out/demo; SITE=https://… (its address), SOURCE=https://… (its source code)
 	@mkdir -p out
 	$(BIN)/glgpt export --train $(if $(SITE),--site "$(SITE)") $(if $(SOURCE),--source "$(SOURCE)") --out out/demo
+
+demo-player: setup viewer  ## export the page that opens model files, and serve it
+	mkdir -p out
+	$(BIN)/glgpt export --player --out out/player
+	$(BIN)/glgpt serve out/player
 
 demo-split: setup viewer  ## a page that holds two of six blocks, and a server that runs the others
 	@mkdir -p out

@@ -18,7 +18,7 @@ from glgpt.ops.pointwise import (
     transpose,
 )
 from glgpt.program.formats import ALL, FORMATS
-from glgpt.program.layout import Layout, fold, in_panels, texels
+from glgpt.program.layout import Layout, fold, in_panels, one_layer, texels
 from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
@@ -221,7 +221,7 @@ def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
     follows it in memory, and the processor prefetches it; the rows of a wide tile are too far apart for that.
     """
     limit = rec.limits.max_texture_size
-    if rows <= limit:
+    if one_layer(rows, cols, dtype).stored_height <= limit:
         width = PANEL * (1 if ALL[dtype].packed else CONTIGUOUS)
         layout = in_panels(rows, cols, limit, width, dtype)
         if layout.layers <= rec.limits.max_layers:

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.gguf_files import wide_llama
 from training_page import presets_for_tests
 from websockets.sync.client import connect
 
 from glgpt import LanguageModel
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
+from glgpt.page.player import mixes
+from glgpt.page.player.export import PlayerOptions, export_player
 
 PROMPT = "First Citizen:\nBefore we proceed"
 # Firefox offers no WebGL without a display, not even when headless, and has to be forced to use the driver under Xvfb.
@@ -124,6 +127,29 @@ def test_firefox_says_what_the_desktop_says(
     assert parity["pass"] and parity["maxError"] < 1e-4, parity
     evaluate("glgpt.warmUp()")
     assert min(evaluate("Object.values(glgpt.model.kernels.probe)")) > 0
+
+
+def test_firefox_opens_a_model_file(
+    tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixes, "RECIPES", ())  # the file's own mix only
+    model = wide_llama(tmp_path / "model.gguf", {"token_embd": "Q6_K"}, "Q4_K")
+    export_player(tmp_path / "page", PlayerOptions([model], common=False))
+    shutil.copy(model, tmp_path / "page" / "model.gguf")
+    evaluate = browse(serve(tmp_path / "page") + "#tokens=1")
+    drop = """(async () => {
+      const data = new DataTransfer();
+      data.items.add(new File([await (await fetch("model.gguf")).blob()], "model.gguf"));
+      document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+      const load = () => [...document.querySelectorAll("button")].find((b) => b.textContent === "Load the model");
+      while (!load() || load().disabled) await new Promise((next) => setTimeout(next, 50));
+      load().click();
+      while (!globalThis.glgpt?.model) await new Promise((next) => setTimeout(next, 50));
+    })()"""
+    evaluate(drop)
+    ids = evaluate("glgpt.generate({ids: [1, 2, 3], tokens: 8, temperature: 0, eos: false}).then((g) => g.ids)")
+    with LanguageModel.from_pretrained(model, device="software") as desktop:
+        assert ids == list(desktop.generate_ids([1, 2, 3], 8, temperature=0))
 
 
 def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(

@@ -12,11 +12,11 @@ import pytest
 
 VIEWER = Path(__file__).parents[2] / "viewer"
 _MAIN = "import {{ readFileSync }} from 'node:fs';\n{body}\nconst given = JSON.parse(readFileSync(0, 'utf8'));\n"
-_PRINT = "process.stdout.write(JSON.stringify(main(given)));\n"
+_PRINT = "process.stdout.write(JSON.stringify(await main(given)));\n"
 
 
 def run_typescript(folder: Path, body: str, given: Any) -> Any:
-    """Returns the result of the function `main` that `body` defines for `given`; both are JSON.
+    """Returns the result of the function `main` that `body` defines for `given`, or what its promise resolves to; JSON.
 
     `body` imports modules of the page as `page/<path>`. `folder` holds the bundle.
     """

@@ -242,3 +242,9 @@ def test_panels_are_rows_that_eight_fragments_read_whole(
     """Fails if a weight of GPT-2 is a single wide layer on software GL, or exceeds a device's layers or rows."""
     layout = ops.panels(Recorder(Limits(*limits)), rows, cols)
     assert (layout.texture_width, layout.texture_height, layout.layers) == shape
+
+
+def test_panels_leave_room_for_scales() -> None:
+    """Catches: 3,072 rows of Q4_K, whose scales take as many rows again, in a texture of 4,096."""
+    layout = ops.panels(Recorder(), 3072, 1024, "q4_k")
+    assert layout.panel == 0 and layout.texture_height <= 4096

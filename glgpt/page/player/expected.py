@@ -1,4 +1,4 @@
-"""Describes what a file of a shape holds, so that a page recognises it: metadata, tensors, and how they fill textures."""
+"""Describes the files of a shape, so that a page recognises them: metadata, tensors, and how they fill textures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glgpt import models
 from glgpt.errors import GlgptError
 from glgpt.gguf.architectures import Architecture
 from glgpt.gguf.block_types import F32
-from glgpt.gguf.model_config import FREQUENCIES, model_config, rows_of
+from glgpt.gguf.model_config import FREQUENCIES, NEUTRAL, model_config, rows_of
 from glgpt.gguf.model_metadata import architecture_for, file_names, frequency_divisors, model_metadata
 from glgpt.gguf.reader import GgufFile
 from glgpt.gguf.tensor import GgufTensor
@@ -28,8 +28,8 @@ _ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_emb_base", "ro
 def gguf_about(config: ModelConfig) -> Json | None:
     """Returns how a page recognises a GGUF file of this shape; None if GGUF has no architecture for it.
 
-    `values` lists keys without the architecture's prefix, the value, and whether a file may lack the key. `absent` are
-    keys that such a file does not have. `divisors` are the numbers of `rope_freqs.weight`.
+    `values` lists keys without the architecture's prefix, the value, and whether a file may lack the key. `neutral` are
+    further keys, with the only value that a file may have; null: none. `divisors` are those of `rope_freqs.weight`.
     """
     fields = config.to_dict()
     try:
@@ -46,10 +46,13 @@ def gguf_about(config: ModelConfig) -> Json | None:
             less = {k: v for k, v in metadata.items() if k != prefix + key}
             values.append([key, metadata[prefix + key], _read_metadata(config, less, divisors) == whole])
     given = {key for key, _, _ in values}
+    neutral: dict[str, Any] = dict.fromkeys(known - given)
+    neutral |= {key: value for key, value in NEUTRAL.items() if key not in about.fields}
+    neutral["attention.value_length"] = config.d_head
     return {
         "architecture": about.name,
         "values": values,
-        "absent": sorted(known - given),
+        "neutral": [list(item) for item in sorted(neutral.items())],
         "divisors": None if divisors is None else divisors.tolist(),
     }
 
@@ -115,10 +118,13 @@ def parameters(config: ModelConfig, whole: ModelConfig) -> list[Json]:
     `config` has the positions of the page's caches, `whole` those of the model's files.
     """
     fields = whole.to_dict()
+    names: dict[str, str] = {}
+    about: Architecture | None = None
     try:
-        names, about = file_names(fields), architecture_for(fields)
+        about = architecture_for(fields)
+        names = file_names(fields)
     except GlgptError:
-        names, about = {}, None
+        pass  # GGUF has no such models
     return [_parameter(p, whole, fields, names, about) for p in config.parameters.values()]
 
 

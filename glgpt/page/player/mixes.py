@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from glgpt.checkpoint.stored_weights import FORMAT_OF
 from glgpt.models.parameters import Parameter
 from glgpt.models.spec import ModelConfig
+from glgpt.page.player.expected import gguf_about
 from glgpt.page.player.shapes import Shape
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 
@@ -69,7 +70,6 @@ RECIPES = (
     Recipe("Q8_0", "Q8_0", "Q8_0"),
     Recipe("Q4_0", "Q4_0", "Q6_K"),
     Recipe("Q4_1", "Q4_1", "Q8_0", lambda role, layer, layers: "Q8_0" if role in ("v", "down") else None),
-    Recipe("Q5_0", "Q5_0", "Q6_K"),
     Recipe("Q4_K_M", "Q4_K", "Q6_K", _medium("Q5_K")),
     Recipe("Q5_K_M", "Q5_K", "Q6_K", _medium("Q6_K")),
     Recipe("Q6_K", "Q6_K", "Q6_K"),
@@ -77,10 +77,11 @@ RECIPES = (
 
 
 def mixes(shape: Shape) -> list[Mix]:
-    """Returns the mixes of a shape: that of its file, and every recipe, each once."""
+    """Returns the mixes of a shape, each once: that of its file, and recipes, plain ones if GGUF lacks the model."""
     given = [Mix("file", shape.formats)] if shape.formats else []
     found: dict[object, Mix] = {}
-    for mix in given + [Mix(recipe.name, _formats(shape.config, recipe)) for recipe in RECIPES]:
+    recipes = [recipe for recipe in RECIPES if recipe.main in PLAIN or gguf_about(shape.config)]
+    for mix in given + [Mix(recipe.name, _formats(shape.config, recipe)) for recipe in recipes]:
         found.setdefault(mix.formats if isinstance(mix.formats, str) else mix.formats.formats, mix)
     return list(found.values())
 
@@ -91,7 +92,7 @@ def _formats(config: ModelConfig, recipe: Recipe) -> WeightFormats:
     formats, roles = {}, _roles(config)
     for name, parameter in config.parameters.items():
         kind = _type(parameter, roles.get(name, ("", 0)), config, recipe)
-        formats[name] = FORMAT_OF[kind] if kind in FORMAT_OF else "f32"
+        formats[name] = FORMAT_OF.get(kind, "f32")
     return StoredFormats(tuple(formats.items()), (recipe.name,), "f16")
 
 
@@ -99,10 +100,8 @@ def _type(parameter: Parameter, place: tuple[str, int], config: ModelConfig, rec
     """Returns the type in which a file of this recipe stores a tensor."""
     if not parameter.product:
         return "F32"
-    if parameter.name == config.output:
-        kind = recipe.head
-    else:
-        kind = recipe.special(*place, config.n_layer) or recipe.main
+    special = recipe.head if parameter.name == config.output else recipe.special(*place, config.n_layer)
+    kind = special or recipe.main
     width = parameter.unpadded[0]
     return kind if width % SUPER_BLOCK == 0 else FALLBACK.get(kind, kind)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,10 @@ def listed(given: Sequence[str | Path], common: bool) -> list[Shape]:
     if not found:
         raise GlgptError("--no-common-shapes leaves no shape; add some with --shape config.json")
     shapes: dict[str, Shape] = {}
-    for shape in found:
-        name, number = shape.name, 2
+    for given_shape in found:
+        shape, number = given_shape, 2
         while shape.slug in shapes:
-            shape = Shape(f"{name} {number}", shape.config, shape.formats)
+            shape = replace(given_shape, name=f"{given_shape.name} {number}")
             number += 1
         shapes[shape.slug] = shape
     return list(shapes.values())

@@ -5,7 +5,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { InterventionBar } from "./ui/interventions";
 import { playerFile } from "../document";
 import { VIEWS } from "./features";
-import { Open } from "./features/open/view";
+import { Open } from "./features/open/screen";
 import { federated } from "./features/federated/store";
 import { SplitStrip } from "./features/split/strip";
 import { tour } from "./features/tour/store";

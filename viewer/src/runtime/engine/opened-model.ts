@@ -2,16 +2,14 @@
 
 import { PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
-import { textureBytes, type Dtype, type View } from "../gl/program";
-import type { Packing, Storage, Target } from "../gguf/packing";
+import { textureBytes } from "../gl/program";
 import type { Answer, Job } from "../gguf/packing-worker";
 import PackingWorker from "../gguf/packing-worker?worker&inline";
 import { tokenizerFiles, type TokenizerDocument } from "../gguf/tokenizer";
-import { FORMATS } from "./formats";
-import { shape } from "./layout";
 import { Loader, matches } from "./loader";
 import { parseManifest, parseTokenizer, type Manifest } from "./manifest";
 import type { Weights } from "./model";
+import { packingOf } from "./packing-plan";
 import {
   mixFor,
   placesOf,
@@ -20,7 +18,6 @@ import {
   type PlayerIndex,
   type Recognised,
   type ShapeDocument,
-  type ShapeParameter,
 } from "./player-files";
 import { HttpSource, readAll } from "./source";
 import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
@@ -236,7 +233,10 @@ class FileWeights implements Weights {
     const { generation } = device;
     const packings = this.document.parameters
       .filter(({ name }) => program.views[name])
-      .map((parameter) => this.packing(parameter, program.views[parameter.name]!));
+      .map((parameter) => {
+        const { name } = parameter;
+        return packingOf(parameter, this.places.get(name)!, program.views[name]!, this.model.gguf !== null);
+      });
     this.loader.begins(textureBytes(program, ["weight"]));
     const worker = new PackingWorker();
     try {
@@ -264,39 +264,4 @@ class FileWeights implements Weights {
       worker.terminate();
     }
   }
-
-  private packing(parameter: ShapeParameter, view: View): Packing {
-    const { file, tensor } = this.places.get(parameter.name)!;
-    const { checkpoint, gguf, matrix, heads } = parameter;
-    const columns = tensor.shape.at(-1)!;
-    const rows = tensor.shape.length > 1 ? tensor.shape[0]! : 1;
-    const fromGguf = this.model.gguf && gguf ? gguf : null;
-    return {
-      name: parameter.name,
-      storage: storageOf(view.dtype as Dtype),
-      target: targetOf(view),
-      origin: {
-        file,
-        offset: tensor.offset,
-        type: tensor.type.name,
-        stored: [rows, columns],
-        transposed: tensor.shape.length > 1 && (fromGguf ? fromGguf.transposed : checkpoint.transposed),
-        exchanged: fromGguf?.exchanged ?? null,
-        heads,
-        matrix,
-        shift: fromGguf?.shift ?? 0,
-      },
-    };
-  }
-}
-
-export function storageOf(dtype: Dtype): Storage {
-  const { name, columnTiles, group, scaleRows, minimum, wide } = FORMATS[dtype];
-  return { name, columnTiles, bits: group ? 32 / columnTiles : 0, group, scaleRows, minimum, wide };
-}
-
-export function targetOf(view: View): Target {
-  const { rows, cols, tiles, panel, stack } = view;
-  const { height, width, stored, groups, panels, across } = shape(view);
-  return { rows, cols, rowTiles: tiles[0], height, width, stored, groups, panel, panels, stack, across };
 }

@@ -21,7 +21,7 @@ export interface ShapeEntry {
   positions: [number, number];
   learned: boolean;
   vocab: number;
-  gguf: { architecture: string; values: Expected[]; absent: string[]; divisors: number[] | null } | null;
+  gguf: { architecture: string; values: Expected[]; neutral: [string, unknown][]; divisors: number[] | null } | null;
   config: { values: Expected[]; rope: Record<string, unknown> | null };
 }
 
@@ -69,7 +69,7 @@ export interface ShapeDocument {
   files: Record<string, { bytes: number; sha256: string }>;
 }
 
-/** Where the numbers of a parameter are. */
+/** The tensor of a parameter, and the number of its file. */
 export interface Place {
   file: number;
   tensor: Tensor;
@@ -158,7 +158,10 @@ function missesGguf(
       return own === undefined ? !optional : !equal(common(own), value);
     })
     .map(([name]) => name);
-  missed.push(...gguf.absent.filter((name) => key(name) !== undefined));
+  for (const [name, neutral] of gguf.neutral) {
+    const own = key(name);
+    if (own !== undefined && !equal(common(own), neutral)) missed.push(name);
+  }
   const scaling = key("rope.scaling.type");
   if (scaling !== undefined && scaling !== "none" && !gguf.values.some(([name]) => name === "rope.scaling.type")) {
     missed.push("rope.scaling.type");
@@ -190,7 +193,7 @@ async function recogniseFolder(given: readonly File[], player: PlayerIndex): Pro
   if (!weights.length) {
     const names = given.slice(0, 3).map(({ name }) => name);
     throw new PageError(
-      `${names.join(", ") || "Nothing"} is no model file. Open a .gguf file, or config.json, tokenizer.json and the ` +
+      `${names.join(", ") || "Nothing"} is not a model file. Open a .gguf file, or config.json, tokenizer.json and the ` +
         ".safetensors files of a Hugging Face folder together.",
     );
   }

@@ -20,7 +20,8 @@ export interface PlayerDocument {
       architecture: string;
       /** key, value, whether a file may lack it */
       values: readonly (readonly [unknown, unknown, unknown])[];
-      absent: readonly string[];
+      /** further keys, and the only value that a file may have; null: none */
+      neutral: readonly (readonly [unknown, unknown])[];
       divisors: null | readonly number[];
     };
     config: {

@@ -7,7 +7,7 @@ import { numberOfHalf, TYPE_NAMES, type Row } from "./block-types";
 
 const BAND = 4 << 20; // maximum bytes of texels that are packed at once
 
-/** How a texture's format stores numbers. */
+/** A texture's format. */
 export interface Storage {
   name: string;
   columnTiles: number;
@@ -34,7 +34,7 @@ export interface Target {
   across: number;
 }
 
-/** Where the numbers of a texture are, and their order. */
+/** The place of the numbers of a texture in a file, and their order. */
 export interface Origin {
   /** Number of the file, first byte, and name of the type. */
   file: number;

@@ -52,7 +52,7 @@ function DeviceView() {
         />
         {probes.length > 0 && <Measurements of={probes} />}
       </div>
-      <ParityPanel />
+      {engine().model.manifest.reference !== null && <ParityPanel />}
       <div class={ui.panel}>
         <div class={ui.heading}>
           <h2>Memory</h2>

@@ -16,7 +16,7 @@ const MAX_LIST = 64 << 20; // bytes of player.json
 class OpenStore {
   /** The names of the shapes that the page has programs for. */
   readonly shapes = signal<readonly string[]>([]);
-  /** What the page is doing; "": it waits for the visitor. */
+  /** The work in progress; "": none. */
   readonly doing = signal("");
   /** Share of a download that is done; null: not known. */
   readonly share = signal<number | null>(null);

