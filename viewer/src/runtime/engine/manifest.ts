@@ -9,6 +9,7 @@ import tokenizerSchema from "../../../schema/tokenizer.schema.json";
 import trainingSchema from "../../../schema/training.schema.json";
 import { PageError } from "../gl/errors";
 import type { Dtype, Program } from "../gl/program";
+import type { ChatTemplateData } from "../chat/template";
 import type { SplitSettings } from "./split";
 import type { Tolerance } from "./tolerance";
 
@@ -123,6 +124,7 @@ export interface Manifest {
   prompts: readonly Prompt[];
   /** The chat format of an instruct model: ids of special tokens, texts, and null for the message. */
   chat?: readonly (number | string | null)[] | null;
+  chat_template?: ChatTemplateData | null;
   /** The head that the tour shows. */
   head?: { layer: number; head: number; text: string; question: string; answer: string } | null;
   /** Attention patterns that interventions can set; absent in older exports. */
