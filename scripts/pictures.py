@@ -42,13 +42,13 @@ WIDTH = 1180
 STEPS = 320  # training steps before the picture is taken
 TIMEOUT = 300_000  # ms
 
-WRITTEN = "!document.querySelector('.caret') && /decode/.test(document.querySelector('.rate')?.textContent)"
+WRITTEN = "!document.querySelector('.text-caret') && /decode/.test(document.querySelector('.text-rate')?.textContent)"
 STRONGEST = """async ([layer, head]) => {  // finds the strongest attention to a token before the previous one: [x, y]
   const {shape: [, n], data} = await glgpt.activation(`h.${layer}.attn.pattern`);
   const at = (i, j) => data[(head * n + i) * n + j];
   let best = [24, 0];
   for (let i = 24; i < 40; i++) for (let j = 1; j < i - 1; j++) if (at(i, j) > at(...best)) best = [i, j];
-  const cell = document.querySelector(".square canvas").clientWidth / n;
+  const cell = document.querySelector(".attention-square canvas").clientWidth / n;
   return [(best[1] + 0.5) * cell, (best[0] + 0.5) * cell];
 }"""
 
@@ -152,7 +152,7 @@ def head(studio: Studio) -> None:
 def page_text(studio: Studio) -> None:
     """Shows the page as it opens, with the alternatives of one token."""
     with studio.page("", 960) as page:
-        token = page.locator(f".token[aria-label^='{WORD},']").first
+        token = page.locator(f".text-token[aria-label^='{WORD},']").first
         if not token.count():
             raise GlgptError(f"the page's first text no longer has the token {WORD}; change WORD")
         token.hover()
@@ -164,15 +164,15 @@ def page_attention(studio: Studio) -> None:
     layer, head = PAGE_HEAD
     with studio.page(f"#tokens=90&layer={layer}&head={head}", 950, "Attention") as page:
         x, y = page.evaluate(STRONGEST, [layer, head])
-        page.locator(".square canvas").first.hover(position={"x": x, "y": y})
+        page.locator(".attention-square canvas").first.hover(position={"x": x, "y": y})
         studio.shoot("page-attention", page)
 
 
 def page_blocks(studio: Studio) -> None:
     """Shows each block's predictions."""
     with studio.page("#tokens=90", 640, "Blocks") as page:
-        page.wait_for_function("document.querySelectorAll('.lens td button:not(:empty)').length >= 60")
-        page.locator(".lens tr").nth(7).locator("td button").nth(5).click()
+        page.wait_for_function("document.querySelectorAll('.blocks-lens td button:not(:empty)').length >= 60")
+        page.locator(".blocks-lens tr").nth(7).locator("td button").nth(5).click()
         studio.shoot("page-blocks", page)
 
 
@@ -187,8 +187,10 @@ def page_passes(studio: Studio) -> None:
     """Shows a token's passes with their times, and one of them."""
     with studio.page("#tokens=90", 1026, "Passes") as page:
         page.get_by_role("button", name="Measure times").click()
-        page.wait_for_function("/slope over repeats|timer queries/.test(document.querySelector('.names').textContent)")
-        page.locator(".passes ol li").nth(45).click()
+        page.wait_for_function(
+            "/slope over repeats|timer queries/.test(document.querySelector('[data-view=passes]').textContent)"
+        )
+        page.locator("[data-view=passes] ol li").nth(45).click()
         page.wait_for_timeout(1500)
         studio.shoot("page-passes", page, whole=False)
 
@@ -197,7 +199,7 @@ def page_device(studio: Studio) -> None:
     """Shows the device and its comparison with the desktop."""
     with studio.page("#tokens=90", 760, "Device") as page:
         page.get_by_role("button", name="Compare").click()
-        page.wait_for_function("/PASS|FAIL/.test(document.querySelector('.verdict').textContent)")
+        page.wait_for_function("/PASS|FAIL/.test(document.querySelector('.device-verdict').textContent)")
         studio.shoot("page-device", page)
 
 
@@ -205,9 +207,9 @@ def page_cut(studio: Studio) -> None:
     """Shows a layer that attends only to the previous token: both texts, compared word by word."""
     with studio.page("#tokens=60&layer=2&head=mean", 700, "Attention") as page:
         page.get_by_label("Attends to").select_option("previous")
-        page.wait_for_function("document.querySelector('.intervention-bar .parting')")
+        page.wait_for_function("document.querySelector('.interventions-parting')")
         page.get_by_role("button", name="Compare the texts").click()
-        page.wait_for_function(f"{WRITTEN} && document.querySelector('.compared .verdict')")
+        page.wait_for_function(f"{WRITTEN} && document.querySelector('[data-part=compared] [data-part=verdict]')")
         page.evaluate("scrollTo(0, 0)")
         studio.shoot("page-cut", page)
 
@@ -222,7 +224,7 @@ def page_data(studio: Studio) -> None:
 def page_tokens(studio: Studio) -> None:
     """Shows a text tokenized by two vocabularies."""
     with studio.page("#tokens=2&step=tokens", 860, "Train", studio.training) as page:
-        page.wait_for_function("document.querySelectorAll('.vocabulary')[1]?.dataset.tokens > 0")
+        page.wait_for_function("document.querySelectorAll('[data-part=vocabulary]')[1]?.dataset.tokens > 0")
         studio.shoot("page-tokens", page, whole=False)
 
 
@@ -235,14 +237,14 @@ def page_train(studio: Studio) -> None:
             print(f"page-train: step {step} of {STEPS}", file=sys.stderr, flush=True)
         studio.shoot("page-train", page)
         page.get_by_role("button", name="Pause").click()
-        page.locator(".stages").get_by_role("button", name="Write").click()
+        page.locator(".train-stages").get_by_role("button", name="Write").click()
         page.get_by_label("Prompt").fill("KING RICHARD:")
         page.get_by_role("button", name="Generate", exact=True).click()
-        page.wait_for_function("/RICHARD:[^]{100}/.test(document.querySelector('.samples pre').textContent)")
+        page.wait_for_function("/RICHARD:[^]{100}/.test(document.querySelector('[data-part=samples] pre').textContent)")
         studio.shoot("page-write", page)
-        page.locator(".stages").get_by_role("button", name="Score").click()
+        page.locator(".train-stages").get_by_role("button", name="Score").click()
         page.get_by_role("button", name="Score the model").click()
-        page.wait_for_function("document.querySelector('.score .reliability')")
+        page.wait_for_function("document.querySelector('.train-reliability')")
         studio.shoot("page-score", page)
 
 

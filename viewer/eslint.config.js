@@ -95,8 +95,8 @@ export default tseslint.config(
     files: ["src/dashboard/**"],
     rules: {
       "no-restricted-imports": noImports(
-        "^\\.\\./(?!app/ui/(curves|facts|mark|base\\.css)$)",
-        "The dashboard may import only the parts of app/ui/ that use no model: curves, facts, mark.",
+        "^\\.\\./(?!app/ui/(classes|curves|facts|mark|base\\.css|(shared|band)\\.module\\.css)$)",
+        "The dashboard may import only the parts of app/ui/ that use no model: curves, facts, mark and the shared styles.",
       ),
     },
   },

@@ -1,8 +1,19 @@
+import { basename, dirname } from "node:path";
 import { defineConfig, type UserConfig } from "vite";
+
+/** Names a class of a CSS module after its file (a `style.module.css`: after its folder), such as `text-token`. */
+function className(name: string, file: string): string {
+  const module = basename(file.split("?")[0]!, ".module.css");
+  const owner = module === "style" ? basename(dirname(file)) : module === "shared" ? "ui" : module;
+  return name === owner ? name : `${owner}-${name}`;
+}
+
+const css: UserConfig["css"] = { modules: { localsConvention: "camelCaseOnly", generateScopedName: className } };
 
 // The page. Addresses are relative, so that it works under any path; one script and one style fit into a single file.
 const page: UserConfig = {
   base: "./",
+  css,
   build: { target: "es2022", assetsInlineLimit: 1 << 20, chunkSizeWarningLimit: 600, modulePreload: false },
 };
 
@@ -20,6 +31,7 @@ const embed: UserConfig = {
 // A federation's dashboard, which its gateway serves.
 const dashboard: UserConfig = {
   base: "./",
+  css,
   root: "dashboard",
   publicDir: false,
   build: { target: "es2022", outDir: "../dist/dashboard", emptyOutDir: true, modulePreload: false },

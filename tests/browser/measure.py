@@ -72,7 +72,9 @@ globalThis.most = 0;
 setInterval(() => { most = Math.max(most, performance.memory.usedJSHeapSize); }, 4);"""
 
 
-WRITTEN = "!document.querySelector('.caret, .recorded') && document.querySelector('.token:not(.given)')"
+WRITTEN = (
+    "!document.querySelector('.text-caret, .text-recorded') && document.querySelector('.text-token:not(.text-given)')"
+)
 FETCHED = "performance.getEntriesByType('resource').reduce((bytes, entry) => bytes + entry.transferSize, 0)"
 
 

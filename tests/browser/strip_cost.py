@@ -116,7 +116,7 @@ def main() -> None:
             page.goto(f"{address}#tokens={args.tokens}&seed=1")
             page.evaluate("glgpt.ready")
             page.wait_for_function(
-                "!document.querySelector('.caret') && document.querySelector('.rate')", timeout=600_000
+                "!document.querySelector('.text-caret') && document.querySelector('.text-rate')", timeout=600_000
             )
             page.evaluate(NOTE)
             told = {"renderer": page.evaluate("glgpt.info().renderer"), **figures(measured(page, args.rounds))}

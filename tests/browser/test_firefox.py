@@ -140,10 +140,10 @@ def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
     )
     evaluate("glgpt.ready")
     until = "(async () => { while (!(%s)) await new Promise((next) => setTimeout(next, 50)); return true; })()"
-    start = "document.querySelector('.run .primary')"
+    start = "document.querySelector('.train-run .ui-primary')"
     evaluate(until % f"{start} && !{start}.disabled")
     evaluate(f"({start}.click(), 0)")
-    evaluate(until % "document.querySelector('.run .state')?.dataset.status === 'done'")
+    evaluate(until % "document.querySelector('.train-state')?.dataset.status === 'done'")
     first, last = evaluate("(({points}) => [points.at(1).loss, points.at(-1).loss])(glgpt.training.session)")
     assert last < first
     evaluate("glgpt.training.session.write(() => {}, {prompt: 'To', tokens: 5, temperature: 0.8})")

@@ -141,18 +141,18 @@ def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, brows
     """Catches: every token of a text generated in pieces is drawn with the seed's first random number."""
     page = browse(serve(exported) + "#tokens=6&seed=3")
     page.evaluate("glgpt.ready")
-    page.wait_for_function("!document.querySelector('.caret')")
-    words = "[...document.querySelectorAll('.token:not(.given)')].map((t) => t.textContent)"
+    page.wait_for_function("!document.querySelector('.text-caret')")
+    words = "[...document.querySelectorAll('.text-token:not(.text-given)')].map((t) => t.textContent)"
     whole = page.evaluate(words)
     assert len(whole) == 6
     page.get_by_role("spinbutton", name="Length").fill("2")
     page.get_by_role("button", name="Generate", exact=True).click()
-    page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === 2")
+    page.wait_for_function(f"!document.querySelector('.text-caret') && {words}.length === 2")
     for count in (3, 4):
         page.get_by_role("button", name="Step", exact=True).click()
-        page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === {count}")
+        page.wait_for_function(f"!document.querySelector('.text-caret') && {words}.length === {count}")
     page.get_by_role("button", name="Continue").click()
-    page.wait_for_function(f"!document.querySelector('.caret') && {words}.length === 6")
+    page.wait_for_function(f"!document.querySelector('.text-caret') && {words}.length === 6")
     assert page.evaluate(words) == whole
 
 

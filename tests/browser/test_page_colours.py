@@ -68,11 +68,11 @@ CONTRASTS = """() => {
 def open_view(page: Any, view: str) -> None:
     page.get_by_role("navigation", name="Views").get_by_role("button", name=view.capitalize(), exact=True).click()
     waits = {
-        "attention": "document.querySelector('.arcs button')",
-        "blocks": "document.querySelectorAll('.lens td button:not(:empty)').length >= 60",
+        "attention": "document.querySelector('.attention-arcs button')",
+        "blocks": "document.querySelectorAll('.blocks-lens td button:not(:empty)').length >= 60",
         "textures": "document.querySelector('.plane canvas')",
-        "passes": "document.querySelector('.source .word')",
-        "train": "document.querySelector('.controls textarea')?.value",
+        "passes": "document.querySelector('.passes-source .passes-word')",
+        "train": "document.querySelector('[data-view=train] textarea')?.value",
     }
     if view in waits:
         page.wait_for_function(f"Boolean({waits[view]})")
@@ -94,26 +94,32 @@ def test_every_text_can_be_read(site: Path, serve: Serve, browse: Browse) -> Non
     look = {"color_scheme": "dark", "reduced_motion": "no-preference"}
     page = browse(serve(site) + "#prompt=To+be&tokens=12&view=text", **look)
     page.evaluate("glgpt.ready")
-    page.wait_for_function("document.querySelector('.token:not(.given)') && !document.querySelector('.caret')")
+    page.wait_for_function(
+        "document.querySelector('.text-token:not(.text-given)') && !document.querySelector('.text-caret')"
+    )
     faint = {}
     for view in VIEWS:
         open_view(page, view)
         faint[view] = too_faint(page)
         if view == "train":  # and again with everything that a training shows
             page.get_by_role("button", name="One step").click()
-            page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.busy')")
+            page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.machine-busy')")
             page.get_by_text("Schedule", exact=True).click()
             page.get_by_role("button", name="Reset").click()
             faint["training"] = too_faint(page)
-            for stage, shown in {"Tokens": ".vocabulary", "Write": ".write-stage", "Score": ".score"}.items():
-                page.locator(".stages").get_by_role("button", name=stage).click()
+            for stage, shown in {
+                "Tokens": "[data-part=vocabulary]",
+                "Write": ".train-write-stage",
+                "Score": ".train-score",
+            }.items():
+                page.locator(".train-stages").get_by_role("button", name=stage).click()
                 page.wait_for_function(f"Boolean(document.querySelector({shown!r}))")
                 faint[stage] = too_faint(page)
             page.get_by_role("button", name="Reset").click()
             page.get_by_role("button", name="Delete the model?").click()
         if view == "device":
             page.get_by_role("button", name="Compare").click()
-            page.wait_for_function("/PASS/.test(document.querySelector('.verdict').textContent)")
+            page.wait_for_function("/PASS/.test(document.querySelector('.device-verdict').textContent)")
             faint["compared"] = too_faint(page)
     assert not any(faint.values()), faint
 
@@ -137,7 +143,9 @@ def test_drawings_follow_a_change_of_the_scheme(site: Path, serve: Serve, browse
     look = {"color_scheme": "light", "reduced_motion": "no-preference"}
     page = browse(serve(site) + "#prompt=To+be&tokens=12&view=text", **look)
     page.evaluate("glgpt.ready")
-    page.wait_for_function("document.querySelector('.token:not(.given)') && !document.querySelector('.caret')")
+    page.wait_for_function(
+        "document.querySelector('.text-token:not(.text-given)') && !document.querySelector('.text-caret')"
+    )
     # Most pixels of the curves belong to the grid, whose colour is close to the background in both schemes.
     ink = """() => {
       const canvas = document.querySelector('.curves canvas');
@@ -150,13 +158,13 @@ def test_drawings_follow_a_change_of_the_scheme(site: Path, serve: Serve, browse
       }
       return sum / count;
     }"""
-    inside = (".inside .heads", ".inside .matrix")
-    drawn = {"attention": (".square", ".squares"), "textures": (".plane",), "train": inside}
+    inside = (".train-inside [data-part=heads]", ".train-matrix")
+    drawn = {"attention": (".attention-square", ".attention-squares"), "textures": (".plane",), "train": inside}
     for view, selectors in drawn.items():
         open_view(page, view)
         if view == "train":
             page.get_by_role("button", name="One step").click()
-            page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.busy')")
+            page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.machine-busy')")
         page.wait_for_timeout(1000)
         light = [brightness(page, s) for s in selectors]
         grid = page.evaluate(ink) if view == "train" else 0

@@ -22,17 +22,18 @@ pytestmark = pytest.mark.slow
 
 TEXT = "a deep model"
 PAINTED_CELL = """(label) => {
-  const canvas = document.querySelector('.cells canvas'), flat = new OffscreenCanvas(canvas.width, canvas.height)
+  const canvas = document.querySelector('.machine-cells canvas');
+  const flat = new OffscreenCanvas(canvas.width, canvas.height)
     .getContext('2d', {willReadFrequently: true});
   flat.drawImage(canvas, 0, 0);
-  const frame = document.querySelector('.cells .over').getBoundingClientRect();
-  const box = document.querySelector(`.stage[aria-label="${label}"]`).getBoundingClientRect();
+  const frame = document.querySelector('.machine-over').getBoundingClientRect();
+  const box = document.querySelector(`.machine-stage[aria-label="${label}"]`).getBoundingClientRect();
   const [x, y] = [canvas.width / frame.width, canvas.height / frame.height];
   const at = [(box.x - frame.x) * x, (box.y - frame.y) * y, box.width * x, box.height * y].map(Math.round);
   const {data} = flat.getImageData(...at);
   return data.reduce((sum, value, i) => sum + (i % 4 === 3 && value > 8), 0) / (data.length / 4);
 }"""
-DONE = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length"
+DONE = "!document.querySelector('.text-caret') && document.querySelectorAll('.text-token:not(.text-given)').length"
 
 
 @dataclass
@@ -59,7 +60,9 @@ class Deep:
         settings = {"view": view, "prompt": TEXT, "tokens": 2, "temperature": 0, **place}
         link = "&".join(f"{key}={value}" for key, value in settings.items())
         self.page.evaluate("(link) => { location.hash = link; }", link)
-        self.page.wait_for_function(f"document.querySelector('main > .{view}') && !document.querySelector('.caret')")
+        self.page.wait_for_function(
+            f"document.querySelector('main > [data-view={view}]') && !document.querySelector('.text-caret')"
+        )
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -89,13 +92,13 @@ def deep_page(
 def test_it_opens_with_its_own_prompts_under_its_name(deep_page: Deep) -> None:
     """Catches: a model without its name or with Shakespeare's prompts, or an instruct model without its chat format."""
     page, instruct = deep_page.page, deep_page.family == "llama"
-    about = page.locator(".about").inner_text()
+    about = page.locator(".band-about").inner_text()
     assert about.startswith(f"deep-{deep_page.family} is a language model of ")
     assert f"{deep_page.config.parameter_count / 1000:.0f},000 parameters" in about and "trained on" not in about
     prompt = "What is the capital of France?" if instruct else "The capital of France is"
     assert page.get_by_label("Prompt").input_value() == prompt
-    assert page.locator(".guide button").all_inner_texts()[0] == prompt
-    given = page.locator(".token.given").all_inner_texts()
+    assert page.locator(".text-guide button").all_inner_texts()[0] == prompt
+    given = page.locator(".text-given").all_inner_texts()
     start, end = SPECIAL
     whole = f"{start}user\n{prompt}{end}{start}assistant\n" if instruct else prompt
     assert "".join(given).replace("⏎", "") == whole.replace("⏎", "")
@@ -121,8 +124,8 @@ def test_the_logit_lens_has_the_blocks_in_their_order(deep_page: Deep) -> None:
     np.testing.assert_allclose([b["change"] for b in blocks][1:], changes, rtol=1e-3)
     assert [c["id"] for c in blocks[-1]["top"]] == np.argsort(-logits[-1], kind="stable")[:6].tolist()
     deep_page.show("blocks")
-    page.wait_for_function("document.querySelectorAll('.lens tbody tr').length > 12")
-    rows = page.locator(".lens tbody th").all_inner_texts()
+    page.wait_for_function("document.querySelectorAll('.blocks-lens tbody tr').length > 12")
+    rows = page.locator(".blocks-lens tbody th").all_inner_texts()
     assert rows == ["embedding", *(f"block {i}" for i in range(BLOCKS)), "what actually came next"]
 
 
@@ -146,34 +149,36 @@ def test_textures_are_in_their_blocks_and_explained(deep_page: Deep) -> None:
     deep_page.show("textures", texture=f"{config.block_prefix.format(3)}mlp")
     weight = next(p.name for p in config.parameters.values() if p.layer == 3 and p.product)
     deep_page.show("textures", texture=weight)
-    assert page.locator(".explained").first.inner_text() == names[weight.replace(".3.", ".{}.")].about
+    assert page.locator(".ui-explained").first.inner_text() == names[weight.replace(".3.", ".{}.")].about
     page.get_by_role("group", name="Block").get_by_role("button", name="11").click()
-    assert page.locator(".textures h2 code").inner_text() == weight.replace(".3.", ".11.")
+    assert page.locator("[data-view=textures] h2 code").inner_text() == weight.replace(".3.", ".11.")
 
 
 def test_passes_have_a_row_a_block_within_a_screen(deep_page: Deep) -> None:
     """Regression: each pass of a Llama was labelled "logits", on a page sixteen thousand pixels high."""
     page = deep_page.page
     deep_page.show("passes", entry="decode", **{"pass": 0})
-    rows = page.locator(".sheet .row:not(.stage-heads) > span").all_inner_texts()
+    rows = page.locator(".passes-row:not(.passes-stage-heads) > span").all_inner_texts()
     assert rows == ["embed", *(f"block {i}" for i in range(BLOCKS)), "logits"]
-    heads = page.locator(".stage-heads small").all_inner_texts()
+    heads = page.locator(".passes-stage-heads small").all_inner_texts()
     assert {"QKV"} < set(heads) if deep_page.family == "gpt2" else {"to Q", "Q", "to gate", "to up"} < set(heads)
     assert {"scores", "mix", "mix out", "residual", "MLP", "MLP out"} < set(heads)
-    assert page.locator(".sheet .row").nth(4).locator("canvas").count() == len(heads)
+    assert page.locator(".passes-row").nth(4).locator("canvas").count() == len(heads)
     assert page.evaluate("document.documentElement.scrollHeight") < 2500
-    entries = page.locator(".passes select").first.locator("option").all_inner_texts()
+    entries = page.locator("[data-view=passes] select").first.locator("option").all_inner_texts()
     sizes = [int(e.split()[0].split("_")[1]) for e in entries if e.startswith("prefill")]
     assert sizes == sorted(sizes)
     deep_page.show("passes", entry="lens", **{"pass": 0})
-    assert page.evaluate("document.querySelector('.sheet').scrollWidth <= document.querySelector('.sheet').clientWidth")
+    assert page.evaluate(
+        "document.querySelector('.passes-sheet').scrollWidth <= document.querySelector('.passes-sheet').clientWidth"
+    )
 
 
 def test_attention_is_that_of_each_layer(deep_page: Deep) -> None:
     page, ids = deep_page.page, deep_page.ids
     deep_page.show("attention", layer=10, head=1)
     page.get_by_role("heading", name="Layer 10, head 1").wait_for()
-    assert page.locator(".grid .lines span").all_inner_texts() == ["layer 0", *map(str, range(1, BLOCKS))]
+    assert page.locator(".attention-lines span").all_inner_texts() == ["layer 0", *map(str, range(1, BLOCKS))]
     script = """([ids, layers]) => glgpt.borrow(async (model) => {
       const {attention} = await glgpt.drawing(model), rows = [];
       model.cache.fill(ids);
@@ -191,13 +196,13 @@ def test_attention_is_that_of_each_layer(deep_page: Deep) -> None:
 def test_the_machine_has_every_block_and_leads_to_its_pass(deep_page: Deep) -> None:
     page = deep_page.page
     deep_page.show("text")
-    page.wait_for_function("document.querySelector('.cells')?.dataset.drawn > 0")
-    assert page.locator(".machine .stage").count() == 6 * BLOCKS + 2
+    page.wait_for_function("document.querySelector('.machine-cells')?.dataset.drawn > 0")
+    assert page.locator(".machine-stage").count() == 6 * BLOCKS + 2
     for stage in ("QKV", "scores"):  # the used part of the context fills the cell
         assert page.evaluate(PAINTED_CELL, f"{stage} of block 11: open its pass") > 0.6, stage
     for stage, label in (("QKV", "attn.qkv" if deep_page.family == "gpt2" else "attn.q"), ("MLP", "mlp.act")):
         page.get_by_role("button", name=f"{stage} of block 11: open its pass").click()
-        assert page.locator(".passes ol .on code").inner_text() == f"h.11.{label}"
+        assert page.locator("[data-view=passes] ol .passes-on code").inner_text() == f"h.11.{label}"
         page.go_back()
 
 
@@ -229,7 +234,7 @@ def test_a_head_of_the_last_block_can_be_cut(deep_page: Deep) -> None:
     cut = [Ablate("h.11.attn", head=1)]
     with deep_page.desktop() as desktop:
         assert found == list(desktop.generate_ids(ids, 12, temperature=0, interventions=cut))
-    assert "head 1 of block 11" in page.locator(".intervention-bar .change").inner_text()
+    assert "head 1 of block 11" in page.locator(".interventions-change").inner_text()
     page.evaluate("glgpt.intervene([])")
 
 

@@ -225,7 +225,7 @@ def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse:
     """Covers parity and the pictures of the views."""
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
-    page.wait_for_function("!document.querySelector('.caret')")
+    page.wait_for_function("!document.querySelector('.text-caret')")
     script = """async () => {
       const lose = glgpt.model.device.gl.getExtension('WEBGL_lose_context');
       const run = glgpt.parity();
@@ -236,7 +236,7 @@ def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse:
       return (await run).pass;
     }"""
     assert page.evaluate(script)
-    for view, drawn in (("Textures", "canvas[aria-label^='Values of']"), ("Blocks", ".lens td button")):
+    for view, drawn in (("Textures", "canvas[aria-label^='Values of']"), ("Blocks", ".blocks-lens td button")):
         page.get_by_role("navigation", name="Views").get_by_role("button", name=view).click()
         page.evaluate(
             """async () => {

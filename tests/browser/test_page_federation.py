@@ -58,7 +58,7 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
         page.wait_for_function("glgpt.federation.status === 'over'", timeout=400_000)
         said = page.evaluate(SAID)
         assert len(said["rounds"]) == ROUNDS and said["others"] == 4, said
-        assert page.locator(".together .others tbody tr").count() == 4
+        assert page.locator(".federated-others tbody tr").count() == 4
     assert host.wait(lambda: host.events("done"))[0]["rounds"] == ROUNDS
     for desktop in desktops:
         assert desktop.wait(lambda d=desktop: d.events("left"))[0]["rounds"] == ROUNDS

@@ -132,15 +132,15 @@ def test_a_text_comes_whole_or_in_words_for_people(page: Any, stranger: str) -> 
 
 
 def test_a_visitor_fetches_cancels_and_trains_on_what_came(page: Any, stranger: str) -> None:
-    page.locator(".fetched summary").click()
+    page.locator(".train-fetched summary").click()
     page.get_by_label("Address").fill(f"{stranger}/stalls")
     page.get_by_role("button", name="Fetch", exact=True).click()
     page.get_by_role("button", name="Cancel").click()
-    page.locator(".problem").get_by_text("Stopped.").wait_for()
+    page.locator(".ui-problem").get_by_text("Stopped.").wait_for()
     page.get_by_label("Address").fill(f"{stranger}/text")
     page.get_by_role("button", name="Fetch", exact=True).click()
-    page.wait_for_function("document.querySelector('.preview .sample')?.textContent.includes('summer')")
-    page.evaluate("document.querySelector('.stages button:nth-child(1)')")
+    page.wait_for_function("document.querySelector('.train-preview .ui-sample')?.textContent.includes('summer')")
+    page.evaluate("document.querySelector('.train-stages button:nth-child(1)')")
     page.get_by_role("button", name="One step").click()
     page.wait_for_function("glgpt.training.session?.step === 1")
     origin = page.evaluate("glgpt.training.session.plan.origin")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
 
-DONE = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length"
+DONE = "!document.querySelector('.text-caret') && document.querySelectorAll('.text-token:not(.text-given)').length"
 PART = "h.3.attn.5"
 
 
@@ -36,15 +36,16 @@ def page(exported: Path, serve: Serve, browse: Browse) -> Any:
 
 def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> None:
     layers = page.evaluate("glgpt.info().config.n_layer")
-    page.wait_for_function("document.querySelector('.cells')?.dataset.drawn > 0")
-    assert page.locator(".machine .stage").count() == 6 * layers + 2
+    page.wait_for_function("document.querySelector('.machine-cells')?.dataset.drawn > 0")
+    assert page.locator(".machine-stage").count() == 6 * layers + 2
     painted = """() => {
-      const canvas = document.querySelector('.cells canvas'), flat = new OffscreenCanvas(canvas.width, canvas.height)
+      const canvas = document.querySelector('.machine-cells canvas');
+      const flat = new OffscreenCanvas(canvas.width, canvas.height)
         .getContext('2d', {willReadFrequently: true}); // many reads: Chromium warns otherwise
       flat.drawImage(canvas, 0, 0);
-      const frame = document.querySelector('.cells .over').getBoundingClientRect();
+      const frame = document.querySelector('.machine-over').getBoundingClientRect();
       const [x, y] = [canvas.width / frame.width, canvas.height / frame.height];
-      return [...document.querySelectorAll('.machine .stage')].map((cell) => {
+      return [...document.querySelectorAll('.machine-stage')].map((cell) => {
         const box = cell.getBoundingClientRect();
         const at = [(box.x - frame.x) * x, (box.y - frame.y) * y, box.width * x, box.height * y].map(Math.round);
         const {data} = flat.getImageData(...at);
@@ -52,13 +53,13 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_pass(page: Any) -> 
       });
     }"""
     assert all(page.evaluate(painted))
-    word = page.locator(".word-out b").inner_text()
-    assert word == page.locator(".token").last.get_attribute("aria-label").rsplit(",", 1)[0]
+    word = page.locator(".machine-word-out b").inner_text()
+    assert word == page.locator(".text-token").last.get_attribute("aria-label").rsplit(",", 1)[0]
     page.get_by_role("button", name="MLP of block 2: open its pass").click()
-    assert page.locator(".passes ol .on code").inner_text() == "h.2.mlp.act"
+    assert page.locator("[data-view=passes] ol .passes-on code").inner_text() == "h.2.mlp.act"
     page.go_back()
     page.get_by_role("button", name="Hide the machine").click()
-    page.wait_for_function("!document.querySelector('.machine .stage') && glgpt.model.cache.watcher === null")
+    page.wait_for_function("!document.querySelector('.machine-stage') && glgpt.model.cache.watcher === null")
 
 
 def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
@@ -68,20 +69,22 @@ def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
         text = [*desktop.encode("To be"), *ids["ids"]]
         logits = desktop.logits(text[:-1])[-1]
     best = np.argsort(-logits, kind="stable")[:10]
-    page.wait_for_function("/less likely tokens not shown/.test(document.querySelector('.key-line')?.textContent)")
+    page.wait_for_function(
+        "/less likely tokens not shown/.test(document.querySelector('.sampling-key-line')?.textContent)"
+    )
     page.get_by_label("Temperature").fill("1.5")
     page.get_by_label("Top-k").fill("6")
     page.get_by_label("Top-p").fill("0.8")
     drawn = Sampler(SamplingOptions(temperature=1.5, top_k=6, top_p=0.8)).probabilities(logits)[best]
-    shown = page.locator(".chances li > span:last-child").all_inner_texts()[:10]
+    shown = page.locator(".sampling-chances li > span:last-child").all_inner_texts()[:10]
     np.testing.assert_allclose([0 if s == "–" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)
-    assert page.locator(".chances .cut").count() >= 4
+    assert page.locator(".sampling-cut").count() >= 4
     page.get_by_label("Repetition").fill("1.5")
     settings = Sampler(SamplingOptions(temperature=1.5, top_k=6, top_p=0.8, repetition_penalty=1.5))
     drawn = settings.probabilities(settings.adjusted(logits, text[:-1]))[best]
-    shown = page.locator(".chances li > span:last-child").all_inner_texts()[:10]
+    shown = page.locator(".sampling-chances li > span:last-child").all_inner_texts()[:10]
     np.testing.assert_allclose([0 if s == "–" else float(s.rstrip("%")) for s in shown], 100 * drawn, atol=0.51)
-    assert page.locator(".chances .taken code").inner_text() == page.locator(".word-out b").inner_text()
+    assert page.locator(".sampling-taken code").inner_text() == page.locator(".machine-word-out b").inner_text()
 
 
 def test_a_cut_head_writes_what_the_desktop_writes_without_it(page: Any) -> None:
@@ -126,12 +129,12 @@ def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(page:
 
 def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None:
     go(page, "Blocks")
-    page.wait_for_function("document.querySelector('.steer')")
-    page.locator(".steer summary").click()
+    page.wait_for_function("document.querySelector('[data-part=steer]')")
+    page.locator("[data-part=steer] summary").click()
     page.get_by_label("Towards").fill("love, and love")
     page.get_by_role("button", name="Steer", exact=True).click()
     page.wait_for_function("glgpt.model.interventions.parts.length === 1")
-    assert "block 5 towards “love, and love” × 2" in page.locator(".intervention-bar .change").inner_text()
+    assert "block 5 towards “love, and love” × 2" in page.locator(".interventions-change").inner_text()
     page.get_by_label("Strength of block 5").select_option("8")
     page.wait_for_function("glgpt.model.interventions.parts[0]?.endsWith('~8')")
     word = page.evaluate("glgpt.model.interventions.parts[0]")
@@ -190,10 +193,10 @@ def test_where_a_head_looks_and_a_patch_are_chosen_and_kept_in_the_link(page: An
     page.get_by_role("combobox", name="Head").select_option("2")
     page.get_by_label("Attends to").select_option("previous")
     page.wait_for_function("glgpt.model.interventions.parts.join() === 'h.1.attn.2:previous'")
-    assert "head 2 of block 1 attends to the previous token" in page.locator(".intervention-bar .change").inner_text()
+    assert "head 2 of block 1 attends to the previous token" in page.locator(".interventions-change").inner_text()
     go(page, "Blocks")
-    page.wait_for_function("document.querySelector('.patch')")
-    page.locator(".patch summary").click()
+    page.wait_for_function("document.querySelector('[data-part=patch]')")
+    page.locator("[data-part=patch] summary").click()
     page.get_by_label("Other text").fill("So we")
     page.get_by_label("What to patch").select_option("mlp")
     page.get_by_role("button", name="Patch", exact=True).click()
@@ -202,12 +205,14 @@ def test_where_a_head_looks_and_a_patch_are_chosen_and_kept_in_the_link(page: An
     assert (part, text) == ("h.5.mlp", "So%20we") and int(at) > 0
     page.wait_for_function("/interventions=.*%40/.test(location.hash)")
     page.get_by_role("button", name="Compare the texts").click()
-    page.wait_for_function(f"{DONE} && document.querySelector('.compared .verdict')")
-    assert page.locator(".compared .still .less, .compared .still .more").count() > 0
+    page.wait_for_function(f"{DONE} && document.querySelector('[data-part=compared] [data-part=verdict]')")
+    assert (
+        page.locator(".interventions-still .interventions-less, .interventions-still .interventions-more").count() > 0
+    )
 
 
 def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> None:
-    whole = page.evaluate("document.querySelector('.stream').textContent")
+    whole = page.evaluate("document.querySelector('.text-stream').textContent")
     go(page, "Attention")
     page.get_by_role("combobox", name="Layer").select_option("0")
     page.get_by_role("combobox", name="Head").select_option("1")
@@ -215,21 +220,28 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
     page.wait_for_function("glgpt.model.interventions.parts.length === 1")
     assert "interventions=h.0.attn.1" in page.url
     page.wait_for_function(
-        "/the text (was “|is the same)/.test(document.querySelector('.intervention-bar').textContent)"
+        "/the text (was “|is the same)/.test(document.querySelector('.interventions-bar').textContent)"
     )
     page.wait_for_function(
-        "/Almost no effect: .* as likely/.test(document.querySelector('.intervention-bar .verdict')?.textContent)"
+        "/Almost no effect: .* as likely/.test(document.querySelector('.interventions-bar "
+        "[data-part=verdict]')?.textContent)"
     )
     page.get_by_role("button", name="Compare the texts").click()
-    page.wait_for_function(f"{DONE} && document.querySelector('.compared')")
-    assert page.locator(".stream.still").inner_text().strip() == whole.strip()
-    assert page.locator(".machine .stage.cut").count() == 1
-    first, second = (page.locator(f".sides > div:nth-child({n}) .bars li").all_inner_texts() for n in (1, 2))
+    page.wait_for_function(f"{DONE} && document.querySelector('.interventions-compared')")
+    assert page.locator(".interventions-still").inner_text().strip() == whole.strip()
+    assert page.locator(".machine-cut").count() == 1
+    first, second = (
+        page.locator(f".interventions-sides > div:nth-child({n}) .interventions-bars li").all_inner_texts()
+        for n in (1, 2)
+    )
     assert first and second and first != second
-    page.locator(".intervention-bar button").first.click()
-    page.wait_for_function("!glgpt.model.interventions.parts.length && !document.querySelector('.intervention-bar')")
+    page.locator(".interventions-bar button").first.click()
+    page.wait_for_function("!glgpt.model.interventions.parts.length && !document.querySelector('.interventions-bar')")
     page.wait_for_function(DONE)
-    assert page.evaluate("document.querySelector('.stream').textContent") == whole and "interventions=" not in page.url
+    assert (
+        page.evaluate("document.querySelector('.text-stream').textContent") == whole
+        and "interventions=" not in page.url
+    )
 
 
 def test_a_card_can_be_asked_for_by_itself(page: Any) -> None:
@@ -254,7 +266,7 @@ def test_the_tour_moves_the_views_and_can_be_linked(page: Any) -> None:
         assert f"tour={number}" in page.url
         card = page.get_by_role("complementary", name="Tour")
         titles.append(card.get_by_role("heading").inner_text())
-        assert card.locator(".question").inner_text().endswith("?")
+        assert card.locator(".tour-question").inner_text().endswith("?")
         below = page.evaluate("document.querySelector('main').getBoundingClientRect().bottom + scrollY")
         room = page.evaluate("parseFloat(getComputedStyle(document.querySelector('main')).paddingBottom)")
         assert card.bounding_box()["height"] <= room < below  # the whole view can be scrolled clear of the card

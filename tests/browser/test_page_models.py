@@ -50,7 +50,7 @@ def used(page: Any, which: str) -> None:
 
 
 def settled(page: Any) -> None:
-    page.wait_for_function("document.querySelectorAll('.stream .token').length > 3", SLOW)
+    page.wait_for_function("document.querySelectorAll('.text-stream .text-token').length > 3", SLOW)
 
 
 def logits(page: Any) -> np.ndarray[Any, Any]:
@@ -63,7 +63,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     page.evaluate("glgpt.ready")
     settled(page)
     page.wait_for_function("glgpt.model.cache.watcher", timeout=SLOW)  # the drawing tools are ready
-    assert page.locator(".chip").count() == 0
+    assert page.locator(".models-chip").count() == 0
     page.evaluate(TRAIN, [{**BPE, "steps": 12}, 0])
     before = page.evaluate(BYTES)
 
@@ -87,15 +87,15 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     np.testing.assert_allclose(logits(page), wanted, atol=2e-4, rtol=1e-4)  # the current parameters
 
     for view, ready in {
-        "Attention": "document.querySelector('.attention canvas')",
-        "Blocks": "Number(document.querySelector('.blocks').dataset.columns) > 3",
-        "Textures": "document.querySelector('.textures canvas')",
-        "Passes": "document.querySelector('.passes')",
-        "Device": "document.querySelector('.device').textContent.includes('not copied')",
+        "Attention": "document.querySelector('[data-view=attention] canvas')",
+        "Blocks": "Number(document.querySelector('[data-view=blocks]').dataset.columns) > 3",
+        "Textures": "document.querySelector('[data-view=textures] canvas')",
+        "Passes": "document.querySelector('[data-view=passes]')",
+        "Device": "document.querySelector('[data-view=device]').textContent.includes('not copied')",
     }.items():
         page.get_by_role("navigation").get_by_role("button", name=view, exact=True).click()
         page.wait_for_function(ready, SLOW)
-        assert "train here" in page.locator(".about").inner_text()
+        assert "train here" in page.locator(".band-about").inner_text()
     page.evaluate("glgpt.intervene(['h.0.mlp'])")
     assert np.abs(logits(page) - wanted).max() < 2e-4  # `logits` ignores the intervention
     page.evaluate("glgpt.intervene([])")
@@ -117,7 +117,7 @@ def test_training_continues_while_its_model_is_looked_at(site: Path, serve: Serv
     page.wait_for_function("glgpt.training.session?.step > 2", SLOW)
     for view in ("Attention", "Textures", "Text"):
         page.get_by_role("navigation").get_by_role("button", name=view, exact=True).click()
-        page.wait_for_function("document.querySelector('.chip')?.textContent.includes('loss')", SLOW)
+        page.wait_for_function("document.querySelector('.models-chip')?.textContent.includes('loss')", SLOW)
     choose(page, "mine")
     used(page, "mine")
     page.wait_for_function("!document.querySelector('.models').textContent.includes('Compiling')", SLOW)
@@ -133,7 +133,7 @@ def test_training_continues_while_its_model_is_looked_at(site: Path, serve: Serv
     page.evaluate("glgpt.training.reset()")  # its model is removed with it
     page.wait_for_function("glgpt.used === 'own'", SLOW)
     assert page.evaluate("glgpt.generate({prompt: 'A', tokens: 2}).then((r) => r.ids.length)") == 2
-    page.wait_for_function("!document.querySelector('.chip')")
+    page.wait_for_function("!document.querySelector('.models-chip')")
 
 
 def test_a_lost_context_is_found_again_by_the_model_in_training(site: Path, serve: Serve, browse: Browse) -> None:

@@ -21,7 +21,7 @@ Serve = Callable[..., str]
 Browse = Callable[..., Any]
 
 VIEWS = ("Text", "Attention", "Blocks", "Textures", "Passes", "Train", "Device")
-DONE = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length"
+DONE = "!document.querySelector('.text-caret') && document.querySelectorAll('.text-token:not(.text-given)').length"
 
 
 def go(page: Any, title: str) -> None:
@@ -79,16 +79,18 @@ def test_a_choice_by_keyboard_keeps_the_focus_on_the_token(exported: Path, serve
     page = browse(serve(exported) + "#prompt=To+be&tokens=12")
     page.evaluate("glgpt.ready")
     page.wait_for_function(DONE)
-    place = page.evaluate("document.querySelectorAll('.token.given').length") + 3
+    place = page.evaluate("document.querySelectorAll('.text-given').length") + 3
     for which in ("nth(1)", "last"):  # an alternative, and "Sample again from here"
-        page.locator(".token").nth(place).focus()
+        page.locator(".text-token").nth(place).focus()
         buttons = page.get_by_role("group", name="Alternatives to").get_by_role("button")
         chosen = buttons.nth(1) if which == "nth(1)" else buttons.last
         chosen.focus()
         page.keyboard.press("Enter")
-        page.wait_for_function(f"[...document.querySelectorAll('.token')].indexOf(document.activeElement) === {place}")
+        page.wait_for_function(
+            f"[...document.querySelectorAll('.text-token')].indexOf(document.activeElement) === {place}"
+        )
         page.wait_for_function(DONE)
-        assert page.evaluate("[...document.querySelectorAll('.token')].indexOf(document.activeElement)") == place
+        assert page.evaluate("[...document.querySelectorAll('.text-token')].indexOf(document.activeElement)") == place
 
 
 def test_the_length_is_bounded_and_a_prompt_by_the_context(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -102,10 +104,10 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(exported: Path, serve
     assert int(field.input_value()) == 4096 == int(field.get_attribute("max"))
     assert (
         f"The context holds {context} tokens, the prompt takes 2. When the text outgrows the context, the model forgets"
-        in page.locator(".room").inner_text()
+        in page.locator(".text-room").inner_text()
     )
     page.get_by_label("Prompt").fill("To be or not " * 200)
-    assert "shorten the prompt" in page.locator(".room").inner_text()
+    assert "shorten the prompt" in page.locator(".text-room").inner_text()
 
 
 def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -127,10 +129,10 @@ def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(exported: Path, ser
     page.wait_for_function(f"{DONE} > 1")
     read = page.evaluate("glgpt.model.context.read(Array(302).fill(0)).length")
     said = f"the model reads the last {read} tokens. It has forgotten the first {302 - read}"
-    assert said in page.locator(".slid").inner_text() and page.locator(".token.past").count() == 302 - read
+    assert said in page.locator("[data-part=slid]").inner_text() and page.locator(".text-past").count() == 302 - read
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
-    page.wait_for_function("document.querySelectorAll('.arcs button').length")
-    assert page.locator(".arcs button").count() == read
+    page.wait_for_function("document.querySelectorAll('.attention-arcs button').length")
+    assert page.locator(".attention-arcs button").count() == read
     script = "(ids) => glgpt.borrow((model) => glgpt.probabilities(model, ids, 300, 1))"
     top = page.evaluate(script, [*ids, *wanted])["top"][0]
     assert top["id"] == row.argmax() and abs(top["p"] - math.exp(row.max()) / np.exp(row).sum()) < 1e-3
@@ -154,14 +156,14 @@ def test_targets_can_be_hit_and_axe_finds_nothing(site: Path, serve: Serve, brow
     page.evaluate("glgpt.ready")
     page.wait_for_function(DONE)
     page.evaluate(f"{axe}; 0")
-    page.locator(".token").last.click()
-    page.wait_for_function("document.querySelector('.alternatives')")
+    page.locator(".text-token").last.click()
+    page.wait_for_function("document.querySelector('.text-alternatives')")
     waits = {
-        "Attention": "document.querySelector('.arcs button')",
-        "Blocks": "document.querySelector('.lens td button:not(:empty)')",
-        "Textures": "document.querySelector('.names .list button')",
-        "Passes": "document.querySelector('.source .word')",
-        "Train": "document.querySelector('.controls textarea')?.value",
+        "Attention": "document.querySelector('.attention-arcs button')",
+        "Blocks": "document.querySelector('.blocks-lens td button:not(:empty)')",
+        "Textures": "document.querySelector('.textures-list button')",
+        "Passes": "document.querySelector('.passes-source .passes-word')",
+        "Train": "document.querySelector('[data-view=train] textarea')?.value",
     }
     found: dict[str, Any] = {}
     for title in VIEWS:
@@ -183,7 +185,7 @@ def test_few_tab_stops_lead_to_the_prompt_and_arrow_keys_move_in_the_machine(
     """With one tab stop per cell, the machine of a model with 30 blocks would have 190."""
     page = browse(serve(exported) + "#tokens=1")
     page.evaluate("glgpt.ready")
-    page.wait_for_function(f"{DONE} && document.querySelector('.cells').dataset.drawn > 0")
+    page.wait_for_function(f"{DONE} && document.querySelector('.machine-cells').dataset.drawn > 0")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the prompt"
     reached: list[str] = []
@@ -191,25 +193,25 @@ def test_few_tab_stops_lead_to_the_prompt_and_arrow_keys_move_in_the_machine(
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.innerText || document.activeElement.tagName"))
     assert reached[-1] == "TEXTAREA", reached
-    page.locator(".machine .stage[tabindex='0']").focus()
+    page.locator(".machine-stage[tabindex='0']").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.ariaLabel") == "scores of block 0: open its pass"
-    page.locator(".skip").focus()
+    page.locator(".shell-skip").focus()
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.matches('.prompt textarea')")
+    assert page.evaluate("document.activeElement.matches('.ui-prompt textarea')")
 
 
 def test_a_link_names_what_the_page_does_not_know(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported) + "#tokens=1&colour=red&view=blocks")
     page.evaluate("glgpt.ready")
-    bar = page.locator(".unknown")
+    bar = page.locator(".shell-unknown")
     assert "The link sets colour, which this page does not know." in bar.inner_text()
     bar.get_by_role("button", name="Dismiss").click()
     assert not bar.count()
     # The last column, which the details describe, is computed first; the page shows how many are left.
     page.evaluate("location.hash = '#prompt=To be, or not to be, that is the question&tokens=8&view=blocks'")
-    page.wait_for_function("/computing \\d+ of/.test(document.querySelector('.blocks .waiting').textContent)")
-    page.wait_for_function("document.querySelector('.lens td button[title]:not([title=\"\"])')")
-    assert page.locator(".lens tbody tr").first.locator("td button").last.get_attribute("title")
-    page.wait_for_function("!document.querySelector('.blocks .waiting').textContent")
+    page.wait_for_function("/computing \\d+ of/.test(document.querySelector('[data-part=waiting]').textContent)")
+    page.wait_for_function("document.querySelector('.blocks-lens td button[title]:not([title=\"\"])')")
+    assert page.locator(".blocks-lens tbody tr").first.locator("td button").last.get_attribute("title")
+    page.wait_for_function("!document.querySelector('[data-part=waiting]').textContent")

@@ -31,14 +31,14 @@ MOVED = """() => new Promise((resolve) => {
   setTimeout(resolve, 1000, []);
   new PerformanceObserver((list) => resolve(
     list.getEntries().flatMap((shift) => shift.sources).map(({ node }) => node?.parentElement ?? node)
-      .filter((node) => node?.closest('.settings')).map((node) => node.outerHTML),
+      .filter((node) => node?.closest('.train-settings')).map((node) => node.outerHTML),
   )).observe({ type: 'layout-shift', buffered: true });
 })"""
 SLOW = 300_000  # ms: two cores may be shared with other processes
 
 
 def stage(page: Any, name: str) -> None:
-    page.locator(".stages").get_by_role("button", name=name).click()
+    page.locator(".train-stages").get_by_role("button", name=name).click()
 
 
 def unpacked(page: Any, folder: Path) -> Path:
@@ -59,29 +59,30 @@ def test_a_newcomer_walks_from_a_text_to_a_score(
 
     def fits() -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
-        start = page.locator(".run .primary").bounding_box()
+        start = page.locator(".train-run .ui-primary").bounding_box()
         assert start["y"] >= 0 and start["y"] + start["height"] <= size[1]  # visible without scrolling
 
     page.get_by_role("button", name="Addition").click()
     page.wait_for_function(
-        "document.querySelector('.preview .held') && /1\\d?\\+/.test(document.querySelector('.sample').textContent)",
+        "document.querySelector('.train-preview .train-held') && "
+        "/1\\d?\\+/.test(document.querySelector('.ui-sample').textContent)",
         timeout=SLOW,
     )
     fits()
 
     stage(page, "Tokens")
-    page.wait_for_function("document.querySelectorAll('.vocabulary')[1]?.dataset.tokens > 0", timeout=SLOW)
+    page.wait_for_function("document.querySelectorAll('[data-part=vocabulary]')[1]?.dataset.tokens > 0", timeout=SLOW)
     fits()
-    sums, found = Text.of_string(data.bundled("addition")), page.locator(".vocabulary").nth(1)
+    sums, found = Text.of_string(data.bundled("addition")), page.locator("[data-part=vocabulary]").nth(1)
     merges = int(found.get_attribute("data-merges"))
     tokenizer = make_tokenizer(f"bpe:{257 + merges}", sums.split(0.1)[0], tmp_path / "tokenizer")
     assert int(found.get_attribute("data-tokens")) == cut_of("bpe", tokenizer, sums).tokens
 
     stage(page, "Data")
-    page.locator(".run .primary").click()  # moves on to the Train step
-    page.wait_for_function("document.querySelector('.run .state').dataset.status === 'done'", timeout=SLOW)
-    assert page.locator(".stages [aria-current]").inner_text().endswith("Train")
-    assert page.locator(".film li").count() == 3
+    page.locator(".train-run .ui-primary").click()  # moves on to the Train step
+    page.wait_for_function("document.querySelector('.train-state').dataset.status === 'done'", timeout=SLOW)
+    assert page.locator(".train-stages [aria-current]").inner_text().endswith("Train")
+    assert page.locator(".train-film li").count() == 3
     assert page.evaluate("glgpt.training.session.step") == 12
     fits()
 
@@ -94,9 +95,9 @@ def test_a_newcomer_walks_from_a_text_to_a_score(
 
     stage(page, "Score")
     page.get_by_role("button", name="Score the model").click()
-    page.wait_for_function("document.querySelector('.score .verdict')", timeout=SLOW)
+    page.wait_for_function("document.querySelector('.train-verdict')", timeout=SLOW)
     fits()
-    text = page.locator(".score").inner_text()
+    text = page.locator(".train-score").inner_text()
     assert "trigram" in text and "questions that it was not trained on" in text
     with page.expect_download() as download:
         page.get_by_role("button", name="CSV").click()
@@ -113,20 +114,20 @@ def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: 
     page.get_by_text("12 steps, about ").wait_for()
     for _ in range(2):
         page.get_by_role("button", name="Start").click()
-        page.wait_for_function("document.querySelector('.run .state').dataset.status === 'done'", timeout=SLOW)
+        page.wait_for_function("document.querySelector('.train-state').dataset.status === 'done'", timeout=SLOW)
         page.get_by_role("button", name="Reset").click()
         page.get_by_role("button", name="Delete the model?").click()
         page.get_by_text("Not started").wait_for()
         assert (
-            page.locator(".learning .earlier")
+            page.locator("[data-part=earlier]")
             .inner_text()
             .startswith("Grey: validation loss of the previous run (glgpt plays")
         )
-    assert "previous validation" in page.locator(".learning .u-legend").first.inner_text()
+    assert "previous validation" in page.locator(".train-learning .u-legend").first.inner_text()
     assert len(page.evaluate("glgpt.training.earlier.points")) >= 12
     page.reload()
-    page.locator(".learning .earlier").get_by_role("button", name="Remove it").click()
-    assert page.locator(".learning .earlier").count() == 0
+    page.locator("[data-part=earlier]").get_by_role("button", name="Remove it").click()
+    assert page.locator("[data-part=earlier]").count() == 0
 
 
 def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) -> None:
@@ -137,7 +138,7 @@ def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) ->
     page = browse(serve(site) + link, measures=True)
     page.evaluate("glgpt.ready")
     page.get_by_role("button", name="Start", exact=True).and_(page.locator(":enabled")).wait_for()
-    page.wait_for_function("document.querySelector('.settings').textContent.includes('7 steps, about')")
+    page.wait_for_function("document.querySelector('.train-settings').textContent.includes('7 steps, about')")
     assert page.evaluate(MOVED) == []  # no control moves while a visitor may be about to press it
     page.get_by_text("Schedule", exact=True).click()
     assert page.get_by_role("spinbutton", name="Steps", exact=True).input_value() == "7"

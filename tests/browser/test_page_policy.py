@@ -38,16 +38,20 @@ HOSTILE = '<img src=x onerror="ran=1"><script>ran=1</script>&lt;b&gt;'
 
 def use(page: Any) -> None:
     """Uses everything that needs the policy's permission: workers, styles, pictures, training a tokenizer."""
-    page.wait_for_function("document.querySelector('.token:not(.given)') && !document.querySelector('.caret')")
+    page.wait_for_function(
+        "document.querySelector('.text-token:not(.text-given)') && !document.querySelector('.text-caret')"
+    )
     for title in ("Attention", "Blocks", "Textures", "Passes", "Device", "Text"):
         page.get_by_role("navigation", name="Views").get_by_role("button", name=title, exact=True).click()
         page.wait_for_timeout(300)
     page.get_by_label("Prompt").fill(HOSTILE)
     page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function(
-        "!document.querySelector('.caret') && /onerror/.test(document.querySelector('.stream').textContent)"
+        "!document.querySelector('.text-caret') && /onerror/.test(document.querySelector('.text-stream').textContent)"
     )
-    assert page.locator(".stream img, .stream script, .stream b").count() == 0  # names and tokens are text
+    assert (
+        page.locator(".text-stream img, .text-stream script, .text-stream b").count() == 0
+    )  # names and tokens are text
     assert page.evaluate("globalThis.ran") is None
 
 

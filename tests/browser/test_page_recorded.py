@@ -29,10 +29,10 @@ Browse = Callable[..., Any]
 def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Serve, browse: Browse) -> None:
     """The recording is the model's own: its text, alternatives and attention equal the desktop's."""
     page = browse(serve(exported) + "#tokens=3", SLOW_SHADERS)
-    page.wait_for_function("document.querySelector('.recorded .token')")
+    page.wait_for_function("document.querySelector('.text-recorded .text-token')")
     assert page.evaluate("glgpt.model === undefined || !glgpt.model.times.readyMs")
-    assert "the text below is a recording" in page.locator(".loading").inner_text()
-    shown = page.evaluate("[...document.querySelectorAll('.token')].map((t) => t.textContent).join('')")
+    assert "the text below is a recording" in page.locator(".shell-loading").inner_text()
+    shown = page.evaluate("[...document.querySelectorAll('.text-token')].map((t) => t.textContent).join('')")
     with LanguageModel.from_pretrained() as desktop:
         given = Prompts.load(desktop.path, desktop.config, ()).opening()
         assert given
@@ -43,7 +43,7 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
         label = desktop.tokenizer.label
         machine = recorded_machine(desktop, ids, len(given), logits)
         names = [stage.title for stage in stages(desktop.config, 0)]
-    assert page.locator(".stage-names span").all_inner_texts() == names
+    assert page.locator(".machine-stage-names span").all_inner_texts() == names
     seen = page.evaluate("""() => {
       const {width, height} = document.querySelector('.machine canvas');
       const {data} = document.querySelector('.machine canvas').getContext('2d').getImageData(0, 0, width, height);
@@ -55,16 +55,16 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
     blue = np.array(seen[2])[abs(last - 127) > 60]  # below that, too transparent for the canvas to keep a hue
     np.testing.assert_array_equal(blue > 139, last[abs(last - 127) > 60] > 127)
     at = len(given) + 5
-    page.locator(".token").nth(at).hover()
-    rows = page.get_by_role("group", name="Alternatives to").locator("button.cut, button:not(.cut)")
+    page.locator(".text-token").nth(at).hover()
+    rows = page.get_by_role("group", name="Alternatives to").locator("button.text-cut, button:not(.text-cut)")
     best = np.argsort(-logits[at - 1], kind="stable")[:8]
     assert rows.locator("code").all_inner_texts() == [label(int(i)) for i in best]
     drawn = Sampler(SamplingOptions(**SETTINGS)).probabilities(logits[at - 1])[best]
-    texts = page.locator(".alternatives button .sampled").all_inner_texts()
+    texts = page.locator(".text-alternatives button .text-sampled").all_inner_texts()
     np.testing.assert_allclose([0 if t == "–" else float(t.rstrip("%")) for t in texts], 100 * drawn, atol=0.51)
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
     opacity = page.evaluate("""() => {
-      const canvas = document.querySelector('.still canvas'), {width} = canvas;
+      const canvas = document.querySelector('.attention-still canvas'), {width} = canvas;
       const {data} = canvas.getContext('2d').getImageData(0, 0, width, canvas.height);
       return [width, Array.from(data).filter((_, i) => i % 4 === 3)];
     }""")
@@ -73,7 +73,7 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
     seen = np.array(values).reshape(6, n, 8, n)[3, :, 5, :] / 255
     np.testing.assert_allclose(seen, found["h.3.attn.pattern"][5, :n, :n] ** 0.4, atol=0.003)
     page.evaluate("glgpt.ready")
-    page.wait_for_function("!document.querySelector('.still') && !document.querySelector('.loading')")
+    page.wait_for_function("!document.querySelector('.attention-still') && !document.querySelector('.shell-loading')")
 
 
 def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -88,7 +88,7 @@ def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None
     session.send("Network.emulateNetworkConditions", rate)
     page.add_init_script("""
       new MutationObserver(() => {
-        if (document.querySelector('.recorded .token')) globalThis.interactive ??= performance.now();
+        if (document.querySelector('.text-recorded .text-token')) globalThis.interactive ??= performance.now();
       }).observe(document, {subtree: true, childList: true});""")
     page.goto(serve(exported))
     page.wait_for_function("globalThis.interactive && performance.getEntriesByName('first-contentful-paint').length")
@@ -109,16 +109,19 @@ def test_the_recorded_text_stays_until_the_model_has_written_as_much(
     page.add_init_script("""
       globalThis.counts = [];
       new MutationObserver(() => {
-        const count = document.querySelectorAll('.token').length;
+        const count = document.querySelectorAll('.text-token').length;
         if (count !== counts.at(-1)) counts.push(count);
       }).observe(document, {subtree: true, childList: true});""")
     page.goto(serve(exported))
-    page.wait_for_function("document.querySelector('.recorded .token')")
-    tops = "['.tabs', '.machine canvas', '.stream'].map((q) => document.querySelector(q).getBoundingClientRect().top)"
+    page.wait_for_function("document.querySelector('.text-recorded .text-token')")
+    tops = (
+        "['.shell-tabs', '.machine canvas', '.text-stream'].map((q) => "
+        "document.querySelector(q).getBoundingClientRect().top)"
+    )
     before = page.evaluate(tops)
     page.evaluate("glgpt.ready")
-    page.wait_for_function("!document.querySelector('.recorded')")
+    page.wait_for_function("!document.querySelector('.text-recorded')")
     assert page.evaluate(tops) == before
-    page.wait_for_function(f"document.querySelectorAll('.token').length > {TOKENS + 60}")
+    page.wait_for_function(f"document.querySelectorAll('.text-token').length > {TOKENS + 60}")
     counts = page.evaluate("counts.filter(Boolean)")
     assert counts == sorted(counts)

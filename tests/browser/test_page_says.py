@@ -18,7 +18,9 @@ pytestmark = pytest.mark.slow
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
 
-WRITTEN = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length >= 20"
+WRITTEN = (
+    "!document.querySelector('.text-caret') && document.querySelectorAll('.text-token:not(.text-given)').length >= 20"
+)
 SETTINGS = {"temperature": 0.7, "k": 5, "p": 0.9, "seed": 3}
 
 
@@ -46,9 +48,10 @@ def go(page: Any, title: str) -> None:
 def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
     """A tick's position in the legend is the picture's opacity at its value."""
     go(page, "Attention")
-    page.wait_for_function("document.querySelector('.arcs button')")
-    places = """() => Object.fromEntries([...document.querySelectorAll('.ramp small')].map((tick) => {
-      const bar = document.querySelector('.ramp i').getBoundingClientRect(), box = tick.getBoundingClientRect();
+    page.wait_for_function("document.querySelector('.attention-arcs button')")
+    places = """() => Object.fromEntries([...document.querySelectorAll('.attention-ramp small')].map((tick) => {
+      const bar = document.querySelector('.attention-ramp i').getBoundingClientRect();
+      const box = tick.getBoundingClientRect();
       return [tick.textContent, ((box.left + box.right) / 2 - bar.left) / bar.width];
     }))"""
     opacity = """([ids, layer, kind]) => glgpt.borrow(async (model) => {
@@ -72,7 +75,7 @@ def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
     for weight, place in at:
         assert place == pytest.approx(weight**0.4, abs=0.02)
     page.get_by_label("Show").select_option("scores")
-    page.wait_for_function("document.querySelector('.ramp.signed')")
+    page.wait_for_function("document.querySelector('.attention-ramp.attention-signed')")
     signed = {float(name.replace("−", "-")): place for name, place in page.evaluate(places).items()}
     scores = np.array(page.evaluate(opacity, [ids, 3, "scores"]))
     for value, place in scores:
@@ -83,8 +86,8 @@ def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
 
 
 def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any) -> None:
-    at = page.evaluate("document.querySelectorAll('.token.given').length") + 7
-    page.locator(".token").nth(at).hover()
+    at = page.evaluate("document.querySelectorAll('.text-given').length") + 7
+    page.locator(".text-token").nth(at).hover()
     group = page.get_by_role("group", name="Alternatives to")
     group.get_by_role("button").nth(8).wait_for()
     ids = written(page)
@@ -97,28 +100,26 @@ def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any)
     assert 1 < np.count_nonzero(drawn) < 8  # some are excluded and some are not
 
     def shown(column: str) -> list[float]:
-        texts = group.locator(f"button .{column}").all_inner_texts()
+        texts = group.locator(f"button .text-{column}").all_inner_texts()
         return [0.0 if text == "–" else float(text.rstrip("%")) for text in texts]
 
     np.testing.assert_allclose(shown("percent"), 100 * plain[best], atol=0.51)
     np.testing.assert_allclose(shown("sampled"), 100 * drawn[best], atol=0.51)
-    cut = group.locator("button.cut code").count()
+    cut = group.locator("button.text-cut code").count()
     assert cut == np.count_nonzero(drawn[best] == 0)
     faint, normal = (
-        page.evaluate("(s) => getComputedStyle(document.querySelector(s)).color", f".alternatives {s} code")
-        for s in ("button.cut", "button:not(.cut)")
+        page.evaluate("(s) => getComputedStyle(document.querySelector(s)).color", f".text-alternatives {s} code")
+        for s in ("button.text-cut", "button:not(.text-cut)")
     )
     assert faint != normal
-    page.locator(".token.given").last.hover()  # a token of the prompt was not sampled
-    page.wait_for_function(
-        "document.querySelector('.alternatives') && !document.querySelector('.alternatives .sampled')"
-    )
+    page.locator(".text-given").last.hover()  # a token of the prompt was not sampled
+    page.wait_for_function("document.querySelector('.text-alternatives') && !document.querySelector('.text-sampled')")
 
 
 def test_passes_end_with_the_word(page: Any) -> None:
     go(page, "Passes")
-    page.locator(".passes ol li button").last.click()
-    said = page.locator(".outcome")
+    page.locator("[data-view=passes] ol li button").last.click()
+    said = page.locator(".passes-outcome")
     said.locator("b").wait_for()
     ids = written(page)
     with LanguageModel.from_pretrained() as desktop:
@@ -128,33 +129,35 @@ def test_passes_end_with_the_word(page: Any) -> None:
     p = 100 / np.exp(logits.astype(np.float64) - logits.max()).sum()
     assert said.locator("code").first.inner_text() == label
     assert float(said.locator("b").inner_text().rstrip("%")) == pytest.approx(p, abs=0.51)
-    assert page.locator(".sheet button").last.inner_text() == label  # also in its thumbnail
+    assert page.locator(".passes-sheet button").last.inner_text() == label  # also in its thumbnail
 
 
 def test_copied_text_is_the_text(page: Any) -> None:
     page.get_by_label("Prompt").fill("JULIET:\nO Romeo")
     page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function(
-        "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length"
+        "!document.querySelector('.text-caret') && document.querySelectorAll('.text-token:not(.text-given)').length"
     )
     text = page.evaluate("(ids) => glgpt.decode(ids)", written(page, "JULIET:\nO Romeo"))
     assert "\n" in text.removeprefix("JULIET:\nO Romeo")
     copied = """() => {
       const range = document.createRange();
-      range.selectNodeContents(document.querySelector('.stream'));
+      range.selectNodeContents(document.querySelector('.text-stream'));
       getSelection().removeAllRanges();
       getSelection().addRange(range);
       return getSelection().toString();
     }"""
     assert page.evaluate(copied).rstrip("\n") == text.rstrip("\n")
-    mark = page.evaluate("getComputedStyle(document.querySelector('.token.newline:not(.given)'), '::before').content")
+    mark = page.evaluate(
+        "getComputedStyle(document.querySelector('.text-newline:not(.text-given)'), '::before').content"
+    )
     assert "⏎" in mark  # still visible
 
 
 SLOW_SHADERS = """
 globalThis.heard = [];
 new MutationObserver(() => {
-  const said = document.querySelector('.loading')?.textContent;
+  const said = document.querySelector('.shell-loading')?.textContent;
   if (said && said !== heard.at(-1)) heard.push(said);
 }).observe(document, {subtree: true, childList: true, characterData: true});
 const status = WebGL2RenderingContext.prototype.getProgramParameter, since = new Map();

@@ -66,20 +66,22 @@ def test_the_view_shows_them_and_reads_one(
 ) -> None:
     page = browse(f"{serve(exported)}#tokens=12&seed=5")
     page.evaluate("glgpt.ready")
-    page.wait_for_function("!document.querySelector('.caret')")
+    page.wait_for_function("!document.querySelector('.text-caret')")
     button = page.get_by_role("button", name="Four continuations side by side")
     button.click()
     panel = page.get_by_role("region", name="Continuations side by side")
-    page.wait_for_function("/together/.test(document.querySelector('.several header').innerText)")
+    page.wait_for_function("/together/.test(document.querySelector('.text-several header').innerText)")
     texts = panel.locator("li p").all_inner_texts()
     assert len({*texts}) == 4 and all(texts)
     page.get_by_label("Length").fill("3")  # reading one uses the settings of the request
     panel.get_by_role("button", name="Inspect this one, seed 7").click()
     page.wait_for_function(
-        f"document.querySelector('.written .stream').innerText.includes({json.dumps(texts[2].split()[-1])})"
+        f"document.querySelector('.text-written .text-stream').innerText.includes({json.dumps(texts[2].split()[-1])})"
     )
-    page.wait_for_function("!document.querySelector('.caret') && /tokens=12&.*seed=7/.test(location.hash)")
-    written = page.evaluate("[...document.querySelectorAll('.token:not(.given)')].map((e) => e.innerText).join('')")
+    page.wait_for_function("!document.querySelector('.text-caret') && /tokens=12&.*seed=7/.test(location.hash)")
+    written = page.evaluate(
+        "[...document.querySelectorAll('.text-token:not(.text-given)')].map((e) => e.innerText).join('')"
+    )
     assert "".join(written.replace("⏎", "").split()) == "".join(texts[2].split())
     page.evaluate("glgpt.intervene(['h.0.mlp'])")  # the recording for several texts supports no interventions
     said = page.evaluate("glgpt.continuations({prompt: 'To be', tokens: 2}).catch((e) => e.message)")

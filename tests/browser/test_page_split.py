@@ -112,13 +112,13 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
     process = server()
     page = browse(split_page(process.url) + "#tokens=2", provokes=LOST)
     page.evaluate("glgpt.ready")
-    page.wait_for_function("document.querySelector('.split .said .connected')")
+    page.wait_for_function("document.querySelector('.split-connected')")
     page.evaluate("globalThis.count = 0")
     ask = "{prompt: %s, tokens: 40, temperature: 0.8, seed: 5, alternatives: 3, onToken: () => globalThis.count++}"
     page.evaluate(f"void (globalThis.text = glgpt.generate({ask % json.dumps(PROMPT)}))")
     page.wait_for_function("globalThis.count >= 8")
     process.kill()
-    page.wait_for_function("document.querySelector('.split .wire.connecting')")
+    page.wait_for_function("document.querySelector('.split-connecting')")
     assert page.evaluate("globalThis.count") < 40
     process.start()
     found = page.evaluate("globalThis.text")
@@ -126,9 +126,9 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
     assert generated(page, 12, minP=0.2) == wanted(12, temperature=0.8, seed=5, min_p=0.2)
     assert len(page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2, alternatives: 50}).then((r) => r.ids)")) == 2
     stops_while_the_server_hangs(page, process)
-    assert page.locator(".split .side.here").get_attribute("data-blocks") == "embedding,0,1"
-    assert page.locator(".split .side.there").get_attribute("data-blocks") == "2,3,4,5,head"
-    assert "reconnected" in page.locator(".split .said").inner_text()
+    assert page.locator(".split-here").get_attribute("data-blocks") == "embedding,0,1"
+    assert page.locator(".split-there").get_attribute("data-blocks") == "2,3,4,5,head"
+    assert "reconnected" in page.locator(".split-said").inner_text()
 
 
 def stops_while_the_server_hangs(page: Any, process: Process) -> None:
@@ -150,7 +150,9 @@ def test_the_page_guesses_ahead_where_latency_is_high(
     process = server()
     page = browse(split_page(Delaying(process.url, 0.1).url) + "#tokens=1", provokes=LOST)
     page.evaluate("glgpt.ready")
-    page.wait_for_function("document.querySelector('.token:not(.given)') && !document.querySelector('.caret')")
+    page.wait_for_function(
+        "document.querySelector('.text-token:not(.text-given)') && !document.querySelector('.text-caret')"
+    )
     count = """globalThis.trips = 0;
       const step = glgpt.model.split.step.bind(glgpt.model.split);
       glgpt.model.split.step = (...args) => { if (args[5]) globalThis.trips++; return step(...args); }; 0"""
@@ -165,7 +167,7 @@ def test_the_page_guesses_ahead_where_latency_is_high(
         trips, guessed, right = page.evaluate("[trips, glgpt.model.split.guessed, glgpt.model.split.accepted]")
         assert 0 < guessed >= right and trips == 30 - right, (trips, guessed, right)
         assert right or settings["temperature"]
-    said = page.locator(".split .said")
+    said = page.locator(".split-said")
     assert f"{right} of {guessed} guesses accepted" in said.inner_text()
     page.get_by_label("Guess ahead").select_option("never")
     generated(page, 10, prompt=REPEATED, temperature=0)
@@ -237,10 +239,10 @@ def test_a_full_server_is_tried_again(
         stack.callback(ended.set)
         page = browse(split_page(process.url) + "#tokens=2", provokes=LOST)
         page.evaluate("glgpt.ready")
-        page.wait_for_function("document.querySelector('.split .said').innerText.includes('the server is full')")
+        page.wait_for_function("document.querySelector('.split-said').innerText.includes('the server is full')")
         assert not page.get_by_label("Access token", exact=True).count()
-    page.wait_for_function("document.querySelector('.split .said .connected')")
-    page.wait_for_function("document.querySelectorAll('.token:not(.given)').length === 2")
+    page.wait_for_function("document.querySelector('.split-connected')")
+    page.wait_for_function("document.querySelectorAll('.text-token:not(.text-given)').length === 2")
 
 
 def test_the_page_looks_inside_both_sides(
@@ -251,10 +253,10 @@ def test_the_page_looks_inside_both_sides(
     page.evaluate("glgpt.ready")
     page.get_by_label("Access token", exact=True).fill("wrong")
     page.get_by_role("button", name="Connect", exact=True).click()
-    page.wait_for_function("document.querySelector('.split .said').innerText.includes('the token is wrong')")
+    page.wait_for_function("document.querySelector('.split-said').innerText.includes('the token is wrong')")
     page.get_by_label("Access token", exact=True).fill("open sesame")
     page.get_by_role("button", name="Connect", exact=True).click()
-    page.wait_for_function("document.querySelector('.split .said .connected')")
+    page.wait_for_function("document.querySelector('.split-connected')")
     parity = page.evaluate("glgpt.parity()")
     assert parity["pass"], parity
     ids = page.evaluate("glgpt.encode('To be, or not')")
@@ -268,7 +270,9 @@ def test_the_page_looks_inside_both_sides(
     with LanguageModel.from_pretrained(None, device="software") as model:
         assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
     page.get_by_role("button", name="Generate", exact=True).click()
-    page.wait_for_function("document.querySelectorAll('.token').length > 5 && !document.querySelector('.caret')")
+    page.wait_for_function(
+        "document.querySelectorAll('.text-token').length > 5 && !document.querySelector('.text-caret')"
+    )
     shows_the_servers_blocks(page)
     for view in ("Blocks", "Passes", "Device", "Text"):
         page.get_by_role("navigation", name="Views").get_by_role("button", name=view, exact=True).click()
@@ -291,29 +295,29 @@ PAINTED_BETWEEN = """([selector, from, to]) => {
 def shows_the_servers_blocks(page: Any) -> None:
     """Attention and Textures show the activations of block 4, equal to the desktop's."""
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention", exact=True).click()
-    page.locator(".attention").get_by_role("combobox", name="Layer").select_option("4")
-    page.locator(".attention").get_by_role("combobox", name="Head").select_option("3")
-    page.wait_for_function("document.querySelector('.attention .one .reading b').innerText !== '…'")
+    page.locator("[data-view=attention]").get_by_role("combobox", name="Layer").select_option("4")
+    page.locator("[data-view=attention]").get_by_role("combobox", name="Head").select_option("3")
+    page.wait_for_function("document.querySelector('[data-part=one] .ui-reading b').innerText !== '…'")
     for layer in range(6):
-        area = json.dumps([".squares canvas", layer / 6, (layer + 1) / 6])
+        area = json.dumps([".attention-squares canvas", layer / 6, (layer + 1) / 6])
         page.wait_for_function(f"({PAINTED_BETWEEN})({area}) > 0.2")
-    page.wait_for_function(f"({PAINTED_BETWEEN})(['.head canvas', 0.5, 1]) > 0.2")
-    said = page.locator(".attention .one .reading b").inner_text()
+    page.wait_for_function(f"({PAINTED_BETWEEN})(['.attention-head canvas', 0.5, 1]) > 0.2")
+    said = page.locator("[data-part=one] .ui-reading b").inner_text()
     ids = page.evaluate("glgpt.last")
     with LanguageModel.from_pretrained(None, device="software") as model:
         pattern = model.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
     last = len(ids) - 1
     rows = {int(last * (0.5 + 0.5 * i / 5)) for i in range(6)}  # the view opens on the sharpest of these rows
     assert min(abs(float(said.rstrip("%")) - 100 * pattern[3, t].max()) for t in rows) < 0.01
-    assert page.locator(".attention .problem").count() == 0
+    assert page.locator("[data-view=attention] .ui-problem").count() == 0
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Textures", exact=True).click()
     page.get_by_role("group", name="Block").get_by_role("button", name="4", exact=True).click()
     total, width = len(ids), page.evaluate("glgpt.model.manifest.config.n_embd")
     shapes = {"attn.z": (total, width), "attn.q": (total, width), "attn.pattern": (total * pattern.shape[0], total)}
     for which, (rows, cols) in shapes.items():
-        page.locator(".names .list").get_by_role("button", name=which, exact=True).click()
+        page.locator(".textures-list").get_by_role("button", name=which, exact=True).click()
         said = f"Matrix of {rows} x {cols}, computed by the server"
-        page.wait_for_function(f"document.querySelector('.textures').innerText.includes({json.dumps(said)})")
+        page.wait_for_function(f"document.querySelector('[data-view=textures]').innerText.includes({json.dumps(said)})")
     page.wait_for_function(f"({PAINTED_BETWEEN})(['.plane canvas', 0.5, 1]) > 0.2")
 
 
@@ -322,7 +326,7 @@ def test_a_page_without_its_server_says_so(split_page: Callable[[str], str], bro
         url = f"ws://127.0.0.1:{free.getsockname()[1]}"
     page = browse(split_page(url) + "#tokens=2", provokes=LOST)
     page.evaluate("glgpt.ready")
-    page.wait_for_function("document.querySelector('.split .said').innerText.includes('No connection to')")
+    page.wait_for_function("document.querySelector('.split-said').innerText.includes('No connection to')")
 
 
 def generated(page: Any, tokens: int, **settings: Any) -> str:
@@ -339,8 +343,8 @@ def test_a_page_with_the_head_draws_the_tokens(
     page.evaluate("glgpt.ready")
     assert generated(page, 24, alternatives=3) == wanted(24, temperature=0.8, seed=5)
     assert generated(page, 12, topP=0.9) == wanted(12, temperature=0.8, seed=5, top_p=0.9)
-    assert page.locator(".split .side.here").get_attribute("data-blocks") == "embedding,0,1,head"
-    assert page.locator(".split .side.there").get_attribute("data-blocks") == "2,3,4,5"
+    assert page.locator(".split-here").get_attribute("data-blocks") == "embedding,0,1,head"
+    assert page.locator(".split-there").get_attribute("data-blocks") == "2,3,4,5"
     agrees_with_the_desktop(page)
 
 
@@ -351,18 +355,16 @@ def test_the_cut_moves_while_a_text_is_written(
     page = browse(split_page(process.url, None) + "#tokens=4", provokes=LOST)
     page.evaluate("glgpt.ready")
     slider = page.get_by_label("Blocks in this page")
-    assert slider.input_value() == "6" and page.locator(".split .side.there").count() == 0
+    assert slider.input_value() == "6" and page.locator(".split-there").count() == 0
     text = wanted(30, temperature=0.8, seed=5)
     assert generated(page, 30) == text
     for here in (3, 0, 5):
         slider.fill(str(here))
         assert generated(page, 30) == text, here
-        assert page.locator(".split .side.there").get_attribute("data-blocks") == ",".join(
+        assert page.locator(".split-there").get_attribute("data-blocks") == ",".join(
             [*map(str, range(here, 6)), "head"]
         )
-        columns = (
-            "[...document.querySelectorAll('.machine .stage.there')].map((s) => s.style.getPropertyValue('--column'))"
-        )
+        columns = "[...document.querySelectorAll('.machine-there')].map((s) => s.style.getPropertyValue('--column'))"
         assert {int(c) - 2 for c in page.evaluate(columns)} == {*range(here, 7)}  # 6: the logits
     options = json.dumps({"prompt": PROMPT, "tokens": 30, "temperature": 0.8, "seed": 5})
     # Moved from `onToken`: a fast page may be done before a click from the test arrives.
@@ -380,7 +382,7 @@ def test_the_cut_moves_while_a_text_is_written(
         }}"""
     )
     assert written == text
-    rows = page.locator(".split .tried tbody tr").all_inner_texts()
+    rows = page.locator(".split-tried tbody tr").all_inner_texts()
     assert [row.split()[0] for row in rows] == ["0", "2", "3", "4", "5", "6"]
     assert rows[-1].split()[4] == "0", rows  # bytes, if all blocks run in the page
     assert all(int(row.split()[4].replace(",", "")) > 1024 for row in rows[:-1]), rows

@@ -103,8 +103,8 @@ def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: 
           globalThis.saved = await glgpt.training.current().checkpoint.state;
           location.hash = 'tokens=1&view=train&step=write';
           const file = new File([data], 'model.zip');
-          while (!document.querySelector('.save input')) await new Promise((r) => setTimeout(r, 50));
-          const input = document.querySelector('.save input'), list = new DataTransfer();
+          while (!document.querySelector('.train-save input')) await new Promise((r) => setTimeout(r, 50));
+          const input = document.querySelector('.train-save input'), list = new DataTransfer();
           list.items.add(file);
           input.files = list.files;
           input.dispatchEvent(new Event('change', {bubbles: true}));
@@ -193,7 +193,7 @@ def test_poorer_devices_train_the_same(
 PRESSABLE = """
 globalThis.pressable = [];  // records each change of whether Start is enabled
 new MutationObserver(() => {
-  const start = document.querySelector('.buttons .primary');
+  const start = document.querySelector('.train-run .ui-primary');
   if (start && pressable.at(-1) !== !start.disabled) pressable.push(!start.disabled);
 }).observe(document, {subtree: true, childList: true, attributes: true});"""
 
@@ -213,16 +213,16 @@ def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse:
     page = browse(serve(site) + "#tokens=1&view=train", viewport={"width": 390, "height": 844})
     page.evaluate("glgpt.ready")
     page.get_by_role("button", name="Start").click()
-    page.wait_for_function("document.querySelector('.learning .progress')?.dataset.step > 20", polling=200)
+    page.wait_for_function("document.querySelector('[data-part=progress]')?.dataset.step > 20", polling=200)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    for selector in (".inside .heads", ".inside .matrix"):
+    for selector in (".train-inside [data-part=heads]", ".train-matrix"):
         page.wait_for_function(f"({PAINTED})({selector!r}) > 0.2", polling=200)
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Continue").wait_for()
     step = page.evaluate("glgpt.training.session.step")
     page.get_by_role("button", name="One step").click()
     page.wait_for_function(f"glgpt.training.session.step === {step + 1}", polling=200)
-    page.locator(".stages").get_by_role("button", name="Write").click()
+    page.locator(".train-stages").get_by_role("button", name="Write").click()
     page.get_by_label("Prompt").fill("ROMEO:")
     page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function("glgpt.training.session.samples.at(-1).prompt === 'ROMEO:'", polling=200)

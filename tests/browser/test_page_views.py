@@ -17,7 +17,9 @@ pytestmark = pytest.mark.slow
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
 
-WRITTEN = "!document.querySelector('.caret') && document.querySelectorAll('.token:not(.given)').length === 30"
+WRITTEN = (
+    "!document.querySelector('.text-caret') && document.querySelectorAll('.text-token:not(.text-given)').length === 30"
+)
 PAINTED = """(selector) => {
   const canvas = document.querySelector(selector), copy = new OffscreenCanvas(canvas.width, canvas.height);
   const flat = copy.getContext('2d');
@@ -49,25 +51,25 @@ def painted(page: Any, selector: str, least: float) -> None:
 
 def test_every_view_draws_and_fits_a_phone(page: Any) -> None:
     drawn = {
-        "Attention": ((".squares canvas", 0.3), (".square canvas", 0.4)),
+        "Attention": ((".attention-squares canvas", 0.3), (".attention-square canvas", 0.4)),
         "Blocks": (),
         "Textures": ((".plane canvas", 0.5),),
-        "Passes": ((".plane canvas", 0.5), (".sheet canvas", 0.5)),
+        "Passes": ((".plane canvas", 0.5), (".passes-sheet canvas", 0.5)),
         "Device": (),
     }
     for title, canvases in drawn.items():
         go(page, title)
         if title == "Passes":  # opens on the last one
-            page.wait_for_function("/The output token is/.test(document.querySelector('.outcome').innerText)")
+            page.wait_for_function("/The output token is/.test(document.querySelector('.passes-outcome').innerText)")
             page.get_by_role("button", name="First").click()
         for selector, least in canvases:
             painted(page, selector, least)
         if title == "Blocks":
-            page.wait_for_function("document.querySelectorAll('.lens td button:not(:empty)').length >= 60")
+            page.wait_for_function("document.querySelectorAll('.blocks-lens td button:not(:empty)').length >= 60")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, title
         assert f"view={title.lower()}" in page.url
     page.get_by_role("button", name="Compare").click()
-    page.wait_for_function("/PASS/.test(document.querySelector('.verdict').textContent)")
+    page.wait_for_function("/PASS/.test(document.querySelector('.device-verdict').textContent)")
 
 
 def test_raw_scores_are_those_of_every_pair(page: Any) -> None:
@@ -101,19 +103,19 @@ def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any) 
     go(page, "Attention")
     page.wait_for_function(f"/layer={layer}&head={head}/.test(location.hash)")
     page.get_by_role("button", name="Pin for comparison").click()
-    page.locator(".one select").nth(1).select_option("-1")
+    page.locator("[data-part=one] select").nth(1).select_option("-1")
     pattern = found[f"h.{layer}.attn.pattern"]
     hardest = max(rows, key=lambda t: pattern[head, t, 1 : t - 1].max())  # the row that it opens with
     look = pattern.mean(axis=0)[hardest].max()
-    page.wait_for_function("/mean of its heads/.test(document.querySelector('.one h2').textContent)")
-    page.wait_for_function(f"document.querySelector('.reading b').textContent === '{100 * look:.2f}%'")
-    painted(page, ".square canvas", 0.4)
-    painted(page, ".beside canvas", 0.3)
+    page.wait_for_function("/mean of its heads/.test(document.querySelector('[data-part=one] h2').textContent)")
+    page.wait_for_function(f"document.querySelector('.ui-reading b').textContent === '{100 * look:.2f}%'")
+    painted(page, ".attention-square canvas", 0.4)
+    painted(page, ".attention-beside canvas", 0.3)
     assert f"head=mean&beside={layer}.{head}" in page.url
     page.get_by_role("button", name=f"Enlarge layer {layer}, head {head}").click()
-    assert page.locator(".one select").nth(1).input_value() == str(head)
+    assert page.locator("[data-part=one] select").nth(1).input_value() == str(head)
     page.get_by_role("button", name=f"Remove layer {layer}, head {head}").click()
-    assert not page.locator(".beside").count()
+    assert not page.locator(".attention-beside").count()
 
 
 def test_the_lens_ends_with_the_models_own_answer(page: Any) -> None:
@@ -138,19 +140,21 @@ def test_the_lens_ends_with_the_models_own_answer(page: Any) -> None:
 
 def test_passes_are_played_timed_and_linked(page: Any) -> None:
     go(page, "Passes")
-    count = page.evaluate("document.querySelectorAll('.sheet canvas').length")
-    assert count == page.evaluate("document.querySelectorAll('.passes ol li').length") > 60
+    count = page.evaluate("document.querySelectorAll('.passes-sheet canvas').length")
+    assert count == page.evaluate("document.querySelectorAll('[data-view=passes] ol li').length") > 60
     page.get_by_label("Speed").select_option("fast")
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function("/pass [2-9]\\d of/.test(document.querySelector('.transport').textContent)")
+    page.wait_for_function("/pass [2-9]\\d of/.test(document.querySelector('[data-part=transport]').textContent)")
     page.get_by_role("button", name="Pause").click()
     stages = ["to QKV", "QKV", "scores", "mix", "mix out", "residual", "MLP in", "MLP", "MLP out", "residual"]
-    assert page.locator(".stage-heads small").all_inner_texts() == stages
-    painted(page, ".sheet .row:nth-child(3) canvas", 0.5)
+    assert page.locator(".passes-stage-heads small").all_inner_texts() == stages
+    painted(page, ".passes-row:nth-child(3) canvas", 0.5)
     page.get_by_role("button", name="Measure times").click()
-    page.wait_for_function("/slope over repeats|timer queries/.test(document.querySelector('.names').textContent)")
+    page.wait_for_function(
+        "/slope over repeats|timer queries/.test(document.querySelector('[data-view=passes]').textContent)"
+    )
     page.get_by_role("button", name="Step").click()
-    link = page.locator(".facts dd").first.get_by_role("button").first
+    link = page.locator(".passes-facts dd").first.get_by_role("button").first
     name = link.inner_text()
     link.click()
     assert page.get_by_role("heading", name=name).is_visible()
@@ -167,7 +171,7 @@ def test_timer_queries_are_taken_where_they_can_be_trusted(
     """
     page = browse(serve(exported) + "#view=passes&tokens=4")
     page.evaluate("glgpt.ready")
-    page.wait_for_function("!document.querySelector('.caret') && document.querySelector('.sheet canvas')")
+    page.wait_for_function("!document.querySelector('.text-caret') && document.querySelector('.passes-sheet canvas')")
     script = """(disjoint) => {
       const {device} = glgpt.model, {gl} = device;
       device.renderer = 'a GPU';
@@ -177,8 +181,8 @@ def test_timer_queries_are_taken_where_they_can_be_trusted(
     }"""
     assert page.evaluate(script, disjoint)
     page.get_by_role("button", name="Measure times").click()
-    page.wait_for_function("/, measured by /.test(document.querySelector('.names').textContent)")
-    text = page.locator(".names").inner_text()
+    page.wait_for_function("/, measured by /.test(document.querySelector('[data-view=passes]').textContent)")
+    text = page.locator("[data-view=passes]").inner_text()
     assert ("timer queries" in text) != disjoint and ("slope over repeats" in text) == disjoint
 
 
@@ -192,28 +196,34 @@ def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
     page.get_by_role("button", name="mlp.act", exact=True).click()
     painted(page, ".plane canvas", 0.5)
     page.wait_for_function("/tokens|Matrix of/.test(document.body.textContent)")
-    first = int(page.evaluate("document.querySelector('.textures select')?.selectedOptions[0].text.split(' ')[0] ?? 0"))
+    first = int(
+        page.evaluate(
+            "document.querySelector('[data-view=textures] select')?.selectedOptions[0].text.split(' ')[0] ?? 0"
+        )
+    )
     page.locator(".plane canvas").hover(position={"x": 2, "y": 2})
-    page.wait_for_function("/row 0.*column \\d+/.test(document.querySelector('.reading').textContent)")
-    said = page.evaluate("document.querySelector('.reading').textContent")
+    page.wait_for_function("/row 0.*column \\d+/.test(document.querySelector('.ui-reading').textContent)")
+    said = page.evaluate("document.querySelector('.ui-reading').textContent")
     column = int(said.split("column ")[1].split(":")[0])
     assert float(said.split(": ")[-1]) == pytest.approx(found["h.1.mlp.act"][first, column], rel=2e-3, abs=1e-4)
-    assert not page.locator(".axis.across").count()  # a hidden layer of the vocabulary's width has no vocabulary labels
-    labels = page.evaluate("document.querySelectorAll('.axis.down span')[0].textContent")
+    assert not page.locator(
+        ".plane-across"
+    ).count()  # a hidden layer of the vocabulary's width has no vocabulary labels
+    labels = page.evaluate("document.querySelectorAll('.plane-down span')[0].textContent")
     assert labels == page.evaluate("(id) => glgpt.model.tokenizer.label(id)", text[first])
     page.get_by_label("memory layout").check()
-    page.wait_for_function("!document.querySelector('.axis')")
+    page.wait_for_function("!document.querySelector('.plane-axis')")
     page.get_by_label("Colours").select_option("embers")
     painted(page, ".plane canvas", 0.99)
 
 
 def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any) -> None:
     def axis(which: str) -> list[str]:
-        found: list[str] = page.locator(f".axis.{which} span").all_inner_texts()
+        found: list[str] = page.locator(f".plane-{which} span").all_inner_texts()
         return found
 
     tokens = page.evaluate(
-        """() => [...document.querySelectorAll('.token')].map((t) => t.ariaLabel.replace(/, [\\d.]+%$/, ''))"""
+        """() => [...document.querySelectorAll('.text-token')].map((t) => t.ariaLabel.replace(/, [\\d.]+%$/, ''))"""
     )
     for name, down, across in (
         ("h.1.attn.pattern", lambda label: ", head " in label, lambda label: label in tokens),
@@ -223,7 +233,7 @@ def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any)
     ):
         page.evaluate(f"location.hash = '#prompt=To+be&tokens=30&temperature=0&view=textures&texture={name}'")
         page.wait_for_function(f"document.querySelector('.plane canvas')?.ariaLabel === 'Values of {name}'")
-        page.wait_for_function("document.querySelectorAll('.axis.across span').length > 2")
+        page.wait_for_function("document.querySelectorAll('.plane-across span').length > 2")
         for which, known in (("down", down), ("across", across)):
             assert bool(axis(which)) == bool(known) and (not known or all(map(known, axis(which)))), (name, which)
 
@@ -246,8 +256,8 @@ def shows(page: Any, name: str, matrix: np.ndarray) -> None:
     box = canvas.bounding_box()
     for x, y in ((0.02, 0.02), (0.4, 0.7), (0.98, 0.97)):
         canvas.hover(position={"x": x * box["width"], "y": y * box["height"]})
-        page.wait_for_function("/row \\d+.*column \\d+/.test(document.querySelector('.reading').textContent)")
-        said = page.evaluate("document.querySelector('.reading').textContent")
+        page.wait_for_function("/row \\d+.*column \\d+/.test(document.querySelector('.ui-reading').textContent)")
+        said = page.evaluate("document.querySelector('.ui-reading').textContent")
         row, column = (int(said.split(f"{what} ")[1].split()[0].strip(",:")) for what in ("row", "column"))
         assert abs(row / matrix.shape[0] - y) < 0.05 and abs(column / matrix.shape[1] - x) < 0.05
         assert float(said.split(": ")[-1]) == pytest.approx(matrix[row, column], rel=2e-3, abs=1e-4)
@@ -268,7 +278,7 @@ def shows(page: Any, name: str, matrix: np.ndarray) -> None:
 
 
 def test_alternatives_by_keyboard_and_going_on_from_one(page: Any) -> None:
-    page.locator(".token").first.focus()
+    page.locator(".text-token").first.focus()
     for _ in range(6):
         page.keyboard.press("ArrowRight")
     group = page.get_by_role("group", name="Alternatives to")
@@ -276,18 +286,18 @@ def test_alternatives_by_keyboard_and_going_on_from_one(page: Any) -> None:
     token = group.locator("code").nth(1).inner_text()
     group.get_by_role("button").nth(1).focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("!document.querySelector('.caret')")
+    page.wait_for_function("!document.querySelector('.text-caret')")
     place = (
-        page.evaluate("document.querySelectorAll('.token.given').length")
+        page.evaluate("document.querySelectorAll('.text-given').length")
         + 6
         - len(page.evaluate("glgpt.encode('To be')"))
     )
-    assert page.locator(".token").nth(place).get_attribute("aria-label").startswith(f"{token}, ")
+    assert page.locator(".text-token").nth(place).get_attribute("aria-label").startswith(f"{token}, ")
 
 
 def test_the_prompts_tokens_show_what_was_weighed_there_too(page: Any) -> None:
-    at = page.evaluate("document.querySelectorAll('.token.given').length") - 1
-    page.locator(".token").nth(at).click()
+    at = page.evaluate("document.querySelectorAll('.text-given').length") - 1
+    page.locator(".text-token").nth(at).click()
     group = page.get_by_role("group", name="Alternatives to")
     group.get_by_role("button").nth(8).wait_for()
     script = """async (at) => {
@@ -300,15 +310,15 @@ def test_the_prompts_tokens_show_what_was_weighed_there_too(page: Any) -> None:
     }"""
     best, taken = page.evaluate(script, at)
     assert group.locator("button code").all_inner_texts() == [label for label, _ in best]
-    shown = [float(text.rstrip("%")) for text in group.locator("button .percent").all_inner_texts()]
+    shown = [float(text.rstrip("%")) for text in group.locator("button .text-percent").all_inner_texts()]
     np.testing.assert_allclose(shown, [100 * p for _, p in best], atol=0.51)  # a whole number of percents from 10 on
-    aria = page.locator(".token").nth(at).get_attribute("aria-label")
+    aria = page.locator(".text-token").nth(at).get_attribute("aria-label")
     assert aria.startswith(f"{taken[0]}, ") and abs(float(aria.split(", ")[-1].rstrip("%")) - 100 * taken[1]) < 0.51
-    words = "[...document.querySelectorAll('.token')].map((t) => t.textContent)"
+    words = "[...document.querySelectorAll('.text-token')].map((t) => t.textContent)"
     whole = page.evaluate(words)
     page.keyboard.press("Escape")  # on a phone the sheet of alternatives covers the buttons
     page.get_by_role("button", name="Generate", exact=True).click()
-    page.wait_for_function("!document.querySelector('.caret')")
+    page.wait_for_function("!document.querySelector('.text-caret')")
     assert page.evaluate(words) == whole  # looking at alternatives does not change the text
 
 
@@ -332,7 +342,7 @@ def test_without_settings_it_writes_as_documented(exported: Path, serve: Serve, 
         ids = desktop.tokenizer.encode("To be")
         expected = list(desktop.generate_ids(ids, 30, temperature=0.8, top_p=0.9, seed=1))
         labels = [desktop.tokenizer.label(i) for i in expected]
-    written = [token.get_attribute("aria-label") for token in page.locator(".token:not(.given)").all()]
+    written = [token.get_attribute("aria-label") for token in page.locator(".text-token:not(.text-given)").all()]
     assert [label.rpartition(", ")[0] for label in written] == labels
 
 
@@ -346,9 +356,9 @@ def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Br
     view = {"viewport": {"width": width, "height": 720}, "reduced_motion": "no-preference"}
     page = browse(serve(exported) + "#tokens=60", watch, **view)
     page.evaluate("glgpt.ready")
-    page.wait_for_function("document.querySelector('.token')")
+    page.wait_for_function("document.querySelector('.text-token')")
     page.wait_for_timeout(300)
     before = page.evaluate("shift")
-    page.wait_for_function("!document.querySelector('.caret')")
+    page.wait_for_function("!document.querySelector('.text-caret')")
     page.wait_for_timeout(500)  # entries arrive some time after the shift
     assert page.evaluate("shift") - before < 0.01

@@ -1,3 +1,5 @@
+import "./app/ui/base.css";
+import "./app/ui/shared.module.css"; // before the styles of the components, which override it
 import { render } from "preact";
 import { Glgpt } from "./api";
 import { EmbeddedSource, exportId } from "./document";
@@ -7,10 +9,6 @@ import { probabilities } from "./runtime/engine/probabilities";
 import { App } from "./app/shell";
 import { start } from "./app/start";
 import { drawing } from "./app/ui/tools";
-import "./app/ui/base.css";
-import "./app/ui/drawings.css";
-import "./app/ui/views.css";
-import "./app/features/train/train.css";
 
 const RELOADED = "glgpt reloaded";
 const glgpt = new Glgpt();

@@ -15,6 +15,10 @@ import { generation } from "./stores/generation";
 import { engine, models } from "./stores/model";
 import { route, type View } from "./stores/route";
 import { countInWords } from "./ui/tools";
+import { classes } from "./ui/classes";
+import ui from "./ui/shared.module.css";
+import style from "./shell.module.css";
+import frame from "./ui/band.module.css";
 
 const LONG_LOST = 5000; // ms without a graphics context after which the page suggests a reload
 
@@ -31,24 +35,28 @@ export function App() {
   }, [phase]);
   return (
     <>
-      <button class="skip" onClick={skip}>
+      <button class={style.skip} onClick={skip}>
         {view.name === "text" ? "Skip to the prompt" : "Skip to the view"}
       </button>
-      <div class="band">
+      <div class={frame.band}>
         <header>
           <Mark />
           <h1>glgpt</h1>
           {phase === "loading" && generation.recorded.value && <Loading />}
           {phase === "ready" && <CopyLink />}
           {phase === "ready" && tour.card.value === 0 && (
-            <button class="quiet take" title="Ten short cards that explain the views" onClick={() => openCard(1)}>
+            <button
+              class={classes(ui.quiet, style.take)}
+              title="Ten short cards that explain the views"
+              onClick={() => openCard(1)}
+            >
               Take the tour
             </button>
           )}
-          <p class="about">{<About />}</p>
+          <p class={frame.about}>{<About />}</p>
         </header>
-        <div class="tabs">
-          <nav aria-label="Views" ref={tabs}>
+        <div class={style.tabs}>
+          <nav class={style.views} aria-label="Views" ref={tabs}>
             {VIEWS.filter(has).map(({ name, title }) => (
               <button
                 key={name}
@@ -62,7 +70,7 @@ export function App() {
               </button>
             ))}
           </nav>
-          <div class="shown" role="region" aria-label="Model">
+          <div class={style.shown} role="region" aria-label="Model">
             <TrainingChip />
             {phase === "ready" && manifest?.training && <ModelSwitch />}
           </div>
@@ -91,7 +99,7 @@ export function App() {
 /** Moves the focus to the prompt or the view, past the buttons of the header and the machine. */
 function skip(): void {
   const main = document.querySelector("main");
-  (main?.querySelector<HTMLElement>(".prompt textarea") ?? main)?.focus();
+  (main?.querySelector<HTMLElement>("[data-part=prompt] textarea") ?? main)?.focus();
 }
 
 /** Lists the settings of a link that this page does not know, for example from another version of the page. */
@@ -99,9 +107,9 @@ function UnknownLink() {
   const unknown = route.unknown.value;
   if (!unknown.length) return null;
   return (
-    <p class="unknown" role="status">
+    <p class={style.unknown} role="status">
       The link sets {unknown.join(", ")}, which this page does not know. All other settings of the link are applied.{" "}
-      <button class="quiet" onClick={() => (route.unknown.value = [])}>
+      <button class={ui.quiet} onClick={() => (route.unknown.value = [])}>
         Dismiss
       </button>
     </p>
@@ -119,7 +127,7 @@ function Lost() {
     return () => clearTimeout(timer);
   }, [lost]);
   return (
-    <p class="lost" role="status" hidden={!lost}>
+    <p class={style.lost} role="status" hidden={!lost}>
       The browser lost the graphics context. Work continues when it is restored.
       {long.value && (
         <>
@@ -190,11 +198,15 @@ function CopyLink() {
     setTimeout(() => (said.value = ""), 2000);
   };
   return (
-    <span class="copy">
-      <span class="dim" role="status">
+    <span class={style.copy}>
+      <span class={ui.dim} role="status">
         {said.value}
       </span>
-      <button class="quiet" onClick={() => void copy()} title="The link contains the prompt, its settings and the view">
+      <button
+        class={ui.quiet}
+        onClick={() => void copy()}
+        title="The link contains the prompt, its settings and the view"
+      >
         Copy link
       </button>
     </span>
@@ -224,7 +236,7 @@ function Loading() {
   const { done, total, cached, compiled, shaders, speed } = models.progress.value;
   const { what, share } = waitingFor(models.progress.value);
   return (
-    <section class="loading" aria-label="Loading">
+    <section class={style.loading} aria-label="Loading">
       <h2>
         {what}
         {generation.recorded.value && <small> · the text below is a recording</small>}
@@ -242,10 +254,10 @@ function Loading() {
 
 function Failed() {
   return (
-    <section class="panel failed" role="alert">
+    <section class={classes(ui.panel, style.failed)} role="alert">
       <h2>The model could not be opened</h2>
       <p>{models.failure.value}</p>
-      <button class="primary" onClick={() => location.reload()}>
+      <button class={ui.primary} onClick={() => location.reload()}>
         Try again
       </button>
     </section>

@@ -12,17 +12,19 @@ import { Invitations } from "./invitations";
 import { Loss, Rounds, Sample } from "./metrics";
 import { Now } from "./now";
 import * as state from "./state";
+import frame from "../app/ui/band.module.css";
+import ui from "../app/ui/shared.module.css";
 
 export function Dashboard() {
   const { as } = state.access.value;
   return (
     <>
-      <div class="band">
+      <div class={frame.band}>
         <header>
           <Mark />
           <h1>glgpt</h1>
           {as === "host" && state.status.value && <Chip />}
-          <p class="about">
+          <p class={frame.about}>
             <About />
           </p>
         </header>
@@ -74,7 +76,7 @@ function Host() {
           <Rounds history={status.history} />
         </>
       ) : (
-        !state.lost.value && <p class="dim">Reading the session…</p>
+        !state.lost.value && <p class={ui.dim}>Reading the session…</p>
       )}
     </main>
   );
@@ -118,7 +120,7 @@ function Message({ kind, children, onDismiss }: MessageProps) {
     <div class={`message ${kind}`} role={kind === "bad" ? "alert" : "status"}>
       <p>{children}</p>
       {onDismiss && (
-        <button class="quiet" onClick={onDismiss}>
+        <button class={ui.quiet} onClick={onDismiss}>
           Dismiss
         </button>
       )}
@@ -131,7 +133,7 @@ function Stranger() {
   const link = useSignal("");
   return (
     <main class="dashboard narrow">
-      <section class="panel">
+      <section class={ui.panel}>
         <h2>{state.denied.value ? "This link does not work" : "This is the host of a federation"}</h2>
         {state.denied.value ? (
           <p role="alert">{state.denied.value}</p>
@@ -148,11 +150,11 @@ function Stranger() {
             state.paste(link.value);
           }}
         >
-          <label class="field">
+          <label class={ui.field}>
             <span>The host's link, which glgpt federate serve prints as “dashboard”</span>
             <input type="url" required value={link.value} onInput={(e) => (link.value = e.currentTarget.value)} />
           </label>
-          <button class="primary" type="submit">
+          <button class={ui.primary} type="submit">
             Open
           </button>
         </form>

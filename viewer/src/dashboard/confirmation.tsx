@@ -2,6 +2,7 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import * as state from "./state";
+import ui from "../app/ui/shared.module.css";
 
 export function Confirmation() {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -12,10 +13,10 @@ export function Confirmation() {
   }, [asked]);
   const close = () => (state.question.value = null);
   return (
-    <dialog ref={dialog} class="panel" aria-labelledby="question" onClose={close}>
+    <dialog ref={dialog} class={ui.panel} aria-labelledby="question" onClose={close}>
       <h2 id="question">{asked?.title}</h2>
       <p>{asked?.text}</p>
-      <div class="buttons">
+      <div class={ui.buttons}>
         <button autoFocus onClick={close}>
           Cancel
         </button>

@@ -2,6 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
+import ui from "../app/ui/shared.module.css";
 
 const SAID_MS = 2000;
 
@@ -20,12 +21,12 @@ export function Copied({ label, text }: { label: string; text: string }) {
   };
   return (
     <div class="copied">
-      <label class="field">
+      <label class={ui.field}>
         <span>{label}</span>
         <input ref={input} readOnly value={text} onFocus={(e) => e.currentTarget.select()} />
       </label>
       <button onClick={() => void copy()}>Copy</button>
-      <span class="dim" role="status">
+      <span class={ui.dim} role="status">
         {said.value}
       </span>
     </div>

@@ -4,6 +4,8 @@ import type { ComponentChildren } from "preact";
 import { count, decimals, deviceState, ordered, size } from "./describe";
 import type { Device, Status } from "./gateway";
 import * as state from "./state";
+import { classes } from "../app/ui/classes";
+import ui from "../app/ui/shared.module.css";
 
 const COLUMNS = [
   "Device",
@@ -25,7 +27,7 @@ export function Devices({ status }: { status: Status }) {
   const shown = all.filter((m) => m.aside !== "removed");
   const connected = shown.filter((m) => m.connections).length;
   return (
-    <section class="panel devices" aria-label="Devices">
+    <section class={classes(ui.panel, "devices")} aria-label="Devices">
       <h2>
         Devices
         {shown.length > 0 && (
@@ -116,7 +118,7 @@ function Remove({ device: { number, name } }: { device: Device }) {
   };
   return (
     <button
-      class="quiet danger"
+      class={classes(ui.quiet, "danger")}
       disabled={!state.reachable.value || state.busy.value.has(`remove ${number}`)}
       onClick={ask}
       aria-label={`Remove ${name}`}

@@ -6,6 +6,7 @@ import { Copied } from "./copied";
 import { count, links } from "./describe";
 import { Denied, type Terms } from "./gateway";
 import * as state from "./state";
+import ui from "../app/ui/shared.module.css";
 
 export function Guest() {
   const terms = useSignal<Terms | null>(null);
@@ -28,7 +29,7 @@ export function Guest() {
   if (problem.value) {
     return (
       <main class="dashboard narrow">
-        <section class="panel" role="alert">
+        <section class={ui.panel} role="alert">
           <h2>You cannot join now</h2>
           <p>{problem.value}</p>
         </section>
@@ -38,7 +39,7 @@ export function Guest() {
   const { browser, desktop } = links(state.base, token);
   return (
     <main class="dashboard narrow">
-      <section class="panel">
+      <section class={ui.panel}>
         <h2>You are invited{terms.value ? ` to train ${terms.value.name}` : ""}</h2>
         {terms.value && (
           <p>

@@ -6,6 +6,8 @@ import { Copied } from "./copied";
 import { admits, isLocal, links } from "./describe";
 import type { Invitation, Status } from "./gateway";
 import * as state from "./state";
+import { classes } from "../app/ui/classes";
+import ui from "../app/ui/shared.module.css";
 
 const HOURS: readonly (readonly [number, string])[] = [
   [1, "1 hour"],
@@ -19,7 +21,7 @@ export function Invitations({ status }: { status: Status }) {
   const open = state.invitations.value;
   const shown = open.find((one) => one.digest === state.shown.value);
   return (
-    <section class="panel invite" aria-label="Invite">
+    <section class={classes(ui.panel, "invite")} aria-label="Invite">
       <h2>Invite devices</h2>
       <New ended={status.done >= status.rounds} />
       {token && shown && <Link token={token} page={status.page} />}
@@ -48,7 +50,7 @@ function New({ ended }: { ended: boolean }) {
         void state.invite(hours.value, single.value ? 1 : null);
       }}
     >
-      <label class="field">
+      <label class={ui.field}>
         <span>Valid for</span>
         <select value={hours.value} onChange={(e) => (hours.value = Number(e.currentTarget.value))}>
           {HOURS.map(([value, name]) => (
@@ -63,7 +65,7 @@ function New({ ended }: { ended: boolean }) {
         device only
       </label>
       <button
-        class="primary"
+        class={ui.primary}
         type="submit"
         disabled={!state.reachable.value || state.busy.value.has("invite") || ended}
       >
@@ -82,9 +84,9 @@ function Link({ token, page }: { token: string; page: boolean }) {
       <div class="texts">
         {page && <Copied label="For a browser" text={browser} />}
         <Copied label="For a desktop with glgpt" text={desktop} />
-        {!page && <p class="dim">This session serves no page for browsers: only desktops can join.</p>}
+        {!page && <p class={ui.dim}>This session serves no page for browsers: only desktops can join.</p>}
         {isLocal(state.base) && (
-          <p class="dim">
+          <p class={ui.dim}>
             This address works on this machine only. To invite other devices, start <code>glgpt federate serve</code>{" "}
             with <code>--host</code> or <code>--url</code>.
           </p>
@@ -144,14 +146,14 @@ function Open({ invitation }: { invitation: Invitation }) {
       <span>
         <code>{digest.slice(0, 6)}</code> {admits(invitation, state.now.value / 1000)}
       </span>
-      <span class="buttons">
+      <span class={ui.buttons}>
         {known && (
-          <button class="quiet" aria-pressed={chosen} onClick={() => (state.shown.value = chosen ? "" : digest)}>
+          <button class={ui.quiet} aria-pressed={chosen} onClick={() => (state.shown.value = chosen ? "" : digest)}>
             {chosen ? "Hide" : "Show"}
           </button>
         )}
         <button
-          class="quiet danger"
+          class={classes(ui.quiet, "danger")}
           disabled={!state.reachable.value || state.busy.value.has(`revoke ${digest}`)}
           onClick={ask}
         >

@@ -1,7 +1,8 @@
+import "../app/ui/base.css";
+import "../app/ui/shared.module.css"; // before the styles that override it
 import { render } from "preact";
 import { Dashboard } from "./app";
 import { start } from "./state";
-import "../app/ui/base.css";
 import "./dashboard.css";
 
 start();

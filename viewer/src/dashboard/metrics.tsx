@@ -3,6 +3,8 @@
 import { Curves } from "../app/ui/curves";
 import { count, decimals, duration, sampled } from "./describe";
 import type { RoundMetrics } from "./gateway";
+import { classes } from "../app/ui/classes";
+import ui from "../app/ui/shared.module.css";
 
 const LISTED = 12; // maximum rounds in the table
 
@@ -15,7 +17,7 @@ export function Loss({ history }: Props) {
   const last = history.findLast((r) => r.loss !== undefined);
   const judged = history.findLast((r) => r.validation_loss !== undefined);
   return (
-    <section class="panel loss" aria-label="Loss" data-points={history.length}>
+    <section class={classes(ui.panel, "loss")} aria-label="Loss" data-points={history.length}>
       <h2>Loss</h2>
       {any ? (
         <>
@@ -38,7 +40,7 @@ export function Loss({ history }: Props) {
               { name: "training", color: "--accent", values: history.map((r) => r.loss ?? null), sparse: true },
               {
                 name: "validation",
-                color: "--doubtful",
+                color: "--held-out",
                 values: history.map((r) => r.validation_loss ?? null),
                 sparse: true,
               },
@@ -55,7 +57,7 @@ export function Loss({ history }: Props) {
 export function Sample({ history }: Props) {
   const last = sampled(history);
   return (
-    <section class="panel sample-panel" aria-label="Sample">
+    <section class={classes(ui.panel, "sample-panel")} aria-label="Sample">
       <h2>
         Sample
         {last && <small>after round {last.round}</small>}
@@ -76,7 +78,7 @@ export function Sample({ history }: Props) {
 export function Rounds({ history }: Props) {
   if (!history.length) return null;
   return (
-    <section class="panel rounds" aria-label="Rounds">
+    <section class={classes(ui.panel, "rounds")} aria-label="Rounds">
       <h2>
         Rounds
         {history.length > LISTED && <small>the last {LISTED}</small>}

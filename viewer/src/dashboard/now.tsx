@@ -5,6 +5,8 @@ import { Facts } from "../app/ui/facts";
 import { count, decimals, duration, expected, headline, secondsLeft, size } from "./describe";
 import type { Status } from "./gateway";
 import * as state from "./state";
+import { classes } from "../app/ui/classes";
+import ui from "../app/ui/shared.module.css";
 
 export function Now({ status }: { status: Status }) {
   const { title, text, phase } = headline(status);
@@ -12,7 +14,7 @@ export function Now({ status }: { status: Status }) {
   const ended = phase === "over" || state.over.value !== "";
   const number = Math.min(rounds, round && !round.closed ? round.number : done + 1);
   return (
-    <section class="panel now" aria-label="Session">
+    <section class={classes(ui.panel, "now")} aria-label="Session">
       <h2>
         {ended ? `${done} of ${rounds} rounds done` : `Round ${number} of ${rounds}`}
         <small>{ended ? "Ended" : title}</small>
@@ -60,7 +62,7 @@ function Meter({ name, value, max, unit, children }: MeterProps) {
       <b>{name}</b>
       <progress value={value} max={max} aria-label={`${name}: ${said}`} />
       <span>{said}</span>
-      <span class="dim">{children}</span>
+      <span class={ui.dim}>{children}</span>
     </div>
   );
 }
@@ -96,9 +98,9 @@ function Buttons({ status: { paused, done, rounds, name } }: { status: Status })
     };
   };
   return (
-    <div class="buttons">
+    <div class={ui.buttons}>
       <button
-        class="primary"
+        class={ui.primary}
         disabled={off || busy.has("pause") || done >= rounds}
         onClick={() => void state.pause(!paused)}
       >

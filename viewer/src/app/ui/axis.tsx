@@ -4,6 +4,8 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import type { Model } from "../../runtime/engine/model";
 import { generation } from "../stores/generation";
+import { classes } from "./classes";
+import style from "./plane.module.css";
 
 const EACH = 13; // minimum pixels per label
 
@@ -67,7 +69,7 @@ export function Axis({ count, name, across }: Props) {
     if (label && label !== labels.at(-1)?.[1]) labels.push([at, label]);
   }
   return (
-    <div class={`axis ${across ? "across" : "down"}`} ref={box} aria-hidden="true">
+    <div class={classes(style.axis, across ? style.across : style.down)} ref={box} aria-hidden="true">
       {labels.map(([at, label]) => (
         <span key={at} style={{ "--at": `${(100 * (at + 0.5)) / count}%` }}>
           {label}

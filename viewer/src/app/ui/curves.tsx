@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import "./curves.css";
+import style from "./curves.module.css";
 
 export interface Curve {
   name: string;
@@ -136,5 +136,5 @@ export function Curves({ label, steps, curves, lines = [], unit = "step", measur
   const levels = useRef(lines);
   levels.current = lines;
   useEffect(() => plot.current?.setData(data.current), [steps.length, steps.at(-1), curves, lines.length]);
-  return <div class="curves" ref={host} role="img" aria-label={label} />;
+  return <div class={style.curves} ref={host} role="img" aria-label={label} />;
 }

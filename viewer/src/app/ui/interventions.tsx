@@ -9,6 +9,9 @@ import { interventions } from "../stores/interventions";
 import { engine } from "../stores/model";
 import { route } from "../stores/route";
 import { percent } from "./tools";
+import { classes } from "./classes";
+import ui from "./shared.module.css";
+import style from "./interventions.module.css";
 
 const SHOWN = 6; // alternatives listed for each text
 const MAX_SHIFT = 3; // change in nats at which a token has its deepest colour
@@ -22,7 +25,8 @@ export function AblateButton({ part }: { part: string }) {
   const is = made !== undefined;
   return (
     <button
-      class="ablate"
+      class={style.ablate}
+      data-ablate={part}
       aria-pressed={is}
       disabled={Boolean(interventions.status.value) && !is}
       title={
@@ -56,7 +60,7 @@ export function LooksAt({ part }: { part: string }) {
     .find((change) => change.part === part && change.pattern);
   if (!patterns.length) return null;
   return (
-    <label class="inline" title="Replaces the attention pattern and generates the text again, to see what changes">
+    <label class={ui.inline} title="Replaces the attention pattern and generates the text again, to see what changes">
       Attends to
       <select
         value={made?.pattern ?? ""}
@@ -80,7 +84,7 @@ export function LooksAt({ part }: { part: string }) {
 /** The controls for interventions on a block; `token` is the position that a patch applies to. */
 export function AblateButtons({ block, token }: { block: number; token: number }) {
   return (
-    <div class="buttons ablate-buttons">
+    <div class={ui.buttons}>
       {engine()
         .model.names.partsOf(block)
         .map((part) => (
@@ -128,15 +132,15 @@ function Patch({ block, token }: { block: number; token: number }) {
   const patch = () =>
     void interventions.set([...others(part, "patch"), written({ part, patch: { position: token, text: text.value } })]);
   return (
-    <details class="changing patch">
+    <details class={style.changing} data-part="patch">
       <summary>
         Patch token {token} in block {block}
       </summary>
-      <p class="dim">
+      <p class={ui.dim}>
         Replaces the block's output at token {token} with its output at that token of another text. If the model then
         predicts what it predicts for the other text, the difference between the texts is stored here.
       </p>
-      <label class="field">
+      <label class={ui.field}>
         <span>Other text</span>
         <input
           value={text.value}
@@ -144,7 +148,7 @@ function Patch({ block, token }: { block: number; token: number }) {
           onInput={(e) => (text.value = e.currentTarget.value)}
         />
       </label>
-      <label class="field">
+      <label class={ui.field}>
         <span>What to patch</span>
         <select value={of.value} onChange={(e) => (of.value = e.currentTarget.value)}>
           <option value="">the stream after the block</option>
@@ -174,15 +178,15 @@ function Steer({ block }: { block: number }) {
     ]);
   };
   const field = (title: string, of: typeof towards, hint: string) => (
-    <label class="field">
+    <label class={ui.field}>
       <span>{title}</span>
       <input value={of.value} placeholder={hint} onInput={(e) => (of.value = e.currentTarget.value)} />
     </label>
   );
   return (
-    <details class="changing steer">
+    <details class={style.changing} data-part="steer">
       <summary>Steer block {block}</summary>
-      <p class="dim">
+      <p class={ui.dim}>
         Adds a direction to the stream at every token: the difference between the stream at the end of two texts.
       </p>
       {field("Towards", towards, "I love")}
@@ -226,13 +230,13 @@ function Parting() {
   return (
     <>
       {differsAt >= 0 && (
-        <span class="parting">
+        <span class={style.parting}>
           the text was “{after(whole)} …” and is now “{after(now)} …”.
         </span>
       )}
       {differsAt < 0 && !generation.running.value && <span>the text is the same.</span>}
       {interventions.shifts.value && <Verdict whole={whole} differs={false} />}
-      <button onClick={() => route.showAt("text", ".compared")}>Compare the texts</button>
+      <button onClick={() => route.showAt("text", "[data-part=compared]")}>Compare the texts</button>
     </>
   );
 }
@@ -246,11 +250,11 @@ export function InterventionBar() {
   const parts = interventions.parts.value;
   if (!parts.length && !interventions.status.value) return null;
   return (
-    <div class="intervention-bar" role="status">
+    <div class={style.bar} data-interventions="" role="status">
       <span>{interventions.status.value || "Changed model:"}</span>
       {parts.map((part) => (
-        <span key={part} class="change">
-          <button class="quiet" title="Undo this change" onClick={() => void interventions.toggle(part)}>
+        <span key={part} class={style.change}>
+          <button class={ui.quiet} title="Undo this change" onClick={() => void interventions.toggle(part)}>
             {scales(part) && parseIntervention(part).factor === 0 && "✂ "}
             {named(part)} <span aria-hidden="true">✕</span>
           </button>
@@ -258,7 +262,7 @@ export function InterventionBar() {
         </span>
       ))}
       {parts.length > 1 && (
-        <button class="quiet" onClick={() => void interventions.set([])}>
+        <button class={ui.quiet} onClick={() => void interventions.set([])}>
           Undo all
         </button>
       )}
@@ -280,34 +284,34 @@ export function Compared() {
     { title: "Changed", tok: now[at] },
   ];
   return (
-    <section class="panel compared" aria-label="Before and after the change">
+    <section class={classes(ui.panel, style.compared)} data-part="compared" aria-label="Before and after the change">
       {interventions.shifts.value && (
-        <p class="words">
+        <p class={style.words}>
           <Verdict whole={whole} differs={differsAt >= 0} />
         </p>
       )}
       <div>
         <h2>Original</h2>
-        <p class="stream still">
+        <p class={classes(ui.stream, style.still)}>
           {whole.map((tok, i) => {
             const shift = shiftOf(tok, i);
             return (
               <span
                 key={i}
                 {...shift}
-                class={`${tok.given ? "given" : ""}${i === differsAt ? " apart" : ""} ${shift.class}`}
+                class={classes(tok.given && style.given, i === differsAt && style.apart, shift.class)}
               >
                 {tok.text}
               </span>
             );
           })}
         </p>
-        <p class="dim shift-key">
-          <span class="less" style={{ "--shift": 1 }}>
+        <p class={ui.dim}>
+          <span class={style.less} style={{ "--shift": 1 }}>
             less likely
           </span>{" "}
           and{" "}
-          <span class="more" style={{ "--shift": 1 }}>
+          <span class={style.more} style={{ "--shift": 1 }}>
             more likely
           </span>{" "}
           in the changed model, after the same words (deepest colour: {MAX_SHIFT} nats or more).{" "}
@@ -316,33 +320,33 @@ export function Compared() {
       </div>
       <div>
         <h2>Changed</h2>
-        <p class="stream changed" tabIndex={0}>
+        <p class={classes(ui.stream, style.changed)} tabIndex={0}>
           {still
             ? now.map((tok, i) => (
-                <span key={i} class={`${tok.given ? "given" : ""}${i === differsAt ? " apart" : ""}`}>
+                <span key={i} class={classes(tok.given && style.given, i === differsAt && style.apart)}>
                   {tok.text}
                 </span>
               ))
             : "Generating…"}
         </p>
-        <p class="dim">
+        <p class={ui.dim}>
           {differsAt >= 0
             ? "Framed: the first token that differs. From there on, the texts diverge."
             : still && "The change alters no token of this text."}
         </p>
       </div>
-      <div class="words">
+      <div class={style.words}>
         <h2>
           {differsAt >= 0 ? `The first token that differs, at position ${differsAt}` : "The first generated token"}
         </h2>
-        <div class="sides">
+        <div class={style.sides}>
           {sides.map(({ title, tok }) => (
             <div key={title}>
               <h3>{title}</h3>
-              <ol class="bars">
+              <ol class={classes(ui.bars, style.bars)}>
                 {tok?.top?.slice(0, SHOWN).map((c) => (
-                  <li key={c.id} class={c.id === tok.id ? "taken" : ""}>
-                    <span class="bar" style={{ width: `${100 * c.p}%` }} />
+                  <li key={c.id} class={classes(c.id === tok.id && style.taken)}>
+                    <span class={ui.bar} style={{ width: `${100 * c.p}%` }} />
                     <code>{generation.label(c.id)}</code> <span>{percent(c.p)}</span>
                   </li>
                 ))}
@@ -350,7 +354,7 @@ export function Compared() {
             </div>
           ))}
         </div>
-        <p class="dim">{changed(sides[0]!.tok, sides[1]!.tok)}</p>
+        <p class={ui.dim}>{changed(sides[0]!.tok, sides[1]!.tok)}</p>
       </div>
     </section>
   );
@@ -362,7 +366,7 @@ function shiftOf(tok: Tok, i: number) {
   if (tok.given || !Number.isFinite(by)) return { class: "" };
   const amount = Math.min(1, Math.abs(by) / MAX_SHIFT);
   return {
-    class: by < 0 ? "less" : "more",
+    class: by < 0 ? style.less : style.more,
     style: { "--shift": amount.toFixed(2) },
     title: `${tok.label}: ${signed(by)} nats, from ${percent(tok.p ?? 0)} to ${percent((tok.p ?? 0) * Math.exp(by))}`,
   };
@@ -387,7 +391,7 @@ function Verdict({ whole, differs }: { whole: readonly Tok[]; differs: boolean }
   const how = size < LITTLE ? "Almost no effect" : size < MUCH ? "Small effect" : "Large effect";
   const why = by < 0 ? "less" : "more";
   return (
-    <span class="verdict">
+    <span data-part="verdict">
       <b>{how}:</b>{" "}
       {size < LITTLE
         ? `the original text is as likely as before (${signed(by)} nats per token)${differs ? ". The texts differ only because a random draw came out differently." : "."}`

@@ -6,6 +6,9 @@ import type { Session, Status } from "../../training/session";
 import { engine, models } from "../stores/model";
 import { route } from "../stores/route";
 import { throttled } from "./tools";
+import { classes } from "./classes";
+import ui from "./shared.module.css";
+import style from "./models.module.css";
 
 const FRAME_MS = 250; // ms between two updates of the chip
 
@@ -52,7 +55,7 @@ export function ModelSwitch() {
     </button>
   );
   return (
-    <div class="models" role="group" aria-label="Model">
+    <div class={style.models} role="group" aria-label="Model">
       {name(engine().own.manifest.model, "own", "The model that came with this page")}
       {name(
         found ? `mine, step ${found.step}` : "mine",
@@ -61,7 +64,7 @@ export function ModelSwitch() {
       )}
       {fileName.value && name(fileName.value, "file", "The model that you opened")}
       <label
-        class={`as-button${busy ? " off" : ""}`}
+        class={classes(ui.asButton, style.asButton)}
         title="A saved .zip, or the files of a run folder; they stay in this browser"
       >
         from a file…
@@ -77,12 +80,12 @@ export function ModelSwitch() {
           }}
         />
       </label>
-      <span class="dim" role="status">
+      <span class={ui.dim} role="status">
         {switching.value || models.refused.value}
       </span>
       {models.refused.value && !switching.value && (
         <button
-          class="quiet"
+          class={ui.quiet}
           aria-label="Dismiss the message"
           title="Dismiss"
           onClick={() => (models.refused.value = "")}
@@ -99,7 +102,7 @@ export function TrainingChip() {
   const found = learning.value;
   if (found?.status !== "running") return null;
   return (
-    <button class="chip" title="A training is running; click to open it" onClick={() => route.show("train")}>
+    <button class={style.chip} title="A training is running; click to open it" onClick={() => route.show("train")}>
       <i aria-hidden="true" /> step {found.step} of {found.steps}
       {found.loss !== null && `, loss ${found.loss.toFixed(2)}`}
     </button>

@@ -1,6 +1,7 @@
 // A number input.
 
 import type { Signal } from "@preact/signals";
+import ui from "./shared.module.css";
 
 interface NumberProps {
   label: string;
@@ -16,7 +17,7 @@ interface NumberProps {
 /** Clamps a number to `min` and `max`; anything else leaves the value unchanged. */
 export function NumberField({ label, of, min, max = Infinity, step, hint, fixed = false, onSet }: NumberProps) {
   return (
-    <label class="field" title={hint}>
+    <label class={ui.field} title={hint}>
       <span>{label}</span>
       <input
         type="number"

@@ -9,6 +9,9 @@ import { gradient, PALETTES } from "../drawing/palettes";
 import type { View } from "../../runtime/gl/program";
 import { Axis, type Axes } from "./axis";
 import { drawing, fraction, short, useDevice } from "./tools";
+import { classes } from "./classes";
+import ui from "./shared.module.css";
+import style from "./plane.module.css";
 
 const WIDEST = 2048; // maximum width of a picture in pixels; of wider matrices, some columns are left out
 const HIGHEST = 1024; // maximum height
@@ -89,20 +92,20 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
     `${kind} ${at}${name?.(at) ? ` (${name(at)})` : ""}`;
   const [low, high] = f ? range(f) : [0, 1];
   return (
-    <div class="field-view">
-      <p class="reading" role="status">
+    <div>
+      <p class={ui.reading} role="status">
         {f && cell && value !== undefined ? (
           <>
             {named("row", real(cell[0]), rowName)}, {named("column", cell[1], colName)}:{" "}
             <b>{value < -1e29 ? "masked" : short(value)}</b>
           </>
         ) : (
-          <span class={problem.value ? "problem" : "dim"}>
+          <span class={problem.value ? ui.problem : ui.dim}>
             {problem.value || (drawn.value ? "Drawing…" : "Point at the picture to read a value.")}
           </span>
         )}
       </p>
-      <div class="plane" hidden={problem.value !== ""}>
+      <div class={style.plane} hidden={problem.value !== ""}>
         {f && colName && <Axis count={f.view.cols} name={colName} across />}
         {f && rowName && <Axis count={f.rows} name={(r) => rowName(real(r))} across={false} />}
         <canvas
@@ -118,7 +121,7 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
         />
       </div>
       {f && f.height < f.tile && (
-        <label class="inline wide">
+        <label class={classes(ui.inline, ui.wide)}>
           Rows {f.first} to {f.first + f.height - 1} of {f.tile}
           <input
             type="range"
@@ -130,8 +133,8 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
           />
         </label>
       )}
-      <div class="buttons scale-row">
-        <label class="inline">
+      <div class={classes(ui.buttons, style.scaleRow)}>
+        <label class={ui.inline}>
           Colours
           <select value={palette.value} onChange={(e) => (palette.value = Number(e.currentTarget.value))}>
             {PALETTES.map((p, i) => (
@@ -141,7 +144,7 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
             ))}
           </select>
         </label>
-        <label class="inline">
+        <label class={ui.inline}>
           Range
           <select
             value={rangeKind.value}
@@ -161,7 +164,7 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
               key={end}
               type="number"
               step="any"
-              class="end"
+              class={style.end}
               aria-label={end ? "Highest value" : "Lowest value"}
               value={own.value[end]}
               onChange={(e) => {
@@ -170,7 +173,7 @@ export function Plane({ label, play, inputs, axes = {} }: Props) {
               }}
             />
           ))}
-        <span class="key">
+        <span class={style.key}>
           <small>{short(low)}</small>
           <i style={{ background: gradient(colors) }} aria-hidden="true" />
           <small>{short(high)}</small>
@@ -185,7 +188,7 @@ function Histogram({ field }: { field: Field | null }) {
   const bins = field?.bins ?? [];
   const most = Math.max(1, ...bins.map((b) => Math.log1p(b)));
   return (
-    <figure class="histogram">
+    <figure class={style.histogram}>
       <svg
         viewBox={`0 0 ${Math.max(1, bins.length)} 20`}
         preserveAspectRatio="none"

@@ -4,6 +4,9 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { fromBase64 } from "../../../runtime/engine/base64";
 import { BLUE } from "../../drawing/palettes";
 import { generation } from "../../stores/generation";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 export function RecordedAttention() {
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -25,13 +28,13 @@ export function RecordedAttention() {
     }
   }, [attention]);
   return (
-    <section class="panel" aria-label="Attention">
+    <section class={ui.panel} data-view="attention" aria-label="Attention">
       <h2>Every layer and head</h2>
-      <p class="dim">
+      <p class={ui.dim}>
         Each row is a layer, each square a head. It shows how much each of the first {n} tokens (down) attends to
         earlier tokens (across).
       </p>
-      <div class="squares still" style={{ "--layers": layers, "--heads": heads }}>
+      <div class={classes(style.squares, style.still)} style={{ "--layers": layers, "--heads": heads }}>
         <canvas
           ref={canvas}
           width={heads * n}

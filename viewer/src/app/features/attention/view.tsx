@@ -12,6 +12,9 @@ import { generation, type Tok } from "../../stores/generation";
 import { engine } from "../../stores/model";
 import { drawing, drawingNow, fraction, percent, short, useDevice } from "../../ui/tools";
 import type { View } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const ARCS = 10; // the number of largest weights that get an arc
 const NAMED = 3; // the number of largest weights that are listed in the heading
@@ -86,28 +89,28 @@ function AttentionView() {
     [busy, total >= MIN_TOKENS],
   );
   return (
-    <section class="attention" aria-label="Attention">
-      <div class="panel takes">{arcs}</div>
-      <div class="panel all">
+    <section class={style.attention} data-view="attention" aria-label="Attention">
+      <div class={classes(ui.panel, style.takes)}>{arcs}</div>
+      <div class={ui.panel} data-part="all">
         <h2>Every layer and head</h2>
-        <p class="dim">
+        <p class={ui.dim}>
           Each row is a layer, each square a head. Click one to enlarge it.
           {model.placement.isRemote(model.placement.blocks - 1) &&
             ` Layers ${model.manifest.config.n_layer} and up run on the server; they appear when the text is complete.`}
         </p>
         {missing.value && (
-          <p class="problem" role="alert">
+          <p class={ui.problem} role="alert">
             {missing.value}
           </p>
         )}
         <GridCanvas total={total} />
       </div>
-      <div class="panel one">
-        <div class="buttons title">
+      <div class={ui.panel} data-part="one">
+        <div class={classes(ui.buttons, ui.title)}>
           <h2>
             Layer {layer.value}, {head.value === MEAN ? "the mean of its heads" : `head ${head.value}`}
           </h2>
-          <div class="buttons">
+          <div class={ui.buttons}>
             <Choice
               label="Layer"
               of={layer.value}
@@ -121,7 +124,7 @@ function AttentionView() {
               mean
               set={(v) => selection.chooseHead(layer.value, v)}
             />
-            <label class="inline">
+            <label class={ui.inline}>
               Show
               <select value={kind.value} onChange={(e) => (kind.value = e.currentTarget.value as Kind)}>
                 {Object.entries(KIND_NAMES).map(([value, name]) => (
@@ -133,7 +136,7 @@ function AttentionView() {
             </label>
           </div>
         </div>
-        <div class="buttons">
+        <div class={ui.buttons}>
           <button
             disabled={beside.value.includes(name)}
             title="Shows a small copy of this head below while you look at other heads"
@@ -148,10 +151,10 @@ function AttentionView() {
             <LooksAt part={model.names.attention(layer.value, head.value === MEAN ? null : head.value)} />
           )}
         </div>
-        <p class="dim explained">{EXPLAINED[kindOf(layer.value)]}</p>
+        <p class={classes(ui.dim, ui.explained)}>{EXPLAINED[kindOf(layer.value)]}</p>
         {enlarged}
         {beside.value.length > 0 && (
-          <div class="beside" aria-label="Pinned heads">
+          <div class={style.beside} aria-label="Pinned heads">
             {beside.value.map((name) => (
               <Beside key={name} name={name} total={total} />
             ))}
@@ -186,13 +189,13 @@ function Beside({ name, total }: { name: string; total: number }) {
   const said = head === MEAN ? `layer ${layer}, mean` : `layer ${layer}, head ${head}`;
   return (
     <figure>
-      <button class="picture" aria-label={`Enlarge ${said}`} onClick={() => selection.chooseHead(layer, head)}>
+      <button class={style.picture} aria-label={`Enlarge ${said}`} onClick={() => selection.chooseHead(layer, head)}>
         <canvas ref={canvas} />
       </button>
       <figcaption>
         {said}
         <button
-          class="quiet"
+          class={ui.quiet}
           aria-label={`Remove ${said}`}
           title="Remove"
           onClick={() => (beside.value = beside.value.filter((other) => other !== name))}
@@ -214,7 +217,7 @@ interface ChoiceProps {
 
 function Choice({ label, of, count, mean, set }: ChoiceProps) {
   return (
-    <label class="inline">
+    <label class={ui.inline}>
       {label}
       <select value={of} onChange={(e) => set(Number(e.currentTarget.value))}>
         {Array.from({ length: count }, (_, i) => (
@@ -284,18 +287,18 @@ function GridCanvas({ total }: { total: number }) {
     selection.chooseHead(within(layer.value + step[0]!, n_layer), within(head.value + step[1]!, n_head));
   };
   return (
-    <div class="grid" style={{ "--layers": n_layer, "--heads": n_head }}>
-      <div class="columns" aria-hidden="true">
+    <div class={style.grid} style={{ "--layers": n_layer, "--heads": n_head }}>
+      <div class={style.columns} aria-hidden="true">
         {Array.from({ length: n_head }, (_, i) => (
           <span key={i}>{i ? i : "head 0"}</span>
         ))}
       </div>
-      <div class="lines" aria-hidden="true">
+      <div class={style.lines} aria-hidden="true">
         {Array.from({ length: n_layer }, (_, i) => (
           <span key={i}>{i ? i : "layer 0"}</span>
         ))}
       </div>
-      <div class="squares">
+      <div class={style.squares}>
         <canvas
           ref={canvas}
           tabIndex={0}
@@ -305,7 +308,7 @@ function GridCanvas({ total }: { total: number }) {
           onKeyDown={walk}
         />
         <span
-          class="frame"
+          class={style.frame}
           style={{
             left: `${(100 * Math.max(0, head.value)) / n_head}%`,
             top: `${(100 * layer.value) / n_layer}%`,
@@ -388,11 +391,11 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   };
   return (
     <>
-      <p class="reading" role="status">
+      <p class={ui.reading} role="status">
         <code>{name(t)}</code> {k > t ? "would attend to" : "attends to"} <code>{name(k)}</code>: <b>{said}</b>
-        <span class="spacer" />
+        <span class={style.spacer} />
         <Legend kind={shownKind} />
-        <label class="inline zoom">
+        <label class={classes(ui.inline, style.zoom)}>
           Zoom
           <input
             type="range"
@@ -404,12 +407,12 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
           />
         </label>
       </p>
-      <div class="head" ref={scroll} tabIndex={0} aria-label="The enlarged head; scrollable">
-        <div class="table" style={{ "--cell": `${cell}px`, "--total": total }}>
+      <div class={style.head} ref={scroll} tabIndex={0} aria-label="The enlarged head; scrollable">
+        <div class={style.table} style={{ "--cell": `${cell}px`, "--total": total }}>
           <Labels list={tokens} side="columns" at={k} shown={cell >= MIN_LABELLED_CELL} />
           <Labels list={tokens} side="lines" at={t} shown={cell >= MIN_LABELLED_CELL} />
           <div
-            class={`square ${shownKind}`}
+            class={classes(style.square, shownKind === "raw" && style.raw)}
             onMouseMove={point}
             onMouseLeave={() => (over.value = null)}
             onClick={() => (generation.chosen.value = from + t)}
@@ -421,8 +424,8 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
             />
             {over.value && (
               <>
-                <span class="line" style={{ top: `calc(var(--cell) * ${t})` }} />
-                <span class="column" style={{ left: `calc(var(--cell) * ${k})` }} />
+                <span class={style.line} style={{ top: `calc(var(--cell) * ${t})` }} />
+                <span class={style.column} style={{ left: `calc(var(--cell) * ${k})` }} />
               </>
             )}
           </div>
@@ -434,10 +437,10 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
 
 function Labels({ list, side, at, shown }: { list: readonly Tok[]; side: string; at: number; shown: boolean }) {
   return (
-    <div class={side} aria-hidden="true">
+    <div class={style[side]} aria-hidden="true">
       {shown ? (
         list.map((tok, i) => (
-          <span key={i} class={i === at ? "on" : ""}>
+          <span key={i} class={classes(i === at && style.on)}>
             {tok.label}
           </span>
         ))
@@ -452,7 +455,11 @@ function Labels({ list, side, at, shown }: { list: readonly Tok[]; side: string;
 function Legend({ kind }: { kind: Kind }) {
   const name = (value: number) => (kind === "pattern" ? `${100 * value}%` : String(value).replace("-", "−"));
   return (
-    <span class={`ramp ${kind === "pattern" ? "" : "signed"}`} role="img" aria-label={`Colours of ${KIND_NAMES[kind]}`}>
+    <span
+      class={classes(style.ramp, !(kind === "pattern") && style.signed)}
+      role="img"
+      aria-label={`Colours of ${KIND_NAMES[kind]}`}
+    >
       <i />
       {TICKS[kind].map((value) => (
         <small key={value} data-value={value} style={{ left: `${(100 * legendPlace(kind, value)).toFixed(2)}%` }}>
@@ -530,15 +537,15 @@ function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; poin
           "What a token attends to"
         )}
       </h2>
-      <p class="dim">
+      <p class={ui.dim}>
         Through attention, a token takes in information from earlier tokens. Point at a token: the arcs lead to the
         tokens it attends to most, in the head that is selected below.
       </p>
-      <div class="arcs" ref={box} onMouseLeave={() => (pointed.value = null)}>
+      <div class={style.arcs} ref={box} onMouseLeave={() => (pointed.value = null)}>
         {tokens.map((tok, i) => (
           <button
             key={i}
-            class={i === t ? "on" : i > t ? "later" : ""}
+            class={classes(i === t ? style.on : i > t && style.later)}
             style={{ "--weight": i <= t ? ((weights[i] ?? 0) / most).toFixed(3) : "0" }}
             title={i <= t ? `${tok.label} ${percent(weights[i] ?? 0)}` : tok.label}
             onMouseEnter={() => (pointed.value = i)}

@@ -11,6 +11,9 @@ import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
 import { percent, short, useDevice } from "../../ui/tools";
 import type { View } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const MIN_COLUMNS = 10; // minimum number of columns (tokens)
 const COLUMN = 78; // pixels per column
@@ -85,16 +88,16 @@ function BlocksView() {
   const [ct, cb] = chosen.value ?? [last - 1, names.length - 1];
   const detail = columns.find((c) => c.t === ct)?.blocks?.[cb];
   return (
-    <section class="blocks" aria-label="Blocks" data-columns={done.value}>
-      <div class="panel">
+    <section class={style.blocks} data-view="blocks" aria-label="Blocks" data-columns={done.value}>
+      <div class={ui.panel}>
         <h2>What the model would predict after each block</h2>
-        <p class="dim explained">
+        <p class={classes(ui.dim, ui.explained)}>
           Every block adds to the residual stream, a vector of numbers for each token. Here the stream is decoded after
           every block as if that block were the last (the “logit lens”). Each column is a token of the text, each row is
           a block, and a cell shows the predicted next token: the deeper the colour, the more confident the model.
           Straight after the embedding, it is simply the token itself; the prediction forms on the way down.
         </p>
-        <div class="buttons">
+        <div class={ui.buttons}>
           <button disabled={first === 0} onClick={() => (end.value = Math.max(shown.value, last - shown.value))}>
             Earlier
           </button>
@@ -104,7 +107,7 @@ function BlocksView() {
           >
             Later
           </button>
-          <label class="inline">
+          <label class={ui.inline}>
             Show
             <select value={show.value} onChange={(e) => (show.value = e.currentTarget.value as Show)}>
               <option value="token">next token</option>
@@ -112,10 +115,10 @@ function BlocksView() {
               <option value="change">norm of what the block added</option>
             </select>
           </label>
-          <span class="dim">
+          <span class={ui.dim}>
             tokens {first + 1} to {last} of {total}
           </span>
-          <span class="dim waiting" role="status">
+          <span class={ui.dim} data-part="waiting" role="status">
             {missing > 0 && !problem.value && (
               <>
                 <progress value={columns.length - missing} max={columns.length} aria-label="Columns computed" />{" "}
@@ -125,11 +128,11 @@ function BlocksView() {
           </span>
         </div>
         {problem.value && (
-          <p class="problem" role="alert">
+          <p class={ui.problem} role="alert">
             {problem.value}
           </p>
         )}
-        <div class="lens" ref={box}>
+        <div class={style.lens} ref={box}>
           <table style={{ "--lines": names.length + 2 }} onKeyDown={walkCells}>
             <thead>
               <tr>
@@ -159,7 +162,7 @@ function BlocksView() {
                       <td key={t}>
                         <button
                           {...cell(t, b, t === ct && b === cb)}
-                          class={`${right ? "right" : ""} ${t === ct && b === cb ? "on" : ""}`}
+                          class={classes(right && style.right, t === ct && b === cb && style.on)}
                           style={{ "--amount": amount.toFixed(3) }}
                           title={best ? `${generation.label(best.id)} ${percent(best.p)}` : ""}
                           onClick={() => (chosen.value = [t, b])}
@@ -173,7 +176,7 @@ function BlocksView() {
                   })}
                 </tr>
               ))}
-              <tr class="next">
+              <tr class={style.next}>
                 <th scope="row">what actually came next</th>
                 {columns.map(({ t }) => (
                   <td key={t}>
@@ -184,9 +187,11 @@ function BlocksView() {
             </tbody>
           </table>
         </div>
-        <p class="dim">A frame marks a correct prediction: the likeliest token is the one that actually came next.</p>
+        <p class={ui.dim}>
+          A frame marks a correct prediction: the likeliest token is the one that actually came next.
+        </p>
       </div>
-      <div class="panel detail">
+      <div class={ui.panel}>
         <h2>
           {detail
             ? `${blockOf(detail.name) < 0 ? "After the embedding" : `After block ${blockOf(detail.name)}`}, at `
@@ -195,22 +200,22 @@ function BlocksView() {
         </h2>
         {detail && (
           <>
-            <ol class="bars">
+            <ol class={ui.bars}>
               {detail.top.map((c) => (
                 <li key={c.id}>
-                  <span class="bar" style={{ width: `${100 * c.p}%` }} />
+                  <span class={ui.bar} style={{ width: `${100 * c.p}%` }} />
                   <code>{generation.label(c.id)}</code>
-                  <span class="percent">{percent(c.p)}</span>
+                  <span data-part="percent">{percent(c.p)}</span>
                 </li>
               ))}
             </ol>
             {blockOf(detail.name) >= 0 && !engine().model.placement.isRemote(blockOf(detail.name)) && (
               <AblateButtons block={blockOf(detail.name)} token={ct} />
             )}
-            <p class="dim">
+            <p class={ui.dim}>
               The norm of the stream is {short(detail.norm)} here
               {detail.change ? `; the norm of what the block added is ${short(detail.change)}` : ""}. See its values:{" "}
-              <button class="link" onClick={() => showTexture(detail.name)}>
+              <button class={ui.link} onClick={() => showTexture(detail.name)}>
                 {detail.name}
               </button>
             </p>

@@ -6,6 +6,8 @@ import type { Parity } from "../../../runtime/engine/parity";
 import { textureBytes } from "../../../runtime/gl/program";
 import { engine } from "../../stores/model";
 import type { View } from "../../stores/route";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
@@ -48,9 +50,9 @@ function DeviceView() {
     ["Start-up time", `${(info.times.readyMs / 1000).toFixed(2)} s`],
   ];
   return (
-    <section aria-label="Device" class="device">
+    <section class={style.device} data-view="device" aria-label="Device">
       <ParityPanel />
-      <div class="panel">
+      <div class={ui.panel}>
         <h2>This device</h2>
         <table>
           <tbody>
@@ -111,20 +113,20 @@ function ParityPanel() {
   };
   const r = result.value;
   return (
-    <div class="panel parity">
+    <div class={ui.panel} data-part="parity">
       <h2>Does this browser compute the same as the desktop?</h2>
       <p>
         Runs the reference prompt here and compares the logits, all activations and the greedy continuation with the
         desktop's.
       </p>
-      <button class="primary" disabled={busy.value} onClick={() => void run()}>
+      <button class={ui.primary} disabled={busy.value} onClick={() => void run()}>
         {busy.value ? "Comparing…" : "Compare"}
       </button>
-      <div role="status" class="verdict">
+      <div role="status" class={style.verdict}>
         {problem.value}
         {r && (
           <>
-            <strong class={r.pass ? "pass" : "fail"}>{r.pass ? "PASS" : "FAIL"}</strong>
+            <strong class={r.pass ? style.pass : style.fail}>{r.pass ? "PASS" : "FAIL"}</strong>
             <p>
               Largest logit error {r.maxError.toExponential(2)} ({percent(r.ofTolerance)} of the tolerance, which is a
               relative error of {r.tolerance.relative.toExponential(1)}); KL divergence {r.kl.toExponential(1)} nats;
@@ -133,7 +135,7 @@ function ParityPanel() {
                 ? `${r.firstApart.name} is the first of ${r.names} activations outside the tolerance: ${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
                 : `all ${r.names} activations are within the tolerance (at most ${percent(r.greatest)} of it).`}
             </p>
-            <p class="dim">Desktop: {r.desktop}</p>
+            <p class={ui.dim}>Desktop: {r.desktop}</p>
           </>
         )}
       </div>

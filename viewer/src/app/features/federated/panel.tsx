@@ -6,7 +6,9 @@ import { useEffect } from "preact/hooks";
 import type { FederationState, RoundFigures } from "../../../training/federate";
 import { Curves } from "../../ui/curves";
 import * as state from "./store";
-import "./federated.css";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 export function Together() {
   useEffect(() => state.open(), []);
@@ -14,18 +16,18 @@ export function Together() {
   const active = state.together();
   return (
     <section
-      class="together panel"
+      class={classes(style.together, ui.panel)}
       aria-label="Together"
       data-status={found?.status ?? "none"}
       data-rounds={found?.rounds.length ?? 0}
     >
       <h2>{found?.terms ? `Together: ${found.terms.name}` : "Together"}</h2>
       {!active && found === null && state.invited.value && (
-        <p class="invited">You are invited to train a model together with other devices. Choose a nickname and join.</p>
+        <p>You are invited to train a model together with other devices. Choose a nickname and join.</p>
       )}
       {!active && <Invitation />}
       {state.problem.value && (
-        <p class="problem" role="alert">
+        <p class={classes(ui.problem, style.problem)} role="alert">
           {state.problem.value}
         </p>
       )}
@@ -39,19 +41,19 @@ export function Together() {
 function Invitation() {
   return (
     <form
-      class="invitation"
+      class={style.invitation}
       onSubmit={(event) => {
         event.preventDefault();
         state.join();
       }}
     >
-      <p class="dim">
+      <p class={ui.dim}>
         Several devices train one model. The host sends the weights; this device trains them for some steps and sends
         back the change. Your text never leaves this browser. The change of the weights goes to the host only. It does
         not contain your text, but someone who analyses it could learn something about the text. Do not use confidential
         text.
       </p>
-      <label class="field">
+      <label class={ui.field}>
         <span>Invitation</span>
         <input
           type="url"
@@ -61,20 +63,20 @@ function Invitation() {
           onInput={(e) => (state.link.value = e.currentTarget.value)}
         />
       </label>
-      <div class="fields">
-        <label class="field">
+      <div class={ui.fields}>
+        <label class={ui.field}>
           <span>Nickname</span>
           <input maxLength={40} value={state.name.value} onInput={(e) => (state.name.value = e.currentTarget.value)} />
         </label>
-        <label class="field">
+        <label class={ui.field}>
           <span>
             Your own text {state.source.value ? `(${state.source.value})` : "(optional; default: the host's)"}
           </span>
           <input type="file" accept=".txt,text/*" onChange={(e) => void state.take(e.currentTarget.files ?? [])} />
         </label>
       </div>
-      <div class="buttons">
-        <button class="primary" type="submit" disabled={!state.link.value}>
+      <div class={ui.buttons}>
+        <button class={ui.primary} type="submit" disabled={!state.link.value}>
           Join
         </button>
       </div>
@@ -93,13 +95,13 @@ function Part({ found, active }: { found: FederationState; active: boolean }) {
     ["Last update", found.lastAnswer || "–"],
   ];
   return (
-    <div class="part">
+    <div class={style.part}>
       <p role="status">
         {found.doing}
         {found.status === "training" && !found.paused && <Countdown until={found.deadline} />}
       </p>
       {found.paused && active && (
-        <p class="paused" role="status">
+        <p class={style.paused} role="status">
           <b>The host has paused the session.</b> No round begins or ends until the host resumes it. You do not need to
           do anything.
         </p>
@@ -107,7 +109,7 @@ function Part({ found, active }: { found: FederationState; active: boolean }) {
       {found.status === "training" && <progress value={found.step} max={steps} aria-label="Steps of this round" />}
       <Facts of={facts} />
       {active && (
-        <div class="buttons">
+        <div class={ui.buttons}>
           <button onClick={() => state.leave()}>Leave</button>
         </div>
       )}
@@ -121,7 +123,7 @@ function Countdown({ until }: { until: number }) {
     const timer = setInterval(() => (now.value = performance.now()), 1000);
     return () => clearInterval(timer);
   }, []);
-  return <span class="dim">, at most {Math.max(0, (until - now.value) / 1000).toFixed(0)} s left</span>;
+  return <span class={ui.dim}>, at most {Math.max(0, (until - now.value) / 1000).toFixed(0)} s left</span>;
 }
 
 function Rounds({ rounds }: { rounds: RoundFigures[] }) {
@@ -129,14 +131,14 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
   const judged = rounds.findLast((r) => r.validation_loss !== undefined);
   const sampled = rounds.findLast((r) => r.sample);
   return (
-    <div class="shared">
-      <p class="key">
+    <div class={style.shared}>
+      <p class={style.key}>
         <span>
           <i style={{ background: "var(--accent)" }} /> loss on the devices’ texts{" "}
           {last && <b>{last.loss!.toFixed(3)}</b>}
         </span>
         <span>
-          <i style={{ background: "var(--doubtful)" }} /> on held-out text{" "}
+          <i style={{ background: "var(--held-out)" }} /> on held-out text{" "}
           {judged && <b>{judged.validation_loss!.toFixed(3)}</b>}
         </span>
       </p>
@@ -151,7 +153,7 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
           { name: "loss", color: "--accent", values: rounds.map((r) => r.loss ?? null), sparse: true },
           {
             name: "validation",
-            color: "--doubtful",
+            color: "--held-out",
             values: rounds.map((r) => r.validation_loss ?? null),
             sparse: true,
           },
@@ -159,8 +161,8 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
       />
       {sampled && (
         <figure>
-          <figcaption class="dim">What the shared model writes after round {sampled.round}</figcaption>
-          <pre class="sample" tabIndex={0}>
+          <figcaption class={ui.dim}>What the shared model writes after round {sampled.round}</figcaption>
+          <pre class={ui.sample} tabIndex={0}>
             {sampled.sample}
           </pre>
         </figure>
@@ -171,7 +173,7 @@ function Rounds({ rounds }: { rounds: RoundFigures[] }) {
 
 function Others({ found }: { found: FederationState }) {
   return (
-    <table class="others">
+    <table class={style.others}>
       <caption>Devices</caption>
       <thead>
         <tr>
@@ -184,7 +186,7 @@ function Others({ found }: { found: FederationState }) {
       </thead>
       <tbody>
         {found.others.map((other) => (
-          <tr key={other.number} class={other.connections ? "" : "dim"}>
+          <tr key={other.number} class={classes(!other.connections && ui.dim)}>
             <td>
               {other.name}
               {other.number === found.member ? " (this device)" : other.connections ? "" : " (offline)"}

@@ -1,5 +1,6 @@
 // GLSL source with syntax highlighting.
 
+import style from "./style.module.css";
 const WORDS =
   /(\/\/[^\n]*)|(^\s*#[a-z]+)|\b(void|int|float|uint|bool|vec[234]|[iu]vec[234]|const|uniform|layout|in|out|if|else|for|return|precision|highp|u?sampler2DArray)\b|\b(\d[\w.]*)\b/gm;
 const KINDS = ["", "comment", "directive", "word", "number"];
@@ -10,12 +11,12 @@ function Marked({ text }: { text: string }) {
   for (const match of text.matchAll(WORDS)) {
     if (match.index > end) parts.push(text.slice(end, match.index));
     const kind = KINDS[match.findIndex((group, i) => i > 0 && group)];
-    parts.push(<span class={kind}>{match[0]}</span>);
+    parts.push(<span class={kind && style[kind]}>{match[0]}</span>);
     end = match.index + match[0].length;
   }
   parts.push(text.slice(end));
   return (
-    <pre class="source" tabIndex={0}>
+    <pre class={style.source} tabIndex={0}>
       {parts}
     </pre>
   );

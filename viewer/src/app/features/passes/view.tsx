@@ -25,6 +25,9 @@ import { engine } from "../../stores/model";
 import { playTo } from "./store";
 import { drawing, percent, useDevice } from "../../ui/tools";
 import type { View } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const PACES: readonly [string, number][] = [
   ["slow", 700],
@@ -65,11 +68,11 @@ function PassesView() {
   };
   const t = timing.value?.entry === entry.name ? timing.value.timing : null;
   return (
-    <section class="passes" aria-label="Passes">
-      <div class="panel names">
+    <section class={style.passes} data-view="passes" aria-label="Passes">
+      <div class={classes(ui.panel, ui.names)}>
         <h2>Passes</h2>
-        <div class="buttons">
-          <label class="inline">
+        <div class={ui.buttons}>
+          <label class={ui.inline}>
             Entry
             <select
               value={entry.name}
@@ -95,21 +98,21 @@ function PassesView() {
         {t && <Shares entry={entry} timing={t} />}
         <List entry={entry} at={place} timing={t} choose={move} />
       </div>
-      <div class="panel">
-        <div class="buttons transport">
+      <div class={ui.panel}>
+        <div class={ui.buttons} data-part="transport">
           <button onClick={() => move(0)} disabled={place === 0}>
             First
           </button>
           <button onClick={() => move(place - 1)} disabled={place === 0}>
             Back
           </button>
-          <button class="primary" onClick={toggle} disabled={busy}>
+          <button class={ui.primary} onClick={toggle} disabled={busy}>
             {playing.value ? "Pause" : "Play"}
           </button>
           <button onClick={() => move(place + 1)} disabled={place === entry.passes.length - 1}>
             Step
           </button>
-          <label class="inline">
+          <label class={ui.inline}>
             Speed
             <select value={pace.value} onChange={(e) => (pace.value = Number(e.currentTarget.value))}>
               {PACES.map(([title], i) => (
@@ -119,11 +122,11 @@ function PassesView() {
               ))}
             </select>
           </label>
-          <span class="dim">
+          <span class={ui.dim}>
             pass {place + 1} of {entry.passes.length}
           </span>
         </div>
-        <p class="dim explained">{describe(entry.name)}</p>
+        <p class={classes(ui.dim, ui.explained)}>{describe(entry.name)}</p>
         <Sheet entry={entry} at={place} choose={move} />
         <Details entry={entry} at={place} pass={pass} us={t?.us[place]} move={move} />
       </div>
@@ -160,7 +163,11 @@ function List({ entry, at, timing, choose }: ListProps) {
     <ol ref={list}>
       {entry.passes.map((p, i) => (
         <li key={i}>
-          <button class={i === at ? "on" : ""} aria-current={i === at ? "step" : undefined} onClick={() => choose(i)}>
+          <button
+            class={classes(i === at && style.on)}
+            aria-current={i === at ? "step" : undefined}
+            onClick={() => choose(i)}
+          >
             <span>{i + 1}</span>
             <code>
               {p.label.split(".").map((word, at) => (
@@ -172,7 +179,7 @@ function List({ entry, at, timing, choose }: ListProps) {
               ))}
             </code>
             <small>{timing ? micro(timing.us[i]!) : stem(p)}</small>
-            {timing && <i class="bar" style={{ width: `${(100 * timing.us[i]!) / most}%` }} aria-hidden="true" />}
+            {timing && <i class={style.bar} style={{ width: `${(100 * timing.us[i]!) / most}%` }} aria-hidden="true" />}
           </button>
         </li>
       ))}
@@ -182,7 +189,7 @@ function List({ entry, at, timing, choose }: ListProps) {
 
 /** Scrolls a list until its selected pass is visible. */
 function showChosen(box: HTMLElement | null): void {
-  const on = box?.querySelector<HTMLElement>(".on");
+  const on = box?.querySelector<HTMLElement>("[aria-current]");
   if (!box || !on) return;
   const [frame, chosen] = [box.getBoundingClientRect(), on.getBoundingClientRect()];
   if (chosen.top >= frame.top && chosen.bottom <= frame.bottom) return;
@@ -226,7 +233,7 @@ function Shares({ entry, timing }: { entry: Entry; timing: Timing }) {
   const total = timing.us.reduce((a, b) => a + b, 0) || 1;
   const first = [...sums].sort((a, b) => b[1] - a[1]).slice(0, 4);
   return (
-    <p class="dim">
+    <p class={ui.dim}>
       {micro(total)} in total, measured by {timing.how}:{" "}
       {first.map(([name, us]) => `${name} ${((100 * us) / total).toFixed(0)}%`).join(", ")}
     </p>
@@ -290,34 +297,34 @@ function Sheet({ entry, at, choose }: SheetProps) {
   const alike = blocks.every((group) => stagesOf(group).join() === heads.join());
   const outside = (first: number) => (blocks[0] ? (first < blocks[0][0]! ? "embed" : "logits") : "");
   return (
-    <div class="sheet" ref={sheet} role="group" aria-label="What each pass wrote">
+    <div class={style.sheet} ref={sheet} role="group" aria-label="What each pass wrote">
       {groups.map((group) => {
         const block = blockOf(group[0]!);
         return (
           <Fragment key={group[0]}>
             {alike && group === blocks[0] && (
-              <div class="row stage-heads" aria-hidden="true">
+              <div class={classes(style.row, style.stageHeads)} aria-hidden="true">
                 <span />
                 {heads.map((name, i) => (
                   <small key={i}>{name}</small>
                 ))}
               </div>
             )}
-            <div class={block < 0 ? "row outside" : "row"}>
-              <span class="dim">{block < 0 ? outside(group[0]!) : `block ${block}`}</span>
+            <div class={classes(style.row, block < 0 && style.outside)}>
+              <span class={ui.dim}>{block < 0 ? outside(group[0]!) : `block ${block}`}</span>
               {group.map((i) => {
                 const { label } = entry.passes[i]!;
                 return (
                   <button
                     key={i}
-                    class={i === at ? "on" : i > at ? "later" : ""}
+                    class={classes(i === at ? style.on : i > at && style.later)}
                     title={`${i + 1}: ${label}${names.about(label) && `, ${names.about(label)}`}`}
                     aria-label={`Pass ${i + 1}, ${label}${writesToken(entry.passes[i]!) && i <= at ? `: ${word.value}` : ""}`}
                     aria-current={i === at ? "step" : undefined}
                     onClick={() => choose(i)}
                   >
                     <canvas width={THUMB[0]} height={THUMB[1]} />
-                    {writesToken(entry.passes[i]!) && i <= at && <code class="word">{word.value}</code>}
+                    {writesToken(entry.passes[i]!) && i <= at && <code class={style.word}>{word.value}</code>}
                   </button>
                 );
               })}
@@ -358,22 +365,22 @@ function Chosen({ entry, at }: { entry: Entry; at: number }) {
   );
   const o = found.value;
   return (
-    <div class="outcome" role="status">
+    <div class={style.outcome} data-part="outcome" role="status">
       {o && (
         <>
           <p>
             The output token is <code>{generation.label(o.id)}</code>, with probability <b>{percent(o.p)}</b>: the
             likeliest token after <code>{generation.tokens.value.at(-1)?.label}</code>.
           </p>
-          <ul class="bars">
+          <ul class={classes(ui.bars, style.bars)}>
             {o.top.map((c) => (
               <li key={c.id}>
-                <span class="bar" style={{ width: `${(100 * c.p) / o.top[0]!.p}%` }} />
+                <span class={classes(ui.bar, style.bar)} style={{ width: `${(100 * c.p) / o.top[0]!.p}%` }} />
                 <code>{generation.label(c.id)}</code> <span>{percent(c.p)}</span>
               </li>
             ))}
           </ul>
-          <p class="dim">
+          <p class={ui.dim}>
             This pass picks the greatest logit. With a temperature above 0, the page samples from the same logits
             instead.
           </p>
@@ -407,11 +414,11 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
   return (
     <>
       <h2>
-        <code>{pass.label}</code> <small class="dim">{stem(pass)}</small>
+        <code>{pass.label}</code> <small class={ui.dim}>{stem(pass)}</small>
       </h2>
-      {about && <p class="dim explained">{about}</p>}
+      {about && <p class={classes(ui.dim, ui.explained)}>{about}</p>}
       {written.length > 1 && (
-        <div class="buttons">
+        <div class={ui.buttons}>
           {written.map((name, i) => (
             <button key={name} aria-pressed={name === texture} onClick={() => (out.value = i)}>
               {name}
@@ -429,7 +436,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
           axes={axesIn(entry, pass, texture)}
         />
       )}
-      <dl class="facts">
+      <dl class={style.facts}>
         <dt>Reads</dt>
         <dd>
           {pass.inputs.map(([sampler, name]) => (
@@ -441,8 +448,8 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
           {written.map((name) => {
             const layers = pass.outputs.filter(([other]) => other === name).map(([, layer]) => layer);
             return (
-              <span key={name} class="io">
-                <button class="link" onClick={() => showTexture(name)}>
+              <span key={name} class={style.io}>
+                <button class={ui.link} onClick={() => showTexture(name)}>
                   {name}
                 </button>
                 {layers.length > 1 ? `layers ${layers[0]} to ${layers.at(-1)}` : ""}
@@ -468,12 +475,12 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
 function Link({ entry, at, name, move }: { entry: Entry; at: number; name: string; move: (at: number) => void }) {
   const writer = entry.passes.findLastIndex((p, i) => i < at && p.outputs.some(([texture]) => texture === name));
   return (
-    <span class="io">
-      <button class="link" title="Show it in the Textures view" onClick={() => showTexture(name)}>
+    <span class={style.io}>
+      <button class={ui.link} title="Show it in the Textures view" onClick={() => showTexture(name)}>
         {name}
       </button>
       {writer >= 0 && (
-        <button class="link by" title="Show the pass that wrote it" onClick={() => move(writer)}>
+        <button class={ui.link} title="Show the pass that wrote it" onClick={() => move(writer)}>
           from {entry.passes[writer]!.label}
         </button>
       )}

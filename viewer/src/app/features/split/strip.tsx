@@ -3,7 +3,9 @@
 import { untracked, useSignal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
 import * as split from "./store";
-import "./strip.css";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const ms = (x: number) => (x < 10 ? x.toFixed(1) : x.toFixed(0));
 const bytes = (n: number) =>
@@ -20,9 +22,9 @@ export function SplitStrip({ model }: { model: Model }) {
   const last = split.last.value;
   const head = about.head === "page" ? ["head"] : [];
   return (
-    <section class="split" aria-label="Where the blocks run">
+    <section class={style.split} aria-label="Where the blocks run">
       {model.placement.movable && <Slider model={model} here={here} blocks={blocks} />}
-      <div class={whole ? "way whole" : "way"}>
+      <div class={classes(style.way, whole && style.whole)}>
         <Side
           label="in this page"
           names={["embedding", ...range(0, here), ...(whole ? ["head"] : [])]}
@@ -32,7 +34,7 @@ export function SplitStrip({ model }: { model: Model }) {
         />
         {!whole && (
           <>
-            <span class={`wire ${split.status.value}`}>
+            <span class={classes(style.wire, style[split.status.value])}>
               <b>{last ? `${bytes(last.sent)} →` : "→"}</b>
               <small>{last ? `← ${bytes(last.received)}` : "←"}</small>
             </span>
@@ -48,9 +50,9 @@ export function SplitStrip({ model }: { model: Model }) {
       </div>
       <Bars />
       {model.placement.movable && <Tried blocks={blocks} here={here} />}
-      <p class="said">
+      <p class={style.said}>
         {!whole && (
-          <span role="status" class={split.status.value}>
+          <span role="status" class={style[split.status.value]}>
             {said()}
           </span>
         )}
@@ -62,7 +64,7 @@ export function SplitStrip({ model }: { model: Model }) {
         {!whole && about.head === "server" && <Guessing model={model} />}
       </p>
       {!whole && split.status.value === "refused" && model.split.wantsToken && <Token model={model} />}
-      <p class="dim">
+      <p class={ui.dim}>
         {whole
           ? "All blocks run in this page: nothing leaves it."
           : `Hidden states are sent as ${about.wire}. They are not private: the operator of the server can recover the text from them. ${LEAK}`}
@@ -93,7 +95,7 @@ function Guessing({ model }: { model: Model }) {
   const name = Object.entries(WHEN).find(([, how]) => how === split.speculate.value)![0];
   return (
     <label
-      class="inline"
+      class={ui.inline}
       title="Guesses the next tokens from repetitions in the text; the server checks up to seven guesses in one round trip. The generated text is the same."
     >
       Guess ahead
@@ -110,7 +112,7 @@ function Guessing({ model }: { model: Model }) {
 function Slider({ model, here, blocks }: { model: Model; here: number; blocks: number }) {
   const cut = model.interventions.active;
   return (
-    <label class="inline slider">
+    <label class={classes(ui.inline, style.slider)}>
       Blocks in this page
       <input
         type="range"
@@ -133,9 +135,9 @@ function Slider({ model, here, blocks }: { model: Model; here: number; blocks: n
 function Tried({ blocks, here }: { blocks: number; here: number }) {
   const tried = [...split.tried.value].sort(([a], [b]) => a - b);
   if (!tried.length)
-    return <p class="dim">Generate some text, then move the slider: this table will compare the split points.</p>;
+    return <p class={ui.dim}>Generate some text, then move the slider: this table will compare the split points.</p>;
   return (
-    <table class="tried" aria-label="Time and bytes per token">
+    <table class={style.tried} aria-label="Time and bytes per token">
       <thead>
         <tr>
           <th scope="col">here / server</th>
@@ -185,8 +187,8 @@ interface SideProps {
 
 function Side({ label, names, busy, kind, behind }: SideProps) {
   return (
-    <div class={`side ${kind}`} data-blocks={[...names, ...behind].join()}>
-      <span class="name">{label}</span>
+    <div class={classes(style.side, style[kind])} data-blocks={[...names, ...behind].join()}>
+      <span class={style.name}>{label}</span>
       <ol>
         {names.map((name) => (
           <li key={name} title={/^\d/.test(name) ? `block ${name}` : name}>
@@ -194,7 +196,7 @@ function Side({ label, names, busy, kind, behind }: SideProps) {
           </li>
         ))}
         {behind.map((name) => (
-          <li key={name} class="behind" title={`${name}, after the server's blocks`}>
+          <li key={name} class={style.behind} title={`${name}, after the server's blocks`}>
             {name}
           </li>
         ))}
@@ -218,12 +220,12 @@ function Bars() {
   ];
   return (
     <div
-      class="shares"
+      class={style.shares}
       role="img"
       aria-label={`A token takes ${ms(here)} ms here, ${ms(wire)} on the network, ${ms(there)} on the server`}
     >
       {parts.map(([name, time]) => (
-        <span key={name} class={name} style={{ flexGrow: time / sum }}>
+        <span key={name} class={style[name]} style={{ flexGrow: time / sum }}>
           {ms(time)} ms {PLACES[name]}
         </span>
       ))}
@@ -240,7 +242,7 @@ function Token({ model }: { model: Model }) {
   };
   return (
     <form onSubmit={send}>
-      <label class="inline">
+      <label class={ui.inline}>
         Access token
         <input type="password" value={token.value} onInput={(e) => (token.value = e.currentTarget.value)} />
       </label>

@@ -16,6 +16,9 @@ import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
 import { route } from "../../stores/route";
 import { drawing, percent, useDevice } from "../../ui/tools";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./machine.module.css";
 
 const ENTRY = "decode";
 const COARSE = 3; // page pixels per picture pixel in each direction, to draw fewer
@@ -26,9 +29,13 @@ const EVERY = 5; // with more blocks, every fifth one is
 export function Machine() {
   const open = machine;
   return (
-    <section class={`machine${open.value ? "" : " folded"}`} aria-label="The machine">
+    <section
+      class={classes(style.machine, !open.value && style.folded)}
+      data-folded={open.value ? undefined : ""}
+      aria-label="The machine"
+    >
       <button
-        class="quiet fold"
+        class={classes(ui.quiet, style.fold)}
         aria-expanded={open.value}
         title="The passes of the model as they run, from the input token to the output token"
         onClick={() => (open.value = !open.value)}
@@ -92,13 +99,13 @@ function Cells() {
     if (!busy && strip.current && model.programs.generate.entries[ENTRY] === entry) await still(strip.current);
   }, [busy, busy ? "" : generation.ids.value.join()]);
   return (
-    <div class="strip-frame" style={{ "--columns": columns, "--lines": lines }}>
+    <div class={style.stripFrame} style={{ "--columns": columns, "--lines": lines }}>
       <StageNames stages={all} />
-      <div class="cells" data-drawn={shown.value}>
+      <div class={style.cells} data-drawn={shown.value}>
         {!drawn.value && generation.recorded.value && <RecordedPicture at={Infinity} />}
         <canvas ref={canvas} aria-hidden="true" />
         <div
-          class={`over${busy ? " busy" : ""}`}
+          class={classes(style.over, busy && style.busy)}
           key={busy ? -1 : shown.value}
           role="toolbar"
           aria-label="Stages of the model; arrow keys move between them"
@@ -121,20 +128,20 @@ export function RecordedMachine({ at }: { at: Signal<number> }) {
   const columns = width / generation.recorded.value!.machine.cell[0]; // includes the remote blocks of a split model
   const all = recordedStages();
   return (
-    <section class="machine" aria-label="The machine">
-      <button class="quiet fold" disabled>
+    <section class={style.machine} aria-label="The machine">
+      <button class={classes(ui.quiet, style.fold)} disabled>
         Hide the machine
       </button>
-      <div class="strip-frame" style={{ "--columns": columns, "--lines": all.length }}>
+      <div class={style.stripFrame} style={{ "--columns": columns, "--lines": all.length }}>
         <StageNames stages={all} />
-        <div class="cells" aria-hidden="true">
+        <div class={style.cells} aria-hidden="true">
           <RecordedPicture at={at.value} />
-          <div class="over busy">
+          <div class={classes(style.over, style.busy)}>
             {Array.from({ length: columns }, (_, column) =>
               (column % (columns - 1) ? all : [null]).map((_, line) => (
                 <span
                   key={`${column} ${line}`}
-                  class="stage"
+                  class={style.stage}
                   style={{ "--column": column + 1, "--line": column % (columns - 1) ? line + 1 : "1 / -1" }}
                 />
               )),
@@ -161,7 +168,7 @@ function RecordedPicture({ at }: { at: number }) {
     const bytes = fromBase64(machine.pictures[newest]!);
     canvas.current?.getContext("2d")?.putImageData(recordedPicture(bytes, width, height), 0, 0);
   }, [newest]);
-  return <canvas class="was" ref={canvas} width={width} height={height} aria-hidden="true" />;
+  return <canvas class={style.was} ref={canvas} width={width} height={height} aria-hidden="true" />;
 }
 
 /** Returns the stages of the recorded model's blocks. */
@@ -186,7 +193,7 @@ function recordedPicture(bytes: Uint8Array, width: number, height: number): Imag
 
 function StageNames({ stages }: { stages: Names["stages"] }) {
   return (
-    <div class="stage-names" aria-hidden="true">
+    <div class={style.stageNames} aria-hidden="true">
       {stages.map(({ title }, i) => (
         <span key={i}>{title}</span>
       ))}
@@ -206,7 +213,7 @@ function BlockNames({ columns }: { columns: number }) {
     </span>
   );
   return (
-    <div class="block-names" aria-hidden="true">
+    <div class={style.blockNames} aria-hidden="true">
       {name("embed", 0, wide)}
       {shown.filter((block) => block + 1 >= wide).map((block) => name(`block ${block}`, block + 1, every))}
       {name("logits", columns - wide, wide)}
@@ -221,7 +228,7 @@ function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signa
   const there = isThere(stage);
   return (
     <button
-      class={`stage${isIntervened(stage) ? " cut" : ""}${there ? " there" : ""}`}
+      class={classes(style.stage, isIntervened(stage) && style.cut, there && style.there)}
       {...cell(stage.column, stage.line, at === stop.value)}
       style={{ "--column": stage.column + 1, "--line": stage.line < 0 ? "1 / -1" : stage.line + 1, "--at": at }}
       onFocus={() => (stop.value = at)}
@@ -257,17 +264,17 @@ function Word({ at = generation.tokens.value.length - 1 }: { at?: number }) {
   const top = tok?.top?.slice(0, WORDS) ?? [];
   if (tok?.p !== undefined && top.length && !top.some((c) => c.id === tok.id)) top.push({ ...tok, p: tok.p });
   return (
-    <div class="word-out" aria-live="off">
+    <div class={style.wordOut} aria-live="off">
       {tok ? (
         <>
-          <span class="arrow" aria-hidden="true">
+          <span class={style.arrow} aria-hidden="true">
             →
           </span>
           <b>{tok.label}</b>
           {tok.p !== undefined && <span>{percent(tok.p)}</span>}
           <ol aria-hidden="true">
             {top.map((c, i) => (
-              <li key={i} class={c.id === tok.id ? "taken" : ""}>
+              <li key={i} class={classes(c.id === tok.id && style.taken)}>
                 <i style={{ width: `${(100 * c.p) / top[0]!.p}%` }} />
                 <span>{generation.label(c.id)}</span> <small>{percent(c.p)}</small>
               </li>

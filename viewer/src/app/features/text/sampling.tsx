@@ -7,6 +7,9 @@ import { Sampler, type Candidate } from "../../../runtime/engine/sampling";
 import { generation, type Tok } from "../../stores/generation";
 import { engine } from "../../stores/model";
 import { percent, useDevice } from "../../ui/tools";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./sampling.module.css";
 
 const BARS = 10;
 const FALLS = 1500; // ms of the animation of a draw (see `.falls`)
@@ -100,7 +103,7 @@ export function Sampling() {
   const falls = newest && performance.now() < shown.current.until;
   const live = !busy && found.value?.key === key ? found.value : null;
   return (
-    <fieldset class="sampling">
+    <fieldset class={style.sampling} data-part="sampling">
       <legend>How the next token is chosen</legend>
       {tok && (
         <Bars
@@ -128,7 +131,7 @@ interface SliderProps {
 
 function Slider({ label, of, min, max, step, hint, none }: SliderProps) {
   return (
-    <label class="slider" title={hint}>
+    <label class={style.slider} title={hint}>
       <span>{label}</span>
       <input
         type="range"
@@ -170,7 +173,7 @@ function Bars({ draw, tok, of, left, falls }: BarsProps) {
   const most = Math.max(1e-9, ...shown.map((c) => Math.max(c.p, c.sampled ?? 0)));
   return (
     <>
-      <p class="dim" role="status">
+      <p class={ui.dim} role="status">
         <code>{tok.label}</code>
         {tok.given
           ? " is part of the prompt. The model predicted:"
@@ -179,17 +182,17 @@ function Bars({ draw, tok, of, left, falls }: BarsProps) {
           <>, {drawn.sampled ? `${percent(drawn.sampled)} after your settings` : "excluded by your settings"}</>
         )}
       </p>
-      <ol key={draw} class={`chances${falls ? " falls" : ""}${generation.running.value ? " coming" : ""}`}>
+      <ol key={draw} class={classes(style.chances, falls && style.falls, generation.running.value && style.coming)}>
         {shown.map((c, i) => (
           <li
             key={c.id}
             style={{ "--at": i }}
-            class={`${c.sampled === 0 ? "cut" : ""}${c.id === tok.id ? " taken" : ""}`}
+            class={classes(c.sampled === 0 && style.cut, c.id === tok.id && style.taken)}
           >
             <code>{generation.label(c.id)}</code>
-            <span class="two">
-              <i class="plain" style={{ width: `${(100 * c.p) / most}%` }} />
-              <i class="drawn" style={{ width: `${(100 * (c.sampled ?? 0)) / most}%` }} />
+            <span class={style.two}>
+              <i class={style.plain} style={{ width: `${(100 * c.p) / most}%` }} />
+              <i class={style.drawn} style={{ width: `${(100 * (c.sampled ?? 0)) / most}%` }} />
             </span>
             <span title={c.sampled === 0 ? "excluded by your settings" : undefined}>
               {c.sampled === 0 ? "–" : percent(c.sampled ?? c.p)}
@@ -197,8 +200,8 @@ function Bars({ draw, tok, of, left, falls }: BarsProps) {
           </li>
         ))}
       </ol>
-      <p class="dim key-line">
-        <i class="plain" /> model <i class="drawn" /> after your settings
+      <p class={classes(ui.dim, style.keyLine)}>
+        <i class={style.plain} /> model <i class={style.drawn} /> after your settings
         {left > 0 && `; ${left.toLocaleString("en")} less likely tokens not shown`}
       </p>
     </>

@@ -3,6 +3,9 @@
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { Continuation } from "../../../api";
 import { generation } from "../../stores/generation";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const NUMBERS = ["", "", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"];
 
@@ -13,7 +16,8 @@ export function SeveralButton() {
   const same = generation.settings.temperature.value === 0 || generation.settings.topK.value === 1;
   return (
     <button
-      class="wide"
+      class={style.wide}
+      data-part="several"
       disabled={generation.running.value || same}
       title={
         same
@@ -46,27 +50,27 @@ export function Several() {
   }, [shown]);
   const close = () => {
     generation.closeSeveral();
-    document.querySelector<HTMLElement>(".controls > .wide")?.focus();
+    document.querySelector<HTMLElement>("[data-part=several]")?.focus();
   };
   if (!texts || !generation.textsAtOnce.value) return null;
   const running = generation.running.value;
   const count = texts.length || generation.textsAtOnce.value;
   const rate = generation.severalRate.value;
   return (
-    <section class="panel several" ref={panel} tabIndex={-1} aria-label="Continuations side by side">
+    <section class={classes(ui.panel, style.several)} ref={panel} tabIndex={-1} aria-label="Continuations side by side">
       <header>
         <h2>{NUMBERS[count] ?? count} continuations</h2>
-        <span class="dim" role="status">
+        <span class={ui.dim} role="status">
           {generation.severalNote.value || (rate ? `${rate.toFixed(0)} tokens/s together` : "")}
         </span>
-        <button class="quiet" disabled={running} onClick={close}>
+        <button class={ui.quiet} disabled={running} onClick={close}>
           Close
         </button>
       </header>
       <ol>
         {texts.map((text) => (
           <li key={text.seed}>
-            <p class="stream still" tabIndex={0}>
+            <p class={classes(ui.stream, style.stream)} tabIndex={0}>
               {text.text}
             </p>
             <footer>
@@ -80,7 +84,7 @@ export function Several() {
                 title="Generates this text again below, with the alternatives of each token"
                 onClick={() => {
                   void generation.readContinuation(text.seed);
-                  document.querySelector(".written")?.scrollIntoView({ block: "nearest" });
+                  document.querySelector("[data-part=written]")?.scrollIntoView({ block: "nearest" });
                 }}
               >
                 Inspect this one

@@ -13,6 +13,9 @@ import { CARD, openCard } from "../tour";
 import { NumberField } from "../../ui/number";
 import { percent } from "../../ui/tools";
 import type { View } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const STILL = "(prefers-reduced-motion: reduce)";
 const WORD = 80; // ms between two tokens of the recorded text
@@ -23,13 +26,13 @@ const END = 40; // pixels from the end of the text within which it follows new t
 
 function TextView() {
   return (
-    <section class="text" aria-label="Text">
+    <section class={style.text} data-view="text" aria-label="Text">
       <Machine />
       <Invitations />
       <Several />
       <Text />
       <Compared />
-      <div class="side">
+      <div class={style.side}>
         <Prompt />
         <Guide />
       </div>
@@ -45,18 +48,18 @@ function RecordedText() {
   const self = useRef<HTMLElement>(null);
   useLayoutEffect(() => {
     if (at.value === last) return;
-    const tokens = self.current!.querySelectorAll<HTMLElement>(".token");
+    const tokens = self.current!.querySelectorAll<HTMLElement>("[data-part=token]");
     tokens.forEach((tok, i) => (tok.style.animationDelay = `${Math.max(0, i - given + 1) * WORD}ms`));
     const timer = setInterval(() => (at.value < last ? at.value++ : clearInterval(timer)), WORD);
     return () => clearInterval(timer);
   }, []);
   return (
-    <section class="text recorded" aria-label="Text" ref={self}>
+    <section class={classes(style.text, style.recorded)} data-view="text" aria-label="Text" ref={self}>
       <RecordedMachine at={at} />
       <Invitations />
       <Text />
-      <div class="panel controls side">
-        <p class="dim">
+      <div class={classes(ui.panel, ui.controls, style.side)}>
+        <p class={ui.dim}>
           This text was recorded when the page was exported, with the same model. Point at a token to see the
           alternatives that the model considered. You can write your own prompt once the model has loaded.
         </p>
@@ -69,12 +72,12 @@ function RecordedText() {
 function Invitations() {
   const draw = async () => {
     await generation.go(1);
-    if (!matchMedia(WIDE).matches) document.querySelector(".sampling")?.scrollIntoView({ block: "nearest" }); // on a wide window it is visible
+    if (!matchMedia(WIDE).matches) document.querySelector("[data-part=sampling]")?.scrollIntoView({ block: "nearest" }); // on a wide window it is visible
   };
   const ready = models.phase.value === "ready"; // shown disabled until then, so that the text does not move
   return (
-    <div class="invitations" role="group" aria-label="Try this first">
-      <span class="dim">Try this first:</span>
+    <div class={style.invitations} role="group" aria-label="Try this first">
+      <span class={ui.dim}>Try this first:</span>
       <button
         disabled={!ready || generation.running.value || !generation.tokens.value.length}
         onClick={() => void draw()}
@@ -103,11 +106,11 @@ function Prompt() {
   const { chat } = engine().model.manifest;
   const open = useRef(matchMedia(WIDE).matches).current;
   return (
-    <div class="panel controls">
-      <label class="prompt">
+    <div class={classes(ui.panel, ui.controls)}>
+      <label class={ui.prompt} data-part="prompt">
         <span>
           Prompt{" "}
-          <small class={given > context ? "problem" : ""}>
+          <small class={classes(given > context && ui.problem)}>
             {given} of {context} tokens
           </small>
         </span>
@@ -120,15 +123,15 @@ function Prompt() {
           }}
         />
       </label>
-      {chat && <p class="dim">Sent as a message, in the format of this chat model.</p>}
-      <div class="buttons">
+      {chat && <p class={ui.dim}>Sent as a message, in the format of this chat model.</p>}
+      <div class={classes(ui.buttons, style.generate)}>
         {busy ? (
-          <button class="primary" onClick={() => void generation.stop()}>
+          <button class={ui.primary} onClick={() => void generation.stop()}>
             Stop
           </button>
         ) : (
           <button
-            class="primary"
+            class={ui.primary}
             title="Start again from the prompt (Ctrl+Enter in it)"
             onClick={() => void generation.write()}
           >
@@ -158,10 +161,10 @@ function Prompt() {
       </div>
       <Sampling />
       <SeveralButton />
-      <details class="settings" open={open}>
+      <details class={style.settings} open={open}>
         <summary>Settings</summary>
         <Sliders />
-        <div class="fields">
+        <div class={classes(ui.fields, style.fields)}>
           <NumberField
             label="Length"
             of={settings.tokens}
@@ -178,12 +181,12 @@ function Prompt() {
             step={1}
             hint="The same seed and settings give the same text"
           />
-          <label class="field" title="Generation stops before this text">
+          <label class={ui.field} title="Generation stops before this text">
             <span>Stop at</span>
             <input value={settings.stop.value} onChange={(e) => (settings.stop.value = e.currentTarget.value)} />
           </label>
         </div>
-        <p class={`dim room${given > context ? " problem" : ""}`}>
+        <p class={classes(ui.dim, style.room, given > context && ui.problem)}>
           {given > context
             ? `The prompt has ${given} tokens, but the context holds only ${context}: shorten the prompt.`
             : `The context holds ${context} tokens, the prompt takes ${given}. When the text outgrows the context, the model forgets its older half.`}
@@ -198,13 +201,13 @@ function Guide() {
   const { prompts } = engine().model.manifest;
   if (!prompts.length) return null;
   return (
-    <nav class="panel guide" aria-label="Examples">
+    <nav class={classes(ui.panel, style.guide)} aria-label="Examples">
       <h2>Try</h2>
-      <div class="buttons">
+      <div class={ui.buttons}>
         {prompts.map(({ title, text }) => (
           <button
             key={text}
-            class="quiet"
+            class={ui.quiet}
             title={text}
             onClick={() => {
               generation.prompt.value = text;
@@ -232,7 +235,7 @@ function Text() {
   const refocus = (at: number) => (focusNext.current = at);
   useLayoutEffect(() => {
     const at = focusNext.current;
-    const next = at === null ? undefined : stream.current?.querySelectorAll<HTMLElement>(".token")[at];
+    const next = at === null ? undefined : stream.current?.querySelectorAll<HTMLElement>("[data-part=token]")[at];
     if (!next || !running.value) return;
     focusNext.current = null;
     next.focus();
@@ -253,10 +256,15 @@ function Text() {
     if (box && follows.current) box.scrollTop = box.scrollHeight;
   }, [count]);
   return (
-    <div class="panel written" onKeyDown={walk} onMouseLeave={() => (chosen.value = null)}>
-      <div class="legend">
+    <div
+      class={classes(ui.panel, style.written)}
+      data-part="written"
+      onKeyDown={walk}
+      onMouseLeave={() => (chosen.value = null)}
+    >
+      <div class={style.legend}>
         <span>surprise</span>
-        <span class="scale" role="img" aria-label={`From 0 to ${MAX_BITS} bits and more`}>
+        <span class={style.scale} role="img" aria-label={`From 0 to ${MAX_BITS} bits and more`}>
           {[0, 2, 4, 6, MAX_BITS].map((bits) => (
             <small key={bits}>{bits === MAX_BITS ? `${bits}+` : bits}</small>
           ))}
@@ -264,7 +272,7 @@ function Text() {
         <span title="Surprise is −log2 of the probability that the model gave the token: 1 bit is as surprising as a coin toss">
           bits, on average {mean === null ? "–" : mean.toFixed(1)}
         </span>
-        <span class="rate" role="status">
+        <span class={style.rate} role="status">
           {note.value && <b>{note.value} </b>}
           {count} tokens
           {running.value
@@ -275,7 +283,7 @@ function Text() {
         </span>
       </div>
       <div
-        class="stream"
+        class={classes(ui.stream, style.stream)}
         ref={stream}
         onScroll={({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) =>
           (follows.current = scrollHeight - scrollTop - clientHeight < END)
@@ -291,18 +299,18 @@ function Text() {
             focusable={chosen.value === null && i === 0}
           />
         ))}
-        {running.value && <span class="caret" aria-hidden="true" />}
+        {running.value && <span class={style.caret} aria-hidden="true" />}
       </div>
       {tok?.top && (
         <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} refocus={refocus} />
       )}
       {from > 0 && (
-        <p class="dim slid" role="status">
+        <p class={ui.dim} data-part="slid" role="status">
           The text is longer than the context: the model reads the last {count - from} tokens. It has forgotten the
           first {from}, shown in italics.
         </p>
       )}
-      <p class="dim hint">
+      <p class={classes(ui.dim, style.hint)}>
         Point at a token (or tap it, or use the arrow keys) to see the likeliest alternatives. Click an alternative to
         continue the text from there.
       </p>
@@ -319,9 +327,9 @@ function surprise(p: number): number {
 function walk(event: KeyboardEvent): void {
   const target = event.target as HTMLElement;
   const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
-  if (!step || !target.classList.contains("token")) return;
+  if (!step || target.dataset["part"] !== "token") return;
   const next = step < 0 ? target.previousElementSibling : target.nextElementSibling;
-  if (next instanceof HTMLElement && next.classList.contains("token")) {
+  if (next instanceof HTMLElement && next.dataset["part"] === "token") {
     next.focus();
     event.preventDefault();
   }
@@ -350,10 +358,17 @@ class Token extends Component<TokenProps> {
     };
     return (
       <span
-        class={`token${tok.given ? " given" : ""}${chosen ? " chosen" : ""}${past ? " past" : ""}${tok.text.startsWith("\n") ? " newline" : ""}`}
+        class={classes(
+          style.token,
+          tok.given && style.given,
+          chosen && style.chosen,
+          past && style.past,
+          tok.text.startsWith("\n") && style.newline,
+        )}
         style={
           tok.p === undefined || tok.given ? {} : { "--doubt": Math.min(1, surprise(tok.p) / MAX_BITS).toFixed(3) }
         }
+        data-part="token"
         tabIndex={focusable || chosen ? 0 : -1}
         role="button"
         aria-label={`${tok.label}${tok.p === undefined ? "" : `, ${percent(tok.p)}`}`}
@@ -380,7 +395,7 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
   const self = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
     const place = () => {
-      const over = box?.querySelectorAll<HTMLElement>(".token")[at];
+      const over = box?.querySelectorAll<HTMLElement>("[data-part=token]")[at];
       if (!box || !over || !self.current) return;
       const { style, offsetWidth, offsetHeight, offsetParent } = self.current;
       if (!offsetParent) return; // hidden
@@ -412,40 +427,40 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
   };
   return (
     <div
-      class={`alternatives${drawn ? " drawn" : ""}`}
+      class={classes(style.alternatives, drawn && style.drawn)}
       ref={self}
       role="group"
       aria-label={`Alternatives to ${tok.label}`}
     >
-      <span class="heads" aria-hidden="true">
+      <span class={style.heads} aria-hidden="true">
         <small>token</small>
-        <small class="percent">model</small>
-        {drawn && <small class="sampled">sampled</small>}
+        <small class={style.percent}>model</small>
+        {drawn && <small class={style.sampled}>sampled</small>}
       </span>
       {tok.top?.map((c) => (
         <button
           key={c.id}
           disabled={models.phase.value !== "ready"}
-          class={`${c.id === tok.id ? "taken" : ""}${c.sampled === 0 ? " cut" : ""}`}
+          class={classes(c.id === tok.id && style.taken, c.sampled === 0 && style.cut)}
           title={c.id === tok.id ? "Generate again from here" : "Continue from here with this token"}
           onClick={(e) => goOn(e, c.id)}
         >
-          <span class="bar" style={{ width: `${(100 * c.p) / best}%` }} />
+          <span class={style.bar} style={{ width: `${(100 * c.p) / best}%` }} />
           <code>{generation.label(c.id)}</code>
           <Chances of={c} />
         </button>
       ))}
       {!tok.top?.some((c) => c.id === tok.id) && tok.p !== undefined && (
-        <span class="taken">
+        <span class={style.taken}>
           <code>{tok.label}</code> <Chances of={{ ...tok, p: tok.p }} />
         </span>
       )}
       {drawn && (
-        <small class="explain">
+        <small class={style.explain}>
           model: the model's own probability. sampled: after temperature, top-k, top-p and min-p; “–”: excluded.
         </small>
       )}
-      <button class="again" disabled={models.phase.value !== "ready"} onClick={again}>
+      <button class={style.again} disabled={models.phase.value !== "ready"} onClick={again}>
         Sample again from here
       </button>
     </div>
@@ -456,10 +471,10 @@ function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
 function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }) {
   return (
     <>
-      <span class="percent">{percent(p)}</span>
+      <span class={style.percent}>{percent(p)}</span>
       {sampled !== undefined && (
         <span
-          class="sampled"
+          class={style.sampled}
           title={sampled ? "sampled with this probability" : "excluded by top-k, top-p or min-p, or by temperature 0"}
         >
           {sampled ? percent(sampled) : "–"}

@@ -20,6 +20,9 @@ import { generation } from "../../stores/generation";
 import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
 import type { View as Tab } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const OUTSIDE = "Embedding and output"; // textures that belong to no block
 
@@ -73,23 +76,23 @@ function TexturesView() {
   const size = f?.view ?? model.programs.generate.views[name];
   const axes = memory.value || !size ? {} : axesOf(model, name, size, f?.chunk.start ?? 0);
   return (
-    <section class="textures" aria-label="Textures">
+    <section class={style.textures} data-view="textures" aria-label="Textures">
       <Names />
-      <div class="panel">
+      <div class={ui.panel}>
         <h2>
           <code>{name}</code>
         </h2>
-        <p class="dim explained">
+        <p class={classes(ui.dim, ui.explained)}>
           {spec?.role === "scratch"
             ? `A scratch texture, as pass ${entry ? passOf(entry) + 1 : 0} of ${passes.entry.value} leaves it; other passes reuse it for other values.`
             : model.names.about(name)}
         </p>
         {isActivation && interventions.applied.value && (
-          <p class="dim">Computed by the original model, without your changes.</p>
+          <p class={ui.dim}>Computed by the original model, without your changes.</p>
         )}
-        <div class="buttons">
+        <div class={ui.buttons}>
           {!isRemoteActivation(model, name) && (
-            <label class="inline">
+            <label class={ui.inline}>
               <input
                 type="checkbox"
                 checked={memory.value}
@@ -99,7 +102,7 @@ function TexturesView() {
             </label>
           )}
           {f && f.chunks.length > 1 && (
-            <label class="inline">
+            <label class={ui.inline}>
               Tokens
               <select value={f.chunks.indexOf(f.chunk)} onChange={(e) => (part.value = Number(e.currentTarget.value))}>
                 {f.chunks.map((c, i) => (
@@ -141,7 +144,7 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
   if (isRemoteActivation(model, name)) {
     if (!found) return null;
     return (
-      <p class="dim">
+      <p class={ui.dim}>
         Matrix of {found.view.rows} x {found.view.cols}, computed by the server and fetched just now.
       </p>
     );
@@ -151,7 +154,7 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
   const view = found?.view ?? generate.views[name];
   if (!spec || !view) return null;
   return (
-    <p class="dim">
+    <p class={ui.dim}>
       Matrix of {view.rows} x {view.cols}
       {view.tiles[0] * view.tiles[1] > 1 && `, split into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
       {view.panel > 0 && `, in panels of ${view.panel} texels, ${view.stack} stacked in a layer`}; texture of{" "}
@@ -188,8 +191,8 @@ function Names() {
     chosen.value = same && (activations.includes(same) || same in textures) ? same : first;
   };
   return (
-    <div class="panel names">
-      <div class="blocks-row" role="group" aria-label="Block">
+    <div class={classes(ui.panel, ui.names, style.names)}>
+      <div class={style.blocksRow} role="group" aria-label="Block">
         {Array.from({ length: model.placement.blocks + 1 }, (_, i) => (
           <button
             key={i}
@@ -202,7 +205,7 @@ function Names() {
         ))}
       </div>
       <h2>{block < 0 ? OUTSIDE : `Block ${block}${model.placement.isRemote(block) ? ", on the server" : ""}`}</h2>
-      <div class="list">
+      <div class={style.list}>
         {groups.map(([title, all]) => {
           const some = all.filter((name) => names.block(name) === block);
           return some.length ? (
@@ -211,7 +214,7 @@ function Names() {
               {some.map((name) => (
                 <button
                   key={name}
-                  class={name === chosen.value ? "on" : ""}
+                  class={classes(name === chosen.value && style.on)}
                   aria-pressed={name === chosen.value}
                   title={names.about(name)}
                   onClick={() => (chosen.value = name)}

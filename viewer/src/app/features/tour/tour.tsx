@@ -8,6 +8,9 @@ import * as tour from "./store";
 import { generation } from "../../stores/generation";
 import { engine, models } from "../../stores/model";
 import { route } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 /** Returns the name of the hidden layer of a block's MLP: the activation of the machine's last stage before an addition. */
 function hiddenLayer(block: number): string {
@@ -68,7 +71,7 @@ const CARDS: readonly (() => Card)[] = [
     text: "The model does not read letters. It reads tokens: pieces of text, each with a number. Point at the words: common ones are a single token, rarer ones are several.",
     question: "Which words of this text are split into several tokens?",
     answer: splitWords(),
-    go: () => route.showAt("text", ".written .token"),
+    go: () => route.showAt("text", "[data-part=token]"),
   }),
   () => ({
     title: "Embedding",
@@ -132,7 +135,7 @@ const CARDS: readonly (() => Card)[] = [
     go: () => {
       passes.entry.value = "decode";
       passes.pass.value = Infinity; // the last
-      route.showAt("passes", ".passes .outcome", "nearest");
+      route.showAt("passes", "[data-part=outcome]", "nearest");
     },
   }),
   () => ({
@@ -140,7 +143,7 @@ const CARDS: readonly (() => Card)[] = [
     text: "The scores become probabilities, and one token is drawn at random. Temperature makes the draw bolder or safer; top-k and top-p exclude unlikely tokens. Move the sliders in the settings and watch the bars.",
     question: "At which temperature is the likeliest token almost certain?",
     answer: "Close to 0. At 0 the draw is not random: it always takes the likeliest token.",
-    go: () => route.showAt("text", ".text .sampling"),
+    go: () => route.showAt("text", "[data-part=sampling]"),
   }),
   () => ({
     title: "Training",
@@ -156,7 +159,7 @@ const CARDS: readonly (() => Card)[] = [
     answer:
       "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks view, and the text becomes nonsense.",
     go: () => {
-      route.showAt("attention", ".one .ablate", "nearest");
+      route.showAt("attention", "[data-part=one] [data-ablate]", "nearest");
       attention.chooseHead(0, Math.max(0, attention.head.value));
     },
   }),
@@ -179,11 +182,11 @@ export function Tour() {
   const move = (to: number) => openCard(to);
   const alone = tour.alone.value;
   return (
-    <aside class={`tour${number === CARD.ablate ? " breaks" : ""}`} aria-label="Tour">
+    <aside class={classes(style.tour, number === CARD.ablate && style.breaks)} aria-label="Tour">
       <div>
         <h2>
           {!alone && (
-            <small class="dim">
+            <small class={ui.dim}>
               {number} of {CARDS.length}{" "}
             </small>
           )}
@@ -192,7 +195,7 @@ export function Tour() {
         <p>{card.text}</p>
       </div>
       <div>
-        <p class="question">{card.question}</p>
+        <p class={style.question}>{card.question}</p>
         <details key={number}>
           <summary>Answer</summary>
           <p>{card.answer}</p>
@@ -201,14 +204,17 @@ export function Tour() {
       {alone ? (
         <Alone number={number} />
       ) : (
-        <div class="buttons">
+        <div class={classes(ui.buttons, style.buttons)}>
           <button disabled={number === 1} onClick={() => move(number - 1)}>
             Back
           </button>
-          <button class="primary" onClick={() => (number === CARDS.length ? (tour.card.value = 0) : move(number + 1))}>
+          <button
+            class={ui.primary}
+            onClick={() => (number === CARDS.length ? (tour.card.value = 0) : move(number + 1))}
+          >
             {number === CARDS.length ? "Done" : "Next card"}
           </button>
-          <button class="quiet" onClick={() => (tour.card.value = 0)}>
+          <button class={ui.quiet} onClick={() => (tour.card.value = 0)}>
             Leave the tour
           </button>
         </div>
@@ -221,15 +227,15 @@ export function Tour() {
 function Alone({ number }: { number: number }) {
   const more = number === CARD.attention && engine().model.recording.interventions;
   return (
-    <div class="buttons">
-      <button class="primary" onClick={() => (more ? openCard(CARD.ablate, true) : (tour.card.value = 0))}>
+    <div class={classes(ui.buttons, style.buttons)}>
+      <button class={ui.primary} onClick={() => (more ? openCard(CARD.ablate, true) : (tour.card.value = 0))}>
         {more ? "Next: switch off a head" : "Done"}
       </button>
-      <button class="quiet" onClick={() => openCard(1)}>
+      <button class={ui.quiet} onClick={() => openCard(1)}>
         The whole tour
       </button>
       {more && (
-        <button class="quiet" onClick={() => (tour.card.value = 0)}>
+        <button class={ui.quiet} onClick={() => (tour.card.value = 0)}>
           Close
         </button>
       )}

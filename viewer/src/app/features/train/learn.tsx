@@ -12,14 +12,17 @@ import { PALETTES } from "../../drawing/palettes";
 import { NumberField } from "../../ui/number";
 import { engine } from "../../stores/model";
 import * as train from "./store";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const LOOK_MS = 700; // minimum ms between two drawings of the textures
 
 export function LearnStage() {
   return (
-    <div class="learn">
+    <div class={style.learn}>
       <Controls />
-      <div class="learning">
+      <div class={style.learning}>
         <Samples />
         {train.session.value || engine().training.earlier ? (
           <>
@@ -40,10 +43,10 @@ function Controls() {
   const offer = train.offer();
   const fixed = train.session.value !== null;
   return (
-    <div class="panel settings">
+    <div class={classes(ui.panel, style.settings)}>
       <h2>Size and schedule</h2>
-      <div class="fields">
-        <label class="field" title="The number of parameters that the model learns, in millions">
+      <div class={classes(ui.fields, style.fields)}>
+        <label class={ui.field} title="The number of parameters that the model learns, in millions">
           <span>Size</span>
           <select
             disabled={fixed}
@@ -58,7 +61,7 @@ function Controls() {
           </select>
         </label>
         <label
-          class="field"
+          class={ui.field}
           title="What a token is: a byte, or a piece of text from a vocabulary learnt from this text"
         >
           <span>Tokens</span>
@@ -78,7 +81,7 @@ function Controls() {
         </label>
       </div>
       {offer && (
-        <p class="dim">
+        <p class={ui.dim}>
           {offer.config.n_layer} layers with {offer.config.n_head} heads, width {offer.config.n_embd}, context{" "}
           {offer.config.n_positions}; each step trains on {offer.recipe.batch} x {offer.recipe.context} tokens;{" "}
           {(offer.bytes / 2 ** 20).toFixed(0)} MiB of textures
@@ -94,9 +97,9 @@ function Controls() {
 function Costs({ offer }: { offer: Offer }) {
   const rate = train.deviceRate.value;
   const listed = train.index.value!.sizes.filter((s) => s.tokenizer === offer.tokenizer);
-  if (listed.length < 2) return <p class="dim">{cost(offer, rate, " steps", ", about")}</p>;
+  if (listed.length < 2) return <p class={ui.dim}>{cost(offer, rate, " steps", ", about")}</p>;
   return (
-    <table class="costs" aria-label="Training time of each size on this device">
+    <table class={style.costs} aria-label="Training time of each size on this device">
       <thead>
         <tr>
           <th scope="col">Size</th>
@@ -134,7 +137,7 @@ function Schedule({ fixed }: { fixed: boolean }) {
   return (
     <details>
       <summary>Schedule</summary>
-      <div class="fields">
+      <div class={classes(ui.fields, style.fields)}>
         <NumberField
           label="Steps"
           of={s.steps}
@@ -168,7 +171,7 @@ function Schedule({ fixed }: { fixed: boolean }) {
           hint="Steps over which the learning rate rises"
           fixed={fixed}
         />
-        <label class="field">
+        <label class={ui.field}>
           <span>Shape</span>
           <select
             disabled={fixed}
@@ -215,9 +218,9 @@ function Ahead() {
   if (!offer) return null;
   const { vocab_size: count } = offer.config;
   return (
-    <div class="panel ahead">
+    <div class={classes(ui.panel, style.ahead)}>
       <h2>How it learns</h2>
-      <p class="dim">
+      <p class={ui.dim}>
         Press Start to see a curve of the loss here. The loss measures how unsure the model is of the next token, in
         nats.
       </p>
@@ -286,21 +289,21 @@ function Progress() {
     ["Work", perStep ? `${(found!.plan.offer.flops / perStep / 1e9).toFixed(1)} GFLOP/s` : "–"],
   ];
   return (
-    <div class="panel progress" data-step={at}>
-      <div class="title">
+    <div class={ui.panel} data-part="progress" data-step={at}>
+      <div class={classes(ui.title, style.title)}>
         <h2>How it learns</h2>
-        <label class="inline">
+        <label class={ui.inline}>
           <input type="checkbox" checked={log.value} onChange={(e) => (log.value = e.currentTarget.checked)} />
           logarithmic
         </label>
       </div>
       <Facts of={facts} />
-      <p class="key">
-        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--doubtful)" }} />{" "}
+      <p class={style.key}>
+        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--held-out)" }} />{" "}
         loss on held-out text, in nats per token
       </p>
       {baselines.length > 0 && (
-        <p class="dim">
+        <p class={ui.dim}>
           Dashed: chance, and models that only count tokens (unigram), pairs (bigram) or triples (trigram).
           {beaten && <b> The model is better than a {beaten} model.</b>}
         </p>
@@ -314,7 +317,7 @@ function Progress() {
         lines={baselines.map(({ name, nats_per_token: at }) => ({ name, at }))}
         curves={[
           { name: "loss", color: "--accent", values: some(over(points, "loss")) },
-          { name: "validation", color: "--doubtful", values: some(over(points, "validation")), sparse: true },
+          { name: "validation", color: "--held-out", values: some(over(points, "validation")), sparse: true },
           ...(overlaid
             ? [
                 {
@@ -329,16 +332,16 @@ function Progress() {
         ]}
       />
       {earlier && (
-        <p class="dim earlier">
+        <p class={ui.dim} data-part="earlier">
           {overlaid
             ? `Grey: validation loss of the previous run (${earlier.name}). `
             : `The previous run (${earlier.name}) used another tokenizer, so its losses are not comparable. `}
-          <button class="link" onClick={() => void engine().training.forgetEarlier()}>
+          <button class={ui.link} onClick={() => void engine().training.forgetEarlier()}>
             Remove it
           </button>
         </p>
       )}
-      <p class="key">
+      <p class={style.key}>
         <i style={{ background: "var(--good)" }} /> norm of the gradient
       </p>
       <Curves
@@ -349,7 +352,7 @@ function Progress() {
         height={130}
         curves={[{ name: "gradient", color: "--good", values: some(points.map((p) => p.gradNorm)) }]}
       />
-      <p class="dim" role={engine().training.unkept ? "status" : undefined}>
+      <p class={ui.dim} role={engine().training.unkept ? "status" : undefined}>
         {engine().training.unkept
           ? `This browser stores no checkpoint: ${engine().training.unkept}.`
           : "A checkpoint is stored in this browser every 20 s: you can close the page and continue another day."}
@@ -368,10 +371,10 @@ function Samples() {
     if (film.current) film.current.scrollLeft = film.current.scrollWidth;
   }, [last]);
   return (
-    <div class="panel samples">
+    <div class={ui.panel} data-part="samples">
       <h2>What it writes as it learns</h2>
       {samples.length ? (
-        <ol class="film" ref={film} tabIndex={0} aria-label="Samples by step">
+        <ol class={style.film} ref={film} tabIndex={0} aria-label="Samples by step">
           {samples.map(({ step, text }, i) => (
             <li key={i}>
               <b>step {step}</b>
@@ -380,7 +383,7 @@ function Samples() {
           ))}
         </ol>
       ) : (
-        <p class="dim">
+        <p class={ui.dim}>
           Press Start to see a sample every {train.schedule.sampleEvery.value} steps. The first ones are noise.
         </p>
       )}
@@ -423,17 +426,17 @@ function Inside() {
   };
   void wanted.value;
   return (
-    <div class="panel inside" data-drawn={step}>
+    <div class={classes(ui.panel, style.inside)} data-drawn={step}>
       <h2>Inside the model as it learns</h2>
-      <figure class="looks">
-        <figcaption class="dim">
+      <figure>
+        <figcaption class={ui.dim}>
           Attention on the start of the held-out text: {offer?.config.n_layer} layers (down) with {offer?.config.n_head}{" "}
           heads (across)
         </figcaption>
-        <canvas ref={grid} class="heads" role="img" aria-label="Attention of every layer and head" />
+        <canvas ref={grid} data-part="heads" role="img" aria-label="Attention of every layer and head" />
       </figure>
       <figure>
-        <figcaption class="dim">
+        <figcaption class={ui.dim}>
           <select
             aria-label="Parameter"
             value={name}
@@ -461,7 +464,7 @@ function Inside() {
             ))}
           </select>
         </figcaption>
-        <canvas ref={plane} class="matrix" role="img" aria-label={`${KINDS[kind.value]} of ${name}`} />
+        <canvas ref={plane} class={style.matrix} role="img" aria-label={`${KINDS[kind.value]} of ${name}`} />
       </figure>
     </div>
   );

@@ -4,6 +4,10 @@ import type { Figures } from "../../../training/predictions";
 import { asCsv, type Score } from "../../../training/score";
 import { Curves } from "../../ui/curves";
 import * as train from "./store";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import facts from "../../ui/facts.module.css";
+import style from "./style.module.css";
 
 const NAMES: Record<string, string> = {
   model: "this model",
@@ -26,17 +30,17 @@ export function ScoreStage() {
   const last = scores.find(({ step }) => step === found?.step) ?? scores.at(-1);
   const doing = train.scoring.value;
   return (
-    <div class="score">
-      <div class="panel">
+    <div class={style.score}>
+      <div class={ui.panel}>
         <h2>How good is it?</h2>
-        <p class="dim">
+        <p class={ui.dim}>
           The last tenth of the text is held out: the model is not trained on it. Here the model predicts each token of
           it, and so do baselines that only count tokens. <code>glgpt eval RUN --suite</code> prints the same results
           for the same model.
         </p>
-        <div class="buttons">
+        <div class={ui.buttons}>
           <button
-            class="primary"
+            class={ui.primary}
             disabled={!found || doing !== null || train.preparing.value !== null}
             onClick={() => void train.score()}
           >
@@ -52,10 +56,10 @@ export function ScoreStage() {
               <button onClick={() => train.offerFile(asCsv(scores), "text/csv", "scores.csv")}>CSV</button>
             </>
           )}
-          {!found && <span class="dim">Start a training first.</span>}
+          {!found && <span class={ui.dim}>Start a training first.</span>}
         </div>
         {doing && (
-          <p role="status" class="busy">
+          <p role="status">
             {doing.what}…
             <progress value={doing.share ?? undefined} max={1} aria-label={doing.what} />
           </p>
@@ -65,20 +69,20 @@ export function ScoreStage() {
       {!last && <Foreseen />}
       {last && (
         <>
-          <div class="panel">
+          <div class={ui.panel}>
             <h2>Step {last.step}, compared with baselines</h2>
             <Beside score={last} />
           </div>
-          <div class="panel">
+          <div class={ui.panel}>
             <h2>Is its confidence justified?</h2>
             <Reliability row={last.figures[0]!} />
           </div>
-          <div class="panel">
+          <div class={ui.panel}>
             <h2>Does it copy?</h2>
             <Copied score={last} />
           </div>
           {scores.length > 1 && (
-            <div class="panel">
+            <div class={ui.panel}>
               <h2>Over the steps</h2>
               <OverSteps scores={scores} />
             </div>
@@ -110,9 +114,9 @@ function Foreseen() {
   return (
     <>
       {FORESEEN.map(([title, text]) => (
-        <div class="panel foreseen" key={title}>
+        <div class={classes(ui.panel, style.foreseen)} key={title}>
           <h2>{title}</h2>
-          <p class="dim">{text}</p>
+          <p class={ui.dim}>{text}</p>
         </div>
       ))}
     </>
@@ -135,7 +139,7 @@ function Verdict({ score }: { score: Score }) {
   const beaten = others.filter((row) => row.bits_per_byte > own!.bits_per_byte).map((row) => row.name);
   const better = ["trigram", "bigram", "unigram", "chance"].find((name) => beaten.includes(name));
   return (
-    <p class="verdict">
+    <p class={style.verdict}>
       At step {score.step}, it is as unsure as if choosing among <b>{own!.perplexity.toFixed(1)}</b> equally likely
       tokens (its perplexity), and it predicts the next token correctly <b>{percent(own!.top_1)}</b> of the time.{" "}
       {better ? `That beats ${BEATEN[better]}` : "That is not better than chance"}
@@ -154,8 +158,8 @@ function Verdict({ score }: { score: Score }) {
 function Beside({ score }: { score: Score }) {
   const widest = Math.max(...score.figures.map((row) => row.bits_per_byte));
   return (
-    <div class="scroll">
-      <table class="figures">
+    <div class={style.scroll}>
+      <table class={style.figures}>
         <thead>
           <tr>
             <th>Predictor</th>
@@ -171,12 +175,12 @@ function Beside({ score }: { score: Score }) {
         </thead>
         <tbody>
           {score.figures.map((row) => (
-            <tr key={row.name} class={row.name === "model" ? "own" : ""}>
+            <tr key={row.name} class={classes(row.name === "model" && style.own)}>
               <th scope="row">
-                {NAMES[row.name]} <small class="dim">{COUNTS[row.name]}</small>
+                {NAMES[row.name]} <small class={ui.dim}>{COUNTS[row.name]}</small>
               </th>
               <td>
-                <span class="bar" style={{ width: `${(4 * row.bits_per_byte) / widest}rem` }} />{" "}
+                <span class={style.bar} style={{ width: `${(4 * row.bits_per_byte) / widest}rem` }} />{" "}
                 {row.bits_per_byte.toFixed(3)}
               </td>
               <td>{row.perplexity.toFixed(2)}</td>
@@ -188,7 +192,7 @@ function Beside({ score }: { score: Score }) {
           ))}
         </tbody>
       </table>
-      <p class="dim">
+      <p class={ui.dim}>
         Measured on {score.tokens.toLocaleString("en")} tokens ({score.bytes.toLocaleString("en")} bytes) spread over
         the held-out text.
         {score.figures.some(({ name }) => name === "embedded") &&
@@ -201,14 +205,14 @@ function Beside({ score }: { score: Score }) {
 /** A reliability plot: confidence on the x axis, accuracy on the y axis. */
 function Reliability({ row }: { row: Figures }) {
   return (
-    <div class="reliability">
+    <div class={style.reliability}>
       <svg
         viewBox="-12 -4 116 116"
         role="img"
         aria-label={`Reliability: ${row.bins.map(([c, a]) => `${percent(c)} sure, ${percent(a)} right`).join("; ")}`}
       >
-        <path d="M0 0V100H100" class="axis" />
-        <path d="M0 100L100 0" class="diagonal" />
+        <path d="M0 0V100H100" />
+        <path d="M0 100L100 0" class={style.diagonal} />
         {row.bins.map(([confidence, accuracy, held], i) => (
           <circle key={i} cx={100 * confidence} cy={100 - 100 * accuracy} r={held < SMALL ? 1.6 : 3.2}>
             <title>{`${percent(confidence)} sure, right ${percent(accuracy)} of the time, ${held} tokens`}</title>
@@ -221,7 +225,7 @@ function Reliability({ row }: { row: Figures }) {
           accuracy
         </text>
       </svg>
-      <p class="dim">
+      <p class={ui.dim}>
         Each dot groups tokens that it predicted with about the same confidence. On the diagonal, it is right as often
         as its confidence says; below, it is overconfident. On average, it is off by {percent(row.calibration_error)}.
       </p>
@@ -233,7 +237,7 @@ function Copied({ score: { copies, sample, task } }: { score: Score }) {
   return (
     <>
       {copies && (
-        <dl class="facts">
+        <dl class={facts.facts}>
           <div>
             <dt>Words of its text that occur in the training text</dt>
             <dd>{percent(copies.known_words)}</dd>
@@ -254,7 +258,7 @@ function Copied({ score: { copies, sample, task } }: { score: Score }) {
           )}
         </dl>
       )}
-      <pre class="sample" tabIndex={0}>
+      <pre class={ui.sample} tabIndex={0}>
         {sample}
       </pre>
     </>
@@ -278,8 +282,8 @@ function OverSteps({ scores }: { scores: readonly Score[] }) {
         lines={lines}
         curves={[{ name: "bits/byte", color: "--accent", values: own.map((row) => row.bits_per_byte), sparse: true }]}
       />
-      <div class="scroll">
-        <table class="figures">
+      <div class={style.scroll}>
+        <table class={style.figures}>
           <thead>
             <tr>
               {["Step", "Bits/byte", "Perplexity", "Top 1", "Top 5", "Known words", "Longest copy", "Exact match"].map(

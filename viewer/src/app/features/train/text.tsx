@@ -4,6 +4,9 @@ import { Facts } from "../../ui/facts";
 import { useSignal } from "@preact/signals";
 import { CLEANING, type CleaningStep } from "../../../training/cleaning";
 import * as train from "./store";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const SHOWN = 1200; // characters shown of the start, and of the held-out part
 
@@ -17,7 +20,7 @@ export function TextStage() {
   };
   return (
     <div
-      class={`text-stage${over.value ? " over" : ""}`}
+      class={classes(style.textStage, over.value && style.over)}
       onDragOver={(event) => {
         event.preventDefault();
         over.value = true;
@@ -25,18 +28,18 @@ export function TextStage() {
       onDragLeave={() => (over.value = false)}
       onDrop={drop}
     >
-      <div class="panel controls">
+      <div class={classes(ui.panel, ui.controls, style.controls)}>
         <h2>Choose a text</h2>
-        <p class="dim">
+        <p class={ui.dim}>
           A model starts with random weights and learns, step by step, to write like this text. Nothing leaves this
           browser.
         </p>
         <Sets fixed={fixed} />
         <Own fixed={fixed} />
         <Fetched fixed={fixed} />
-        {fixed && <p class="dim">Reset the training to choose another text.</p>}
+        {fixed && <p class={ui.dim}>Reset the training to choose another text.</p>}
       </div>
-      <div class="panel preview">
+      <div class={classes(ui.panel, style.preview)}>
         <h2>What it will learn from</h2>
         <Inspected />
         <Cleaning fixed={fixed} />
@@ -48,7 +51,7 @@ export function TextStage() {
 
 function Sets({ fixed }: { fixed: boolean }) {
   return (
-    <div class="sets" role="group" aria-label="Sets">
+    <div class={style.sets} role="group" aria-label="Sets">
       {train.index.value!.texts.map(({ name, title, about, bytes }) => (
         <button
           key={name}
@@ -57,7 +60,7 @@ function Sets({ fixed }: { fixed: boolean }) {
           onClick={() => void train.takeSet(name)}
         >
           <b>{title}</b>
-          <span class="dim">
+          <span class={ui.dim}>
             {about}, {(bytes / 1000).toFixed(0)} kB
           </span>
         </button>
@@ -70,8 +73,8 @@ function Own({ fixed }: { fixed: boolean }) {
   const [first = ""] = train.documents.value;
   const long = train.documents.value.length !== 1 || first.length > train.LONG;
   return (
-    <div class="own-text">
-      <label class="prompt">
+    <div class={style.ownText}>
+      <label class={ui.prompt}>
         <span>{train.source.value || "Your own text"}</span>
         <textarea
           rows={5}
@@ -80,10 +83,10 @@ function Own({ fixed }: { fixed: boolean }) {
           onInput={(e) => void train.put([e.currentTarget.value], "")}
         />
       </label>
-      <div class="buttons">
+      <div class={ui.buttons}>
         <Choose label="Files…" fixed={fixed} />
         <Choose label="A folder…" fixed={fixed} folder />
-        <span class="dim">or drop files here, or paste a text above.</span>
+        <span class={ui.dim}>or drop files here, or paste a text above.</span>
       </div>
     </div>
   );
@@ -98,10 +101,10 @@ function Fetched({ fixed }: { fixed: boolean }) {
   const now = train.fetching.value;
   const busy = fixed || now !== null;
   return (
-    <details class="fetched">
+    <details class={style.fetched}>
       <summary>Fetch a book, or a text from an address</summary>
       {books.length > 0 && (
-        <div class="buttons">
+        <div class={ui.buttons}>
           {books.map(({ title, author, url }) => (
             <button
               key={url}
@@ -115,13 +118,13 @@ function Fetched({ fixed }: { fixed: boolean }) {
         </div>
       )}
       <form
-        class="buttons"
+        class={ui.buttons}
         onSubmit={(e) => {
           e.preventDefault();
           void train.fetchFrom(address.value);
         }}
       >
-        <label class="field address">
+        <label class={classes(ui.field, style.address)}>
           <span>Address</span>
           <input
             type="text"
@@ -132,7 +135,7 @@ function Fetched({ fixed }: { fixed: boolean }) {
             onInput={(e) => (address.value = e.currentTarget.value)}
           />
         </label>
-        <label class="field">
+        <label class={ui.field}>
           <span>Encoding</span>
           <select
             value={train.encoding.value}
@@ -149,7 +152,7 @@ function Fetched({ fixed }: { fixed: boolean }) {
         <button disabled={busy || !address.value.trim()}>Fetch</button>
       </form>
       {now && (
-        <p role="status" class="busy">
+        <p role="status">
           {now.again ? `Trying again: ${now.again}. ` : ""}
           {now.what}: {megabytes(now.done)}
           {now.total > 0 && ` of ${megabytes(now.total)}`}
@@ -165,7 +168,7 @@ const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(2)} MB`;
 
 function Choose({ label, fixed, folder = false }: { label: string; fixed: boolean; folder?: boolean }) {
   return (
-    <label class={`as-button${fixed ? " off" : ""}`}>
+    <label class={classes(ui.asButton, style.asButton, fixed && style.off)}>
       {label}
       <input
         type="file"
@@ -205,7 +208,7 @@ const number = (value: number) => value.toLocaleString("en");
 
 function Inspected() {
   const found = train.inspection.value;
-  if (!found) return <p class="dim">Reading the text…</p>;
+  if (!found) return <p class={ui.dim}>Reading the text…</p>;
   const scripts = Object.entries(found.scripts).filter(([, share]) => share >= 0.001);
   const facts: [string, string][] = [
     ["Bytes", number(found.bytes)],
@@ -228,12 +231,12 @@ const SAID: Record<CleaningStep, string> = {
 
 function Cleaning({ fixed }: { fixed: boolean }) {
   return (
-    <fieldset class="cleaning">
+    <fieldset class={style.cleaning}>
       <legend>Clean-up</legend>
       {CLEANING.map((step) => {
         const done = train.removed.value.find((r) => r.step === step);
         return (
-          <label key={step} class="inline">
+          <label key={step} class={ui.inline}>
             <input
               type="checkbox"
               disabled={fixed}
@@ -242,7 +245,9 @@ function Cleaning({ fixed }: { fixed: boolean }) {
             />
             {SAID[step]}
             {done && done.places > 0 && (
-              <span class="dim">{`${number(done.places)} ${done.places === 1 ? "place" : "places"}, ${number(done.characters)} characters`}</span>
+              <span
+                class={ui.dim}
+              >{`${number(done.places)} ${done.places === 1 ? "place" : "places"}, ${number(done.characters)} characters`}</span>
             )}
           </label>
         );
@@ -260,20 +265,20 @@ function Preview() {
   return (
     <>
       <div
-        class="portions"
+        class={style.portions}
         role="img"
         aria-label={`${number(found.bytes - found.held_back)} bytes to train on, ${number(found.held_back)} held out`}
       >
         <span style={{ flexGrow: found.bytes - found.held_back }}>
           training text: {number(found.bytes - found.held_back)} bytes
         </span>
-        <span class="held" style={{ flexGrow: found.held_back }}>
+        <span class={style.held} style={{ flexGrow: found.held_back }}>
           held out
         </span>
       </div>
-      <pre class="sample" tabIndex={0}>
+      <pre class={ui.sample} tabIndex={0}>
         {text.slice(0, Math.min(SHOWN, at))}
-        {at > SHOWN && <i class="dim">{"\n⋯\n"}</i>}
+        {at > SHOWN && <i class={ui.dim}>{"\n⋯\n"}</i>}
         {at > 2 * SHOWN && text.slice(at - SHOWN / 4, at)}
         <mark>{text.slice(at, at + SHOWN)}</mark>
       </pre>

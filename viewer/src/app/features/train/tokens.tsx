@@ -6,6 +6,9 @@ import { EOS, encodeText, extremes, firstMerges, SMALLEST, type Bpe, type Cut } 
 import { tokenBytes } from "../../../training/tokenise";
 import { cutOf, vocabularyOf } from "../../../training/vocabulary";
 import * as train from "./store";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const SHOWN = 900; // characters of the text shown with their tokens
 const LISTED = 12; // number of longest and of rarest tokens listed
@@ -36,16 +39,16 @@ export function TokensStage() {
   }, [text]);
   const found = learnt.value;
   return (
-    <div class="tokens-stage">
-      <div class="panel">
+    <div class={style.tokensStage}>
+      <div class={ui.panel}>
         <h2>What the model reads: tokens</h2>
-        <p class="dim">
+        <p class={ui.dim}>
           A vocabulary starts with the 256 bytes. Each merge adds a token that joins the most frequent pair of
           neighbouring tokens. With more merges, the text has fewer, longer tokens, so that the same context holds more
           text; but the model sees each token less often. <code>glgpt tokenizer inspect</code> shows the same.
         </p>
         {problem.value && (
-          <p class="problem" role="alert">
+          <p class={classes(ui.problem, style.problem)} role="alert">
             {problem.value}
           </p>
         )}
@@ -100,13 +103,13 @@ function Vocabulary({
     ids.map((id) => (
       <li key={id}>
         <code>{label(bytes[id]!)}</code>
-        {counted && <span class="dim"> {known!.counts[id]}</span>}
+        {counted && <span class={ui.dim}> {known!.counts[id]}</span>}
       </li>
     ));
   return (
-    <div class="panel vocabulary" data-merges={n} data-tokens={known?.tokens ?? ""}>
+    <div class={ui.panel} data-part="vocabulary" data-merges={n} data-tokens={known?.tokens ?? ""}>
       <h2>{name}</h2>
-      <label class="slider">
+      <label class={style.slider}>
         <span>
           {n} merges, {some.vocab.length.toLocaleString("en")} tokens
         </span>
@@ -118,23 +121,23 @@ function Vocabulary({
           onInput={(e) => (count.value = e.currentTarget.valueAsNumber)}
         />
       </label>
-      <p class="compression">
+      <p class={style.compression}>
         {known ? (
           <>
             <b>{(known.bytes / known.tokens).toFixed(2)}</b> bytes per token: {known.bytes.toLocaleString("en")} bytes
             become {known.tokens.toLocaleString("en")} tokens
           </>
         ) : (
-          <span class="dim">Tokenizing the whole text…</span>
+          <span class={ui.dim}>Tokenizing the whole text…</span>
         )}
       </p>
       <Cuts text={text} bpe={some} bytes={bytes} />
       {n > 0 && known && (
         <>
           <h3>Longest</h3>
-          <ul class="token-list">{tokens(longest, false)}</ul>
+          <ul class={style.tokenList}>{tokens(longest, false)}</ul>
           <h3>Rarest, with the number of times they occur (0: only inside longer tokens)</h3>
-          <ul class="token-list">{tokens(rarest, true)}</ul>
+          <ul class={style.tokenList}>{tokens(rarest, true)}</ul>
         </>
       )}
     </div>
@@ -146,11 +149,11 @@ function Cuts({ text, bpe, bytes }: { text: string; bpe: Bpe; bytes: Uint8Array[
   const ids = useMemo(() => Array.from(encodeText(text.slice(0, SHOWN), bpe)), [text, bpe]);
   const decoder = new TextDecoder("utf-8");
   return (
-    <p class="cuts">
+    <p class={style.cuts}>
       {ids.map((id, i) => {
         const piece = decoder.decode(bytes[id], { stream: true }); // the token with a character's last byte shows the character
         return (
-          <span key={i} class={`t${i % 4}`} title={`token ${id}`}>
+          <span key={i} class={style[`t${i % 4}`]} title={`token ${id}`}>
             {piece.includes("\n") ? piece.replaceAll("\n", "⏎\n") : piece || "·"}
           </span>
         );
@@ -162,16 +165,16 @@ function Cuts({ text, bpe, bytes }: { text: string; bpe: Bpe; bytes: Uint8Array[
 function Merges({ bpe, count }: { bpe: Bpe; count: number }) {
   const bytes = useMemo(() => tokenBytes(bpe), [bpe]);
   return (
-    <div class="panel merges">
+    <div class={classes(ui.panel, style.merges)}>
       <h2>The merges, in order</h2>
       <ol>
         {bpe.merges.map(([left, right], i) => (
-          <li key={i} class={i < count ? "in" : ""}>
+          <li key={i} class={classes(i < count && style.in)}>
             <code>{label(bytes[left]!)}</code> <code>{label(bytes[right]!)}</code>
           </li>
         ))}
       </ol>
-      <p class="dim">
+      <p class={ui.dim}>
         Bold: merges of the second vocabulary. Each vocabulary also contains the 256 bytes and {EOS}, which marks the
         end of a text.
       </p>

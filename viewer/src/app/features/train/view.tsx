@@ -15,6 +15,9 @@ import { TextStage } from "./text";
 import { TokensStage } from "./tokens";
 import { WriteStage } from "./write";
 import type { View } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
   data: { title: "Data", of: TextStage },
@@ -32,17 +35,21 @@ function TrainView() {
     openTogether(); // rejoins a session that a reload interrupted, at any step
   }, []);
   if (!train.index.value)
-    return <section class="panel loading">{train.problem.value || "Loading the sizes and texts…"}</section>;
+    return (
+      <section class={ui.panel} data-view="train">
+        {train.problem.value || "Loading the sizes and texts…"}
+      </section>
+    );
   const { of: Shown } = STAGES[train.stage.value];
   const invited = Boolean(invitation.value || federation.value); // then the panel comes first
   return (
-    <section class="train" aria-label="Train">
+    <section class={style.train} data-view="train" aria-label="Train">
       {invited && <Together />}
-      <div class="panel run">
+      <div class={classes(ui.panel, style.run)}>
         <Stages />
         <Buttons />
         {train.problem.value && (
-          <p class="problem" role="alert">
+          <p class={classes(ui.problem, style.problem)} role="alert">
             {train.problem.value}
           </p>
         )}
@@ -55,14 +62,14 @@ function TrainView() {
 
 function Stages() {
   return (
-    <ol class="stages" aria-label="Steps">
+    <ol class={style.stages} aria-label="Steps">
       {Object.entries(STAGES).map(([name, { title }], i) => (
         <li key={name}>
           <button
             aria-current={train.stage.value === name ? "step" : undefined}
             onClick={() => (train.stage.value = name as Stage)}
           >
-            <span class="number">{i + 1}</span> {title}
+            <span class={style.number}>{i + 1}</span> {title}
           </button>
         </li>
       ))}
@@ -96,18 +103,18 @@ function Buttons() {
   const at = found?.points.at(-1)?.step ?? found?.checkpoint?.step ?? 0;
   return (
     <>
-      <div class="buttons">
+      <div class={ui.buttons}>
         {running ? (
-          <button class="primary" onClick={() => void train.pause()}>
+          <button class={ui.primary} onClick={() => void train.pause()}>
             Pause
           </button>
         ) : failed ? (
-          <button class="primary" disabled={busy} onClick={() => void train.back()}>
+          <button class={ui.primary} disabled={busy} onClick={() => void train.back()}>
             Go back to {found.checkpoint?.step ? `step ${found.checkpoint.step}` : "the beginning"}
           </button>
         ) : (
           <button
-            class="primary"
+            class={ui.primary}
             disabled={busy || ended || together()}
             title={together() ? "This device is training with others: leave that session first" : ""}
             onClick={() => void train.start()}
@@ -120,7 +127,7 @@ function Buttons() {
         </button>
         <button
           disabled={!found || busy || train.writing.value !== null}
-          class={sure.value ? "danger" : ""}
+          class={classes(sure.value && style.danger)}
           onClick={() => {
             if (sure.value || !found?.step) {
               sure.value = false;
@@ -133,12 +140,12 @@ function Buttons() {
         >
           {sure.value ? "Delete the model?" : "Reset"}
         </button>
-        <p class={busy ? "state busy" : "state"} role="status" data-status={found?.status ?? "none"} data-step={at}>
+        <p class={style.state} role="status" data-status={found?.status ?? "none"} data-step={at}>
           {busy ? `${train.preparing.value!.what}…` : heading(found)}
         </p>
       </div>
       <progress
-        class={busy || found ? "" : "idle"}
+        class={classes(!(busy || found) && style.idle)}
         value={busy ? (train.preparing.value!.share ?? undefined) : at}
         max={busy ? 1 : found?.plan.rates.steps}
         aria-label={busy ? train.preparing.value!.what : "Steps done"}

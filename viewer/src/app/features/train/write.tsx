@@ -5,12 +5,15 @@ import { NumberField } from "../../ui/number";
 import { models } from "../../stores/model";
 import { route } from "../../stores/route";
 import * as train from "./store";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
+import style from "./style.module.css";
 
 export function WriteStage() {
   return (
-    <div class="write-stage">
+    <div class={style.writeStage}>
       <Write />
-      <div class="panel">
+      <div class={ui.panel}>
         <h2>Inspect the model</h2>
         <LookInside />
         <h2>Save and load</h2>
@@ -28,9 +31,9 @@ function Write() {
   const shown = samples[at];
   const writing = train.writing.value;
   return (
-    <div class="panel samples">
+    <div class={ui.panel} data-part="samples">
       <h2>Generate</h2>
-      <label class="prompt">
+      <label class={ui.prompt}>
         <span>Prompt</span>
         <textarea
           rows={2}
@@ -39,7 +42,7 @@ function Write() {
           onInput={(e) => (train.prompt.value = e.currentTarget.value)}
         />
       </label>
-      <div class="fields">
+      <div class={classes(ui.fields, style.fields)}>
         <NumberField label="Length" of={train.length} min={1} max={4000} step={1} hint="Number of tokens to generate" />
         <NumberField
           label="Temperature"
@@ -50,16 +53,16 @@ function Write() {
           hint="0 always takes the likeliest token"
         />
       </div>
-      <div class="buttons">
+      <div class={ui.buttons}>
         <button
-          class="primary"
+          class={ui.primary}
           disabled={!found || writing !== null || train.preparing.value !== null}
           onClick={() => void train.write()}
         >
           Generate
         </button>
         {samples.length > 1 && (
-          <label class="inline">
+          <label class={ui.inline}>
             Text from step
             <select value={chosen.value < 0 ? -1 : at} onChange={(e) => (chosen.value = Number(e.currentTarget.value))}>
               <option value={-1}>latest ({samples.at(-1)!.step})</option>
@@ -71,9 +74,9 @@ function Write() {
             </select>
           </label>
         )}
-        {!found && <span class="dim">Start a training first.</span>}
+        {!found && <span class={ui.dim}>Start a training first.</span>}
       </div>
-      <pre class="sample" tabIndex={0} aria-live="off">
+      <pre class={ui.sample} tabIndex={0} aria-live="off">
         {shown && writing === null && <b>{shown.prompt}</b>}
         {writing ?? shown?.text ?? "No text yet."}
       </pre>
@@ -88,11 +91,11 @@ function LookInside() {
     if (models.used.value === "mine") route.show("text");
   };
   return (
-    <div class="save">
-      <p class="dim">
+    <div class={style.save}>
+      <p class={ui.dim}>
         All tabs can show this model with its attention and every activation, while the training continues.
       </p>
-      <div class="buttons">
+      <div class={ui.buttons}>
         <button disabled={!train.session.value || Boolean(models.switching.value)} onClick={() => void look()}>
           Show it on every tab
         </button>
@@ -104,12 +107,12 @@ function LookInside() {
 function SaveAndLoad() {
   const found = train.shown.value;
   return (
-    <div class="save">
-      <div class="buttons">
+    <div class={style.save}>
+      <div class={ui.buttons}>
         <button disabled={!found || train.preparing.value !== null} onClick={() => void train.download()}>
           Download
         </button>
-        <label class="as-button">
+        <label class={classes(ui.asButton, style.asButton)}>
           Load…
           <input
             type="file"
@@ -122,7 +125,7 @@ function SaveAndLoad() {
           />
         </label>
       </div>
-      <p class="dim">
+      <p class={ui.dim}>
         The download is a .zip with a model folder for <code>glgpt generate --model DIR</code> and{" "}
         <code>transformers</code>. Load… opens the .zip or the folder's files again.
       </p>
