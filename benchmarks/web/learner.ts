@@ -1,7 +1,7 @@
 // The interface of the compared trainings, which begin with the same weights and see the same windows of the same text.
 
-import { starts, type Ids } from "../src/training/batches";
-import type { Tensors } from "../src/training/files";
+import { starts, type Ids } from "../../viewer/src/training/batches";
+import type { Tensors } from "../../viewer/src/training/files";
 
 export interface Shape {
   name: string;

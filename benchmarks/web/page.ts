@@ -1,8 +1,8 @@
 // Shared by the benchmark's tasks: fetches files that run.py serves, posts results to it, and measures times.
 
-import { Glgpt } from "../src/api";
-import type { Source } from "../src/runtime/engine/source";
-import type { Player } from "../src/runtime/gl/player";
+import { Glgpt } from "../../viewer/src/api";
+import type { Source } from "../../viewer/src/runtime/engine/source";
+import type { Player } from "../../viewer/src/runtime/gl/player";
 
 const TARGET = 250; // target ms of a measured series of plays
 

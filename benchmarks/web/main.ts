@@ -1,11 +1,11 @@
 // Compares the page's player with tfjs on one device: products, and GPT-2 with a cache. `run.py` serves this page and
 // receives the results.
 
-import { Device } from "../src/runtime/gl/device";
-import { Player } from "../src/runtime/gl/player";
-import { unpack } from "../src/runtime/engine/layout";
-import { parseProgram } from "../src/runtime/engine/manifest";
-import { HttpSource } from "../src/runtime/engine/source";
+import { Device } from "../../viewer/src/runtime/gl/device";
+import { Player } from "../../viewer/src/runtime/gl/player";
+import { unpack } from "../../viewer/src/runtime/engine/layout";
+import { parseProgram } from "../../viewer/src/runtime/engine/manifest";
+import { HttpSource } from "../../viewer/src/runtime/engine/source";
 import { bytes, json, median, post, slopes, timer, warmedUp, type Contender } from "./page";
 import { startTfjs, TfGpt2, TfProduct, type Config } from "./tfjs";
 import { train, type TrainTask } from "./train";

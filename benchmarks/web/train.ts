@@ -1,11 +1,11 @@
 // Measures training steps of the page, tfjs and jax-js in turns, on one device and in one run.
 
-import { Player } from "../src/runtime/gl/player";
-import type { Model } from "../src/runtime/engine/model";
-import { parseProgram, type Offer } from "../src/runtime/engine/manifest";
-import { HttpSource } from "../src/runtime/engine/source";
-import { readSafetensors } from "../src/training/files";
-import { Trainer } from "../src/training/trainer";
+import { Player } from "../../viewer/src/runtime/gl/player";
+import type { Model } from "../../viewer/src/runtime/engine/model";
+import { parseProgram, type Offer } from "../../viewer/src/runtime/engine/manifest";
+import { HttpSource } from "../../viewer/src/runtime/engine/source";
+import { readSafetensors } from "../../viewer/src/training/files";
+import { Trainer } from "../../viewer/src/training/trainer";
 import { JaxLearner } from "./jax-train";
 import { firstIds, type Course, type Learner, type Shape, type Weights } from "./learner";
 import { bytes, json, median, peakOf, post, slopes, timer, warmedUp, type Contender } from "./page";

@@ -1,10 +1,10 @@
 """`make bench-web`: compares the page with tfjs's WebGL backend in one Chromium, on products and on GPT-2 124M.
 
-    python viewer/bench/run.py                        print a table
-    python viewer/bench/run.py --json >results.json
-    python viewer/bench/run.py --dtype f16 --rounds 9
-    python viewer/bench/run.py --train                compare training steps with tfjs and jax-js
-    python viewer/bench/run.py --train --sizes nano small --dtype f16
+    python benchmarks/web/run.py                        print a table
+    python benchmarks/web/run.py --json >results.json
+    python benchmarks/web/run.py --dtype f16 --rounds 9
+    python benchmarks/web/run.py --train                compare training steps with tfjs and jax-js
+    python benchmarks/web/run.py --train --sizes nano small --dtype f16
 
 Weights are random (seed 0) and the same on both sides. The page's time per token is the one that `glgpt.generate`
 reports. All trainings begin with the same weights on the same text, and their first losses must agree. With --train,
