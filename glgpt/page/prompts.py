@@ -25,6 +25,7 @@ QUESTIONS = (  # for an instruct model
     "Write a poem about the sea.",
     "Give me tips for sleeping well.",
 )
+SEED, TOKENS = 1, 120  # of the text that a page opens with: the page's defaults
 MAX_TITLE_CHARACTERS = 32  # maximum characters of a button
 
 
@@ -49,11 +50,19 @@ class Head(_Record):
     answer: str
 
 
+class Opening(_Record):
+    """The text that a page opens with: a continuation of its first prompt, chosen by hand."""
+
+    seed: int = Field(ge=0)
+    tokens: int = Field(ge=1)
+
+
 class ModelPage(_Record):
     """The content of `page.json` in a model's folder; `picture` is the prompt of the link preview's picture."""
 
     trained_on: str | None = None
     prompts: list[Prompt] = []
+    opening: Opening | None = None
     picture: str | None = None
     head: Head | None = None
 
@@ -99,6 +108,11 @@ class Prompts:
     def opening(self) -> list[int] | None:
         """Returns the ids of the first prompt; None without a prompt."""
         return self.ids(self.prompts[0].text) if self.prompts else None
+
+    def continuation(self) -> Opening:
+        """Returns how the first prompt is continued; `page.json` can only choose it for a prompt of its own."""
+        chosen = self.page.opening if self.prompts and self.prompts[0] in self.page.prompts[:1] else None
+        return chosen or Opening(seed=SEED, tokens=TOKENS)
 
     def manifest(self) -> dict[str, Any]:
         """Returns the manifest's fields about prompts."""

@@ -19,8 +19,7 @@ from glgpt.plots.cells import REACH, folded
 from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
-SETTINGS: SamplingKeywords = {"temperature": 0.8, "top_p": 0.9, "seed": 1}  # the page's defaults
-TOKENS = 60
+SETTINGS: SamplingKeywords = {"temperature": 0.8, "top_p": 0.9}  # the page's defaults
 ALTERNATIVES = 8
 ATTENTION_TOKENS = 48  # tokens whose attention is stored
 WEIGHT_EXPONENT = 0.4  # a byte of attention is 255 * weight^0.4: the opacity with which the page draws a weight
@@ -42,10 +41,12 @@ def recorded_json(model: LanguageModel, prompts: Prompts) -> dict[str, Any] | No
     room = model.config.n_positions - len(given)
     if room < 1:
         return None
-    ids = [*given, *model.generate_ids(given, min(TOKENS, room), **SETTINGS)]
+    opening = prompts.continuation()
+    settings: SamplingKeywords = {**SETTINGS, "seed": opening.seed}
+    ids = [*given, *model.generate_ids(given, min(opening.tokens, room), **settings)]
     patterns = [in_block(i, PATTERN) for i in range(model.config.n_layer)]
     logits, found = model.run_with_cache(ids, patterns)
-    sampler = Sampler(SamplingOptions(**SETTINGS))
+    sampler = Sampler(SamplingOptions(**settings))
     tokens: list[dict[str, Any]] = []
     for at, (id_, text) in enumerate(zip(ids, _texts(tokenizer, ids), strict=True)):
         token: dict[str, Any] = {"id": id_, "text": text, "label": tokenizer.label(id_)}
@@ -58,6 +59,7 @@ def recorded_json(model: LanguageModel, prompts: Prompts) -> dict[str, Any] | No
     return {
         "schema": 1,
         "prompt": prompts.prompts[0].text,
+        "seed": opening.seed,
         "given": len(given),
         "tokens": tokens,
         "attention": {

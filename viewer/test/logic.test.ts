@@ -566,6 +566,7 @@ describe("loader", () => {
     const recorded = {
       schema: 1,
       prompt: "a",
+      seed: 1,
       given: 1,
       tokens,
       machine: { cell: [1, 1], at: [1], pictures: ["AAAA"] },

@@ -152,12 +152,15 @@ function About() {
   return (
     <>
       <b>{model}</b> is a language model{parameters && ` of ${countInWords(parameters)} parameters`}
-      {trained_on && `, trained on ${trained_on}`}. It runs{" "}
-      {split === "movable"
-        ? "in your browser. You can move some of its blocks to a server below; that server could then read what you type."
-        : split
-          ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
-          : "in your browser, on your graphics card: you can inspect every number it computes, and nothing you type leaves the page."}
+      {trained_on && `, trained on ${trained_on}`}.{" "}
+      <span class={classes(!split && style.where)}>
+        It runs{" "}
+        {split === "movable"
+          ? "in your browser. You can move some of its blocks to a server below; that server could then read what you type."
+          : split
+            ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
+            : "in your browser, on your graphics card: you can inspect every number it computes, and nothing you type leaves the page."}
+      </span>
       {invited.value && " If you train with others, your nickname and your weight updates are sent to the host."}
       {source && (
         <>

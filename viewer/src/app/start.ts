@@ -5,7 +5,7 @@ import { batch, effect, untracked } from "@preact/signals";
 import type { Glgpt } from "../api";
 import { VIEWS } from "./features";
 import { addressHas, readAddress, writeAddress } from "./router";
-import { generation } from "./stores/generation";
+import { generation, TEXT_PARAMS } from "./stores/generation";
 import { interventions } from "./stores/interventions";
 import { models } from "./stores/model";
 import { route } from "./stores/route";
@@ -25,6 +25,8 @@ function begin(): void {
     generation.chosen.value = null;
     models.phase.value = "ready";
     if (!addressHas("prompt")) generation.prompt.value = generation.opening();
+    if (TEXT_PARAMS.every(({ key }) => !addressHas(key)))
+      generation.settings.seed.value = generation.recorded.value?.seed ?? generation.settings.seed.value;
   });
   let shown = engine.model;
   effect(() => {

@@ -5,6 +5,7 @@ import type { Watcher } from "../../runtime/engine/kv-cache";
 import type { Model } from "../../runtime/engine/model";
 import type { Entry, Pass, View } from "../../runtime/gl/program";
 import { pause } from "../../runtime/gl/wait";
+import type { Layout } from "./diagram";
 import { CELLS, type Cell, type Painter } from "./painter";
 
 const GAP = 1; // pixels between cells
@@ -17,6 +18,8 @@ export interface Stage {
   pass: number;
   label: string;
   name: string;
+  /** The activation that it shows. */
+  of: string;
   column: number;
   line: number;
   texture: string;
@@ -41,7 +44,7 @@ export function stages(model: Model, entry: Entry): Stage[] {
     const view = generate.views[texture] ?? memoryView(model.player.spec(texture));
     const kind = names.activations.get(of)?.kind;
     const tokens = kind === "cache" ? "rows" : kind === "scores" ? "cols" : null;
-    found.push({ pass, label, name, column, line, texture, view, part, tokens });
+    found.push({ pass, label, name, of, column, line, texture, view, part, tokens });
   };
   add("embed", "embed", 0, -1);
   for (let block = 0; block < n_layer; block++) {
@@ -62,6 +65,7 @@ function computes({ label, outputs }: Pass, name: string): boolean {
 export class Strip implements Watcher {
   readonly stops: readonly number[];
   private readonly by: ReadonlyMap<number, number>;
+  private readonly size: readonly [number, number]; // of the picture
   private drawn = 0;
   private wanted = true;
   private read = Infinity; // tokens of the text in the context; positions beyond are empty
@@ -76,9 +80,12 @@ export class Strip implements Watcher {
     private readonly painter: Painter,
     readonly list: readonly Stage[],
     private readonly target: HTMLCanvasElement,
-    /** Width and height of the picture in pixels. */
-    private readonly size: readonly [number, number],
+    private readonly layout: Layout,
+    /** Width of a column and height of a line, in pixels of the picture. */
+    private readonly unit: readonly [number, number],
   ) {
+    const { columns } = layout;
+    this.size = [Math.round(layout.left(columns, unit[0])), unit[1] * model.names.stages.length];
     this.stops = list.map((s) => s.pass);
     this.by = new Map(list.map((s, i) => [s.pass, i]));
   }
@@ -129,16 +136,15 @@ export class Strip implements Watcher {
   }
 
   private cell({ column, line }: Stage, number: number): Cell {
-    const columns = 2 + this.model.manifest.config.n_layer;
     const { length } = this.model.names.stages;
-    const [width, height] = [this.size[0] / columns, this.size[1] / length];
+    const [width, height] = this.unit;
     const lines = line < 0 ? length : 1;
     const top = Math.max(0, line);
     return {
-      x: Math.round(column * width),
-      y: Math.round(this.size[1] - (top + lines) * height) + GAP,
-      width: Math.max(1, Math.round(width) - GAP),
-      height: Math.max(1, Math.round(lines * height) - GAP),
+      x: Math.round(this.layout.left(column, width)),
+      y: this.size[1] - (top + lines) * height + GAP,
+      width: Math.max(1, width - GAP),
+      height: Math.max(1, lines * height - GAP),
       number,
     };
   }

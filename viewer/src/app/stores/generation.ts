@@ -78,6 +78,22 @@ class GenerationStore {
     });
   }
 
+  /**
+   * Keeps the recorded text, if the prompt and the settings are the recorded ones. Returns true if it did: nothing needs
+   * to be generated then.
+   */
+  keepRecorded(): boolean {
+    const found = this.recorded.value;
+    const given = this.known(() => this.promptIds());
+    const same =
+      found?.given === given.length &&
+      given.every((id, i) => id === found.tokens[i]!.id) &&
+      settings.seed.value === found.seed &&
+      Object.entries(DEFAULTS).every(([key, value]) => settings[key as keyof typeof DEFAULTS].value === value);
+    if (same) this.recorded.value = null; // `tokens` holds its text already
+    return same;
+  }
+
   /** Returns the initial prompt: the export's first one, or a few ids without a tokenizer; "" until the model can run. */
   opening(): string {
     const model = models.ready;
@@ -372,32 +388,61 @@ function truncate(list: Tok[], from: number, length: number): void {
 export const generation = new GenerationStore();
 
 const { settings } = generation;
+/** The settings of a text unless a link or the visitor changes them. A page's recorded text has them too. */
+const DEFAULTS = {
+  tokens: 120,
+  temperature: 0.8,
+  topK: 0,
+  topP: 0.9, // with 1, more words would be misspelt
+  minP: 0,
+  repetitionPenalty: 1,
+  stop: "",
+};
 const text = { history: false }; // going back in the history changes the view, not the text
 const unlessZero = (value: number | undefined) => value || undefined;
 
 /** The settings of the text, which every link carries. */
 export const TEXT_PARAMS = [
   param({ ...text, key: "prompt", signal: generation.prompt, parse: parseText, default: () => generation.opening() }),
-  param({ ...text, key: "tokens", signal: settings.tokens, parse: parseNumber, default: () => 120 }),
-  param({ ...text, key: "temperature", signal: settings.temperature, parse: parseWithin(100), default: () => 0.8 }),
-  param({ ...text, key: "k", signal: settings.topK, parse: parseWhole, default: () => 0 }),
-  // with 1, more words would be misspelt
+  param({ ...text, key: "tokens", signal: settings.tokens, parse: parseNumber, default: () => DEFAULTS.tokens }),
+  param({
+    ...text,
+    key: "temperature",
+    signal: settings.temperature,
+    parse: parseWithin(100),
+    default: () => DEFAULTS.temperature,
+  }),
+  param({ ...text, key: "k", signal: settings.topK, parse: parseWhole, default: () => DEFAULTS.topK }),
   param({
     ...text,
     key: "p",
     signal: settings.topP,
     parse: (value) => unlessZero(parseWithin(1)(value)),
-    default: () => 0.9,
+    default: () => DEFAULTS.topP,
   }),
-  param({ ...text, key: "minp", signal: settings.minP, parse: parseWithin(1), format: unlessEmpty, default: () => 0 }),
+  param({
+    ...text,
+    key: "minp",
+    signal: settings.minP,
+    parse: parseWithin(1),
+    format: unlessEmpty,
+    default: () => DEFAULTS.minP,
+  }),
   param({
     ...text,
     key: "penalty",
     signal: settings.repetitionPenalty,
     parse: (value) => unlessZero(parseWithin(100)(value)),
     format: (value) => (value === 1 ? null : String(value)),
-    default: () => 1,
+    default: () => DEFAULTS.repetitionPenalty,
   }),
   param({ ...text, key: "seed", signal: settings.seed, parse: parseWhole, default: () => 1 }),
-  param({ ...text, key: "stop", signal: settings.stop, parse: parseText, format: unlessEmpty, default: () => "" }),
+  param({
+    ...text,
+    key: "stop",
+    signal: settings.stop,
+    parse: parseText,
+    format: unlessEmpty,
+    default: () => DEFAULTS.stop,
+  }),
 ];

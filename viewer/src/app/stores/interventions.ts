@@ -49,7 +49,7 @@ class InterventionStore {
   async begin(): Promise<void> {
     const requested = this.parts.value;
     if (this.applied.value) await this.set([], false);
-    await generation.write();
+    if (!generation.keepRecorded()) await generation.write();
     if (requested.length) await this.set(requested);
   }
 

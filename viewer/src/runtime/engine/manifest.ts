@@ -183,6 +183,7 @@ export function parseReference(document: unknown, name: string): Reference {
 export interface Recorded {
   schema: number;
   prompt: string;
+  seed: number;
   given: number;
   tokens: {
     id: number;

@@ -6,6 +6,7 @@ import { lens, type Block } from "../../../runtime/engine/lens";
 import { AblateButtons } from "../../ui/interventions";
 import { cell, walkCells } from "../../ui/roving";
 import { showTexture } from "../textures/store";
+import { row } from "./store";
 import { generation, type Tok } from "../../stores/generation";
 import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
@@ -79,13 +80,16 @@ function BlocksView() {
     fit();
     const observer = new ResizeObserver(fit);
     if (box.current) observer.observe(box.current);
-    return () => observer.disconnect();
+    return () => {
+      observer.disconnect();
+      row.value = null;
+    };
   }, []);
   useLayoutEffect(() => {
     if (box.current) box.current.scrollLeft = box.current.scrollWidth; // the details below are about the last column
   }, [last, names.length]);
   const peak = show.value === "token" ? 1 : most(show.value);
-  const [ct, cb] = chosen.value ?? [last - 1, names.length - 1];
+  const [ct, cb] = chosen.value ?? [last - 1, Math.min(row.value ?? Infinity, names.length - 1)];
   const detail = columns.find((c) => c.t === ct)?.blocks?.[cb];
   return (
     <section class={style.blocks} data-view="blocks" aria-label="Blocks" data-columns={done.value}>

@@ -1,16 +1,21 @@
-// The machine: a live picture of the whole model. Each column is a block, each cell a stage, drawn from the texture that its pass wrote.
+// The machine: a live picture of the whole model. Each column is a block, each cell a stage, drawn from the texture that
+// its pass wrote; lines show how the residual stream runs through the blocks.
 
+import type { ComponentChildren } from "preact";
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { fromBase64 } from "../../../runtime/engine/base64";
 import { BLUE, ORANGE } from "../../drawing/palettes";
+import { groupsOf, labelledBlocks, Layout, marginsOf, roleOf, wiresOf, type Role } from "../../drawing/diagram";
 import { Strip, stages, type Stage } from "../../drawing/strip";
 import { headIn, parseIntervention } from "../../../runtime/engine/interventions";
 import { Names } from "../../../runtime/engine/names";
 import { cell, walkCells } from "../../ui/roving";
+import * as attention from "../attention/store";
+import { showBlock } from "../blocks/store";
 import * as split from "../split/store";
+import { showTexture } from "../textures/store";
 import { machine } from "./store";
-import * as passes from "../passes/store";
 import { generation } from "../../stores/generation";
 import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
@@ -23,8 +28,14 @@ import style from "./machine.module.css";
 const ENTRY = "decode";
 const COARSE = 3; // page pixels per picture pixel in each direction, to draw fewer
 const WORDS = 4; // alternatives below the generated token
-const LABELLED = 12; // up to this many blocks, each one is labelled
-const EVERY = 5; // with more blocks, every fifth one is
+const TIP = 320; // pixels of the description of a stage
+
+/** What the rows of a group do, next to their names. */
+const DOES: Record<Role, readonly [string, string]> = {
+  attention: ["Attention", "reads earlier tokens"],
+  mlp: ["MLP", "works on one token"],
+  stream: ["", "added to the stream"],
+};
 
 export function Machine() {
   const open = machine;
@@ -32,47 +43,124 @@ export function Machine() {
     <section
       class={classes(style.machine, !open.value && style.folded)}
       data-folded={open.value ? undefined : ""}
+      data-part="machine"
       aria-label="The machine"
     >
-      <button
-        class={classes(ui.quiet, style.fold)}
-        aria-expanded={open.value}
-        title="The passes of the model as they run, from the input token to the output token"
-        onClick={() => (open.value = !open.value)}
-      >
-        {open.value ? "Hide the machine" : "Show the machine"}
-      </button>
+      <Explained blocks={engine().model.placement.blocks}>
+        <button
+          class={classes(ui.quiet, style.fold)}
+          aria-expanded={open.value}
+          title="The passes of the model as they run, from the input token to the output token"
+          onClick={() => (open.value = !open.value)}
+        >
+          {open.value ? "Hide the machine" : "Show the machine"}
+        </button>
+      </Explained>
       {open.value && <Cells key={interventions.applied.value} />}
     </section>
+  );
+}
+
+/** What flows from where to where, in one line. */
+function Explained({ blocks, children }: { blocks: number; children: ComponentChildren }) {
+  const steps = ["token", "embedding", `${blocks} blocks`, "logits", "next token"];
+  return (
+    <div class={style.told}>
+      <p>
+        <b class={style.path}>
+          {steps.map((step, i) => (
+            <span key={step}>
+              {i > 0 && <i aria-hidden="true">→</i>}
+              {step}
+            </span>
+          ))}
+        </b>{" "}
+        <span class={style.more}>
+          Each block adds to the residual stream what attention read from earlier tokens, then what its MLP made of it.
+        </span>
+      </p>
+      {children}
+    </div>
+  );
+}
+
+/** Follows the width of an element in pixels. */
+function useWidth(of: { current: HTMLElement | null }): Signal<number> {
+  const width = useSignal(0);
+  useLayoutEffect(() => {
+    const element = of.current!;
+    const fit = () => (width.value = element.clientWidth);
+    fit();
+    const observer = new ResizeObserver(fit);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+  return width;
+}
+
+/** Returns the roles of a model's stages. */
+const rolesOf = (names: Names) =>
+  names.stages.map((stage) => roleOf(stage, names.activations.get(names.inBlock(0, stage.shows[0]!))?.kind));
+
+/** The columns of cells with the lines between them, the labels of rows and columns, and `children` over the picture. */
+function Diagram({ names, layout, children }: { names: Names; layout: Layout; children: ComponentChildren }) {
+  const roles = rolesOf(names);
+  return (
+    <>
+      {children}
+      {layout.width > 0 && <Lines layout={layout} roles={roles} />}
+      {layout.labels > 0 && <StageNames names={names} roles={roles} />}
+      <BlockNames columns={layout.columns} />
+    </>
+  );
+}
+
+/** The lines of the residual stream. */
+function Lines({ layout, roles }: { layout: Layout; roles: readonly Role[] }) {
+  const self = useRef<SVGSVGElement>(null);
+  const height = useSignal(0);
+  useLayoutEffect(() => {
+    height.value = self.current!.clientHeight;
+  }, [layout.width]);
+  const { lines, heads, gaps } = wiresOf(layout, height.value, roles);
+  return (
+    <svg class={style.wires} ref={self} aria-hidden="true">
+      {height.value > 0 && (
+        <>
+          {gaps.map((gap, i) => (
+            <rect key={i} {...gap} />
+          ))}
+          <path class={style.line} d={lines} />
+          <path class={style.tip} d={heads} />
+        </>
+      )}
+    </svg>
   );
 }
 
 function Cells() {
   const { model } = engine();
   const entry = model.programs.generate.entries[ENTRY]!;
+  const frame = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const there = () => canvas.current;
   const strip = useRef<Strip | null>(null);
-  const width = useSignal(0);
+  const width = useWidth(frame);
   const drawn = useSignal(false); // true once a picture was drawn
   const shown = useSignal(0); // counts the pictures, to restart the cells' animation
   const list = useRef(stages(model, entry)).current;
   const columns = 2 + model.manifest.config.n_layer;
+  const layout = useMemo(() => new Layout(width.value, columns), [width.value]);
   const stop = useSignal(0); // the cell that Tab reaches
-  const { stages: all } = model.names;
-  const lines = all.length;
+  const pointed = useSignal<number | null>(null); // the cell that is described
+  const margins = marginsOf(rolesOf(model.names));
+  const lines = model.names.stages.length;
   const busy = generation.running.value;
   useEffect(() => {
-    const frame = canvas.current!;
-    const fit = () => (width.value = Math.round(frame.clientWidth / columns / COARSE) * columns);
-    fit();
-    const observer = new ResizeObserver(fit);
-    observer.observe(frame);
     const ignore = generation.upcoming.subscribe((update) => {
       if (update) strip.current?.see(update.read);
     });
     return () => {
-      observer.disconnect();
       ignore();
       if (model.cache.watcher === strip.current) model.cache.watcher = null;
     };
@@ -83,8 +171,9 @@ function Cells() {
       const { painter } = await drawing(m);
       const target = there();
       if (!target || m.programs.generate.entries[ENTRY] !== entry) return; // the view is gone, or an intervention changed the program
-      const height = Math.round(target.clientHeight / lines / COARSE) * lines;
-      const made = new Strip(m, painter, list, target, [width.value, height]);
+      const cell = (pixels: number) => Math.max(1, Math.round(pixels / COARSE));
+      const unit = [cell(layout.unit), cell(target.clientHeight / lines)] as const;
+      const made = new Strip(m, painter, list, target, layout, unit);
       made.live = () => generation.running.value;
       made.onDrawn = () => {
         drawn.value = true;
@@ -99,55 +188,68 @@ function Cells() {
     if (!busy && strip.current && model.programs.generate.entries[ENTRY] === entry) await still(strip.current);
   }, [busy, busy ? "" : generation.ids.value.join()]);
   return (
-    <div class={style.stripFrame} style={{ "--columns": columns, "--lines": lines }}>
-      <StageNames stages={all} />
-      <div class={style.cells} data-drawn={shown.value}>
-        {!drawn.value && generation.recorded.value && <RecordedPicture at={Infinity} />}
-        <canvas ref={canvas} aria-hidden="true" />
+    <div class={style.stripFrame} style={{ "--columns": columns, "--lines": lines, "--labels": `${layout.labels}fr` }}>
+      <Word input />
+      <div class={style.cells} data-drawn={shown.value} ref={frame}>
+        <Diagram names={model.names} layout={layout}>
+          {!drawn.value && generation.recorded.value && <RecordedPicture at={Infinity} layout={layout} />}
+          <canvas ref={canvas} aria-hidden="true" />
+        </Diagram>
         <div
           class={classes(style.over, busy && style.busy)}
           key={busy ? -1 : shown.value}
           role="toolbar"
           aria-label="Stages of the model; arrow keys move between them"
           onKeyDown={walkCells}
+          onMouseLeave={() => (pointed.value = null)}
+          onFocusOut={() => (pointed.value = null)}
         >
           {list.map((s, i) => (
-            <CellButton key={i} stage={s} at={i} stop={stop} />
+            <CellButton
+              key={i}
+              stage={s}
+              at={i}
+              stop={stop}
+              pointed={pointed}
+              margin={marginOf(s.line < 0 ? undefined : margins[s.line], layout.gap)}
+            />
           ))}
         </div>
-        <BlockNames columns={columns} />
+        {pointed.value !== null && <Tip stage={list[pointed.value]!} layout={layout} />}
       </div>
       <Word />
     </div>
   );
 }
 
+/** Returns the CSS margin of a cell. */
+const marginOf = ([above, below]: readonly [number, number] = [0, 0], gap: number) =>
+  `${above}px ${gap}px ${below}px 0`;
+
 /** The machine of the recorded generation: its recorded cells and, one after the other, its tokens. */
 export function RecordedMachine({ at }: { at: Signal<number> }) {
-  const [width] = useMemo(recordedSize, []);
-  const columns = width / generation.recorded.value!.machine.cell[0]; // includes the remote blocks of a split model
-  const all = recordedStages();
+  const frame = useRef<HTMLDivElement>(null);
+  const width = useWidth(frame);
+  const { about, machine } = generation.recorded.value!;
+  const names = Names.of(about);
+  const columns = useMemo(recordedSize, [])[0] / machine.cell[0]; // includes the remote blocks of a split model
+  const layout = useMemo(() => new Layout(width.value, columns), [width.value]);
   return (
-    <section class={style.machine} aria-label="The machine">
-      <button class={classes(ui.quiet, style.fold)} disabled>
-        Hide the machine
-      </button>
-      <div class={style.stripFrame} style={{ "--columns": columns, "--lines": all.length }}>
-        <StageNames stages={all} />
-        <div class={style.cells} aria-hidden="true">
-          <RecordedPicture at={at.value} />
-          <div class={classes(style.over, style.busy)}>
-            {Array.from({ length: columns }, (_, column) =>
-              (column % (columns - 1) ? all : [null]).map((_, line) => (
-                <span
-                  key={`${column} ${line}`}
-                  class={style.stage}
-                  style={{ "--column": column + 1, "--line": column % (columns - 1) ? line + 1 : "1 / -1" }}
-                />
-              )),
-            )}
-          </div>
-          <BlockNames columns={columns} />
+    <section class={style.machine} data-part="machine" aria-label="The machine">
+      <Explained blocks={columns - 2}>
+        <button class={classes(ui.quiet, style.fold)} disabled>
+          Hide the machine
+        </button>
+      </Explained>
+      <div
+        class={style.stripFrame}
+        style={{ "--columns": columns, "--lines": names.stages.length, "--labels": `${layout.labels}fr` }}
+      >
+        <Word at={at.value} input />
+        <div class={style.cells} ref={frame} aria-hidden="true">
+          <Diagram names={names} layout={layout}>
+            <RecordedPicture at={at.value} layout={layout} />
+          </Diagram>
         </div>
         <Word at={at.value} />
       </div>
@@ -156,7 +258,7 @@ export function RecordedMachine({ at }: { at: Signal<number> }) {
 }
 
 /** The recorded picture of all cells at token `at`, or at the last earlier token that has one. */
-function RecordedPicture({ at }: { at: number }) {
+function RecordedPicture({ at, layout }: { at: number; layout: Layout }) {
   const { machine } = generation.recorded.value!;
   const canvas = useRef<HTMLCanvasElement>(null);
   const newest = Math.max(
@@ -164,20 +266,23 @@ function RecordedPicture({ at }: { at: number }) {
     machine.at.findLastIndex((t) => t <= at),
   );
   const [width, height] = useMemo(recordedSize, []);
+  const [cell] = machine.cell;
+  const labels = layout.left(1, cell) - cell; // texels without a picture, after the embedding
   useLayoutEffect(() => {
-    const bytes = fromBase64(machine.pictures[newest]!);
-    canvas.current?.getContext("2d")?.putImageData(recordedPicture(bytes, width, height), 0, 0);
-  }, [newest]);
-  return <canvas class={style.was} ref={canvas} width={width} height={height} aria-hidden="true" />;
+    const flat = canvas.current?.getContext("2d");
+    if (!flat) return;
+    const picture = recordedPicture(fromBase64(machine.pictures[newest]!), width, height);
+    flat.clearRect(0, 0, width + labels, height);
+    flat.putImageData(picture, 0, 0, 0, 0, cell, height);
+    flat.putImageData(picture, labels, 0, cell, 0, width - cell, height);
+  }, [newest, labels]);
+  return <canvas class={style.was} ref={canvas} width={width + labels} height={height} aria-hidden="true" />;
 }
-
-/** Returns the stages of the recorded model's blocks. */
-const recordedStages = () => Names.of(generation.recorded.value!.about).stages;
 
 /** Returns the width and height of a recorded picture in pixels. */
 function recordedSize(): [number, number] {
-  const { machine } = generation.recorded.value!;
-  const height = recordedStages().length * machine.cell[1];
+  const { machine, about } = generation.recorded.value!;
+  const height = Names.of(about).stages.length * machine.cell[1];
   return [fromBase64(machine.pictures[0]!).length / height, height];
 }
 
@@ -191,55 +296,122 @@ function recordedPicture(bytes: Uint8Array, width: number, height: number): Imag
   return picture;
 }
 
-function StageNames({ stages }: { stages: Names["stages"] }) {
+/** Labels of the rows, to the left of the first block: what each group does, and the name of each row. */
+function StageNames({ names, roles }: { names: Names; roles: readonly Role[] }) {
   return (
-    <div class={style.stageNames} aria-hidden="true">
-      {stages.map(({ title }, i) => (
-        <span key={i}>{title}</span>
+    <div class={style.rowNames} aria-hidden="true">
+      {groupsOf(roles).map(({ role, first, count }) => (
+        <span key={first} class={style.does} data-role={role} style={{ gridRow: `${first + 1} / span ${count}` }}>
+          {count > 1 && <b>{DOES[role][0]}</b>} {DOES[role][1]}
+        </span>
       ))}
+      <div class={style.stageNames}>
+        {names.stages.map(({ title }, i) => (
+          <span key={i}>{title}</span>
+        ))}
+      </div>
     </div>
   );
 }
 
 /** Labels below the columns; with many blocks, only for every fifth. */
 function BlockNames({ columns }: { columns: number }) {
-  const blocks = columns - 2;
-  const every = blocks > LABELLED ? EVERY : 1;
-  const shown = Array.from({ length: blocks }, (_, block) => block).filter((block) => block % every === 0);
-  const wide = every > 1 ? 2 : 1; // columns that the first and the last label span
-  const name = (text: string, column: number, span: number) => (
-    <span key={column} style={{ "--column": column + 1, "--span": span }}>
-      {text}
-    </span>
-  );
   return (
     <div class={style.blockNames} aria-hidden="true">
-      {name("embed", 0, wide)}
-      {shown.filter((block) => block + 1 >= wide).map((block) => name(`block ${block}`, block + 1, every))}
-      {name("logits", columns - wide, wide)}
+      <span class={style.first}>embedding</span>
+      {labelledBlocks(columns - 2).map(({ block, span }) => (
+        <span key={block} style={{ "--column": block + 2, "--span": span }}>
+          block {block}
+        </span>
+      ))}
+      <span class={style.last} style={{ "--column": columns, "--span": 1 }}>
+        logits
+      </span>
     </div>
   );
 }
 
-function CellButton({ stage, at, stop }: { stage: Stage; at: number; stop: Signal<number> }) {
+/** What a click on a stage opens. */
+interface Target {
+  view: string;
+  open: () => void;
+}
+
+/** Returns the view that shows a stage best, opened at its block. */
+function targetOf(stage: Stage): Target {
   const { names } = engine().model;
-  const block = names.block(stage.label);
-  const where = block < 0 ? stage.name : `${stage.name} of block ${block}`;
+  const block = names.block(stage.of);
+  const role = stage.line < 0 ? null : rolesOf(names)[stage.line];
+  if (names.activations.get(stage.of)?.kind === "scores") {
+    return {
+      view: "Attention",
+      open: () => {
+        attention.chooseHead(block, Math.max(0, attention.head.value));
+        route.show("attention");
+      },
+    };
+  }
+  if (role === "stream") return { view: "Blocks", open: () => showBlock(block) };
+  return { view: "Textures", open: () => showTexture(stage.of) };
+}
+
+/** Returns the name of a stage with its block. */
+function whereOf(stage: Stage): string {
+  const block = engine().model.names.block(stage.label);
+  return block < 0 ? stage.name : `${stage.name} of block ${block}`;
+}
+
+interface CellProps {
+  stage: Stage;
+  at: number;
+  stop: Signal<number>;
+  pointed: Signal<number | null>;
+  margin: string;
+}
+
+function CellButton({ stage, at, stop, pointed, margin }: CellProps) {
+  const { view, open } = targetOf(stage);
   const there = isThere(stage);
   return (
     <button
       class={classes(style.stage, isIntervened(stage) && style.cut, there && style.there)}
       {...cell(stage.column, stage.line, at === stop.value)}
-      style={{ "--column": stage.column + 1, "--line": stage.line < 0 ? "1 / -1" : stage.line + 1, "--at": at }}
-      onFocus={() => (stop.value = at)}
-      title={`${where}: ${names.about(stage.label) || stage.label}. ${there ? "It runs on the server now; this picture is an earlier one. " : ""}Click to see its pass, texture and shader.`}
-      aria-label={`${where}: open its pass`}
-      onClick={() => {
-        passes.entry.value = ENTRY;
-        passes.pass.value = stage.pass;
-        route.show("passes");
+      style={{
+        margin,
+        "--column": stage.column + 1,
+        "--skip": stage.column ? 1 : 0,
+        "--line": stage.line < 0 ? "1 / -1" : stage.line + 1,
+        "--at": at,
       }}
+      onFocus={() => (stop.value = pointed.value = at)}
+      onMouseEnter={() => (pointed.value = at)}
+      aria-label={`${whereOf(stage)}: open in ${view}`}
+      aria-describedby={pointed.value === at ? TIP_ID : undefined}
+      onClick={open}
     />
+  );
+}
+
+const TIP_ID = "stage-tip";
+
+/** Describes a stage: its name, what it is, and the texture that holds it. */
+function Tip({ stage, layout }: { stage: Stage; layout: Layout }) {
+  const { names } = engine().model;
+  const { rows, cols } = stage.view;
+  const left = Math.max(0, Math.min(layout.left(stage.column), layout.width - TIP));
+  return (
+    <div class={style.tipBox} id={TIP_ID} role="tooltip" style={{ left: `${left}px`, width: `${TIP}px` }}>
+      <b>{whereOf(stage)}</b>
+      <p>{names.about(stage.of) || names.about(stage.label)}</p>
+      <p class={style.texture}>
+        texture <code>{stage.texture}</code>, {rows} × {cols}
+      </p>
+      <p class={style.texture}>
+        {isThere(stage)
+          ? "It runs on the server now; this picture is an earlier one."
+          : `Blue is above zero, orange below. Click to open ${targetOf(stage).view}.`}
+      </p>
+    </div>
   );
 }
 
@@ -258,20 +430,41 @@ function isIntervened({ label, part }: Stage): boolean {
     .some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
 }
 
-/** The generated token and its likeliest alternatives. */
-function Word({ at = generation.tokens.value.length - 1 }: { at?: number }) {
-  const tok = generation.tokens.value.slice(0, at + 1).findLast((t) => !t.given);
+/** The generated token and its likeliest alternatives; with `input`, the token before it, which the model read last. */
+function Word({ at = generation.tokens.value.length - 1, input = false }: { at?: number; input?: boolean }) {
+  const all = generation.tokens.value.slice(0, at + 1);
+  const last = all.findLastIndex((t) => !t.given);
+  if (input) {
+    const tok = last < 0 ? all.at(-1) : all[last - 1];
+    return (
+      <div class={style.wordIn}>
+        <small>token in</small>
+        {tok && (
+          <p>
+            <b>{tok.label}</b>
+            <span class={style.arrow} aria-hidden="true">
+              →
+            </span>
+          </p>
+        )}
+      </div>
+    );
+  }
+  const tok = all[last];
   const top = tok?.top?.slice(0, WORDS) ?? [];
   if (tok?.p !== undefined && top.length && !top.some((c) => c.id === tok.id)) top.push({ ...tok, p: tok.p });
   return (
     <div class={style.wordOut} aria-live="off">
+      <small>next token</small>
       {tok ? (
         <>
-          <span class={style.arrow} aria-hidden="true">
-            →
-          </span>
-          <b>{tok.label}</b>
-          {tok.p !== undefined && <span>{percent(tok.p)}</span>}
+          <p>
+            <span class={style.arrow} aria-hidden="true">
+              →
+            </span>
+            <b>{tok.label}</b>
+            {tok.p !== undefined && <span class={style.share}>{percent(tok.p)}</span>}
+          </p>
           <ol aria-hidden="true">
             {top.map((c, i) => (
               <li key={i} class={classes(c.id === tok.id && style.taken)}>

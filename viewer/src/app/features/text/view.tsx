@@ -7,19 +7,21 @@ import { Compared } from "../../ui/interventions";
 import { Machine, RecordedMachine } from "./machine";
 import { generation, MAX_TOKENS, type Tok } from "../../stores/generation";
 import { engine, models } from "../../stores/model";
+import { stage } from "../train/settings";
+import * as split from "../split/store";
 import { Sampling, Sliders } from "./sampling";
 import { Several, SeveralButton } from "./several";
 import { CARD, openCard } from "../tour";
 import { NumberField } from "../../ui/number";
 import { percent } from "../../ui/tools";
-import type { View } from "../../stores/route";
+import { route, type View } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
 const STILL = "(prefers-reduced-motion: reduce)";
-const WORD = 80; // ms between two tokens of the recorded text
-const WIDE = "(min-width: 860px)"; // as in views.css
+const WORD = 25; // ms between two tokens of the recorded text
+const WIDE = "(min-width: 860px)"; // as in the style sheets
 const MAX_BITS = 8; // surprise at which the colour is deepest
 const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
 const END = 40; // pixels from the end of the text within which it follows new tokens
@@ -34,9 +36,19 @@ function TextView() {
       <Compared />
       <div class={style.side}>
         <Prompt />
-        <Guide />
       </div>
     </section>
+  );
+}
+
+/** The shapes of the controls that appear when the model is ready. */
+function Skeleton() {
+  return (
+    <div class={style.skeleton} aria-hidden="true">
+      <i style={{ height: "6.2rem" }} />
+      <i style={{ height: "2.4rem" }} />
+      <i style={{ height: "18rem" }} />
+    </div>
   );
 }
 
@@ -60,20 +72,22 @@ function RecordedText() {
       <Text />
       <div class={classes(ui.panel, ui.controls, style.side)}>
         <p class={ui.dim}>
-          This text was recorded when the page was exported, with the same model. Point at a token to see the
-          alternatives that the model considered. You can write your own prompt once the model has loaded.
+          The model wrote this text when the page was exported. It stays here. You can continue it, or write your own
+          prompt, as soon as the model has loaded.
         </p>
+        <Skeleton />
       </div>
     </section>
   );
 }
 
-/** Three things for a first visitor to try, a minute each. */
+/** Things for a first visitor to try, a minute each, and the way to a model of one's own. */
 function Invitations() {
   const draw = async () => {
     await generation.go(1);
     if (!matchMedia(WIDE).matches) document.querySelector("[data-part=sampling]")?.scrollIntoView({ block: "nearest" }); // on a wide window it is visible
   };
+  const train = (models.ready?.manifest ?? generation.recorded.value?.about)?.training;
   const ready = models.phase.value === "ready"; // shown disabled until then, so that the text does not move
   return (
     <div class={style.invitations} role="group" aria-label="Try this first">
@@ -92,7 +106,55 @@ function Invitations() {
           <b>3</b> Switch off a head
         </button>
       )}
+      {train && (
+        <button class={style.hook} disabled={!ready} onClick={openTraining}>
+          <Falling />
+          Train your own: can it beat the dashed lines?
+        </button>
+      )}
     </div>
+  );
+}
+
+/** Opens the Train tab where the curve is. */
+function openTraining(): void {
+  stage.value = "train";
+  route.show("train");
+}
+
+/** A loss that falls below two dashed lines. */
+function Falling() {
+  return (
+    <svg class={style.falling} viewBox="0 0 48 22" aria-hidden="true">
+      <path class={style.level} d="M1 9H47M1 15H47" />
+      <path class={style.loss} d="M1 2C6 3 7 11 14 12S26 16 47 19" />
+    </svg>
+  );
+}
+
+/** Who can read what is typed. */
+function Private() {
+  const { model } = engine();
+  const { placement, manifest } = model;
+  const whole = placement.movable && split.here.value === manifest.config.n_layer;
+  return (
+    <p class={style.private} data-private={!model.split || whole}>
+      <Lock />
+      {!model.split
+        ? "Nothing you type leaves this page."
+        : whole
+          ? "All blocks run here now: nothing you type leaves this page."
+          : "The server that runs the other blocks can read what you type."}
+    </p>
+  );
+}
+
+function Lock() {
+  return (
+    <svg viewBox="0 0 24 24" width="14" height="14" aria-hidden="true">
+      <rect x="4" y="11" width="16" height="10" rx="2" />
+      <path d="M8 11V7a4 4 0 0 1 8 0v4" />
+    </svg>
   );
 }
 
@@ -123,7 +185,9 @@ function Prompt() {
           }}
         />
       </label>
+      <Private />
       {chat && <p class={ui.dim}>Sent as a message, in the format of this chat model.</p>}
+      <Examples />
       <div class={classes(ui.buttons, style.generate)}>
         {busy ? (
           <button class={ui.primary} onClick={() => void generation.stop()}>
@@ -197,27 +261,25 @@ function Prompt() {
 }
 
 /** Example prompts. */
-function Guide() {
+function Examples() {
   const { prompts } = engine().model.manifest;
   if (!prompts.length) return null;
   return (
-    <nav class={classes(ui.panel, style.guide)} aria-label="Examples">
-      <h2>Try</h2>
-      <div class={ui.buttons}>
-        {prompts.map(({ title, text }) => (
-          <button
-            key={text}
-            class={ui.quiet}
-            title={text}
-            onClick={() => {
-              generation.prompt.value = text;
-              void generation.stop().then(() => generation.write());
-            }}
-          >
-            {title}
-          </button>
-        ))}
-      </div>
+    <nav class={style.examples} aria-label="Examples">
+      <span class={ui.dim}>Try</span>
+      {prompts.map(({ title, text }) => (
+        <button
+          key={text}
+          class={ui.quiet}
+          title={text}
+          onClick={() => {
+            generation.prompt.value = text;
+            void generation.stop().then(() => generation.write());
+          }}
+        >
+          {title}
+        </button>
+      ))}
     </nav>
   );
 }
@@ -311,8 +373,7 @@ function Text() {
         </p>
       )}
       <p class={classes(ui.dim, style.hint)}>
-        Point at a token (or tap it, or use the arrow keys) to see the likeliest alternatives. Click an alternative to
-        continue the text from there.
+        Point at a token, or tap it, to see what else the model considered. Click an alternative to continue from there.
       </p>
     </div>
   );
