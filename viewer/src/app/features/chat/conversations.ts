@@ -51,7 +51,10 @@ export class Conversations {
       await work(this.place);
       this.problem.value = "";
     } catch (error) {
-      const why = error instanceof DOMException && error.name === "QuotaExceededError" ? "its storage is full" : "it gives this page no storage";
+      const why =
+        error instanceof DOMException && error.name === "QuotaExceededError"
+          ? "its storage is full"
+          : "it gives this page no storage";
       this.problem.value = `This browser does not store the conversation: ${why}.`;
     }
   }

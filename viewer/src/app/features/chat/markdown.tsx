@@ -131,7 +131,11 @@ function Inline({ token }: { token: Token }) {
     }
     case "escape":
     case "text":
-      return token.type === "text" && token.tokens ? <>{inline(token.tokens)}</> : <>{unescaped((token as Tokens.Text).text)}</>;
+      return token.type === "text" && token.tokens ? (
+        <>{inline(token.tokens)}</>
+      ) : (
+        <>{unescaped((token as Tokens.Text).text)}</>
+      );
     default:
       return <>{token.raw}</>; // images and HTML
   }

@@ -120,6 +120,14 @@ class ChatStore {
     this.status.value = "";
   }
 
+  /** Replaces the last answer after a change of the model, with the same seed. */
+  private async again(): Promise<void> {
+    const { messages } = this.current.value;
+    const end = messages.findLastIndex(({ role }) => role === "user");
+    this.change({ messages: messages.slice(0, end + 1) });
+    await this.reply();
+  }
+
   /** Answers the last message. */
   private async reply(): Promise<void> {
     this.answering.value = true;
@@ -135,7 +143,7 @@ class ChatStore {
       this.change({ messages: [...messages, { role: "assistant", content: "" }], dropped: prompt.dropped });
       this.prompt = prompt.ids;
       this.answer.value = { message: messages.length, from: prompt.ids.length };
-      await generation.continueIds(prompt.ids, this.length.value);
+      await generation.continueIds(prompt.ids, this.length.value, () => this.again());
     } catch (error) {
       this.status.value = error instanceof Error ? error.message : String(error);
     } finally {
@@ -162,7 +170,14 @@ function titleOf(text: string): string {
 export const chat = new ChatStore();
 
 export const params = [
-  param({ key: "system", signal: chat.system, parse: parseText, format: unlessEmpty, default: () => "", history: false }),
+  param({
+    key: "system",
+    signal: chat.system,
+    parse: parseText,
+    format: unlessEmpty,
+    default: () => "",
+    history: false,
+  }),
   param({
     key: "answer",
     signal: chat.length,

@@ -8,7 +8,7 @@ import { engine } from "../../stores/model";
 import { route, type View, type ViewName } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import { NumberField } from "../../ui/number";
-import { saveFile } from "../../ui/tools";
+import { offerFile } from "../../ui/tools";
 import ui from "../../ui/shared.module.css";
 import { Sliders } from "../text/sampling";
 import { TokenText } from "../text/token-text";
@@ -46,8 +46,7 @@ function Messages() {
   const follows = useRef(true); // scrolls with the answer, unless the reader has scrolled up
   const length = generation.tokens.value.length;
   useEffect(() => {
-    const scrolled = () =>
-      (follows.current = document.documentElement.scrollHeight - scrollY - innerHeight < END);
+    const scrolled = () => (follows.current = document.documentElement.scrollHeight - scrollY - innerHeight < END);
     addEventListener("scroll", scrolled, { passive: true });
     return () => removeEventListener("scroll", scrolled);
   }, []);
@@ -57,7 +56,7 @@ function Messages() {
   if (!messages.length) return <Welcome />;
   return (
     <>
-      <ol class={style.messages} role="log" aria-label="Messages" aria-live="off">
+      <ol class={style.messages} aria-label="Messages">
         {messages.map((message, i) => (
           <li key={i} class={style[message.role]}>
             {message.role === "user" ? <Question message={message} at={i} /> : <AnswerOf message={message} at={i} />}
@@ -198,7 +197,12 @@ function Inside() {
   return (
     <span class={style.inside} role="group" aria-label="Look inside">
       {INSIDE.map(([name, title]) => (
-        <button key={name} class={ui.link} title={`${title} of this answer, in ${manifest.model}`} onClick={() => route.show(name)}>
+        <button
+          key={name}
+          class={ui.link}
+          title={`${title} of this answer, in ${manifest.model}`}
+          onClick={() => route.show(name)}
+        >
           {title}
         </button>
       ))}
@@ -352,7 +356,7 @@ function List() {
 function save(): void {
   const system: ChatMessage[] = chat.system.value ? [{ role: "system", content: chat.system.value }] : [];
   const document = { messages: [...system, ...chat.current.value.messages] };
-  saveFile("conversation.json", new Blob([`${JSON.stringify(document, null, 2)}\n`], { type: "application/json" }));
+  offerFile(`${JSON.stringify(document, null, 2)}\n`, "application/json", "conversation.json");
 }
 
 function Settings() {
@@ -372,7 +376,14 @@ function Settings() {
       </label>
       <Sliders />
       <div class={ui.fields}>
-        <NumberField label="Answer" of={chat.length} min={1} max={4096} step={1} hint="Maximum number of tokens of an answer" />
+        <NumberField
+          label="Answer"
+          of={chat.length}
+          min={1}
+          max={4096}
+          step={1}
+          hint="Maximum number of tokens of an answer"
+        />
         <NumberField
           label="Seed"
           of={settings.seed}

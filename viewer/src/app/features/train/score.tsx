@@ -5,6 +5,7 @@ import { asCsv, type Score } from "../../../training/score";
 import { Curves } from "../../ui/curves";
 import * as train from "./store";
 import { classes } from "../../ui/classes";
+import { offerFile } from "../../ui/tools";
 import ui from "../../ui/shared.module.css";
 import facts from "../../ui/facts.module.css";
 import style from "./style.module.css";
@@ -49,11 +50,11 @@ export function ScoreStage() {
           {scores.length > 0 && (
             <>
               <button
-                onClick={() => train.offerFile(JSON.stringify(scores, null, 1), "application/json", "scores.json")}
+                onClick={() => offerFile(JSON.stringify(scores, null, 1), "application/json", "scores.json")}
               >
                 JSON
               </button>
-              <button onClick={() => train.offerFile(asCsv(scores), "text/csv", "scores.csv")}>CSV</button>
+              <button onClick={() => offerFile(asCsv(scores), "text/csv", "scores.csv")}>CSV</button>
             </>
           )}
           {!found && <span class={ui.dim}>Start a training first.</span>}

@@ -1,6 +1,6 @@
 // State and actions of the Train tab.
 
-import { throttled } from "../../ui/tools";
+import { offerFile, throttled } from "../../ui/tools";
 import { effect, signal, untracked } from "@preact/signals";
 import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../../../training/cleaning";
 import type { FetchedText } from "../../../training/fetching";
@@ -310,14 +310,6 @@ export function duration(seconds: number): string {
     : s < 3600
       ? `${Math.floor(s / 60)} min ${s % 60} s`
       : `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-}
-
-export function offerFile(data: BlobPart, type: string, name: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([data], { type }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
 export const download = () =>
