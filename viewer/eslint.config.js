@@ -15,7 +15,7 @@ const DOM_GLOBALS = [
 ];
 
 const INTERFACE = {
-  regex: "^(preact|uplot)(/|$)|^@preact/(?!signals-core$)",
+  regex: "^(preact|uplot|lucide)(/|$)|^@preact/(?!signals-core$)",
   message: "Only app/ and dashboard/ may import user-interface packages.",
 };
 

@@ -142,7 +142,7 @@ SMALL = """() => [...document.querySelectorAll('button, a, input, select, textar
   const target = e.matches('label input[type=checkbox], label input[type=file]') ? e.closest('label') : e;
   const box = target.getBoundingClientRect();
   return [e.outerHTML.slice(0, 80), box.width, box.height];
-}).filter(([html, width, height]) => width && !/class="token/.test(html) && (width < 24 || height < 24))"""
+}).filter(([html, width, height]) => width && !/class="text-token/.test(html) && (width < 24 || height < 24))"""
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 

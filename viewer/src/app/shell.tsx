@@ -8,18 +8,21 @@ import { invited } from "./features/federated/store";
 import { SplitStrip } from "./features/split/strip";
 import * as tour from "./features/tour/store";
 import { openCard, Tour } from "./features/tour/tour";
+import { Compass, Link } from "lucide";
+import { Icon } from "./ui/icon";
 import { Mark } from "./ui/mark";
 import type { Progress } from "../runtime/engine/loader";
 import { ModelSwitch, TrainingChip } from "./ui/models";
 import { generation } from "./stores/generation";
 import { engine, models } from "./stores/model";
-import { route, type View } from "./stores/route";
+import { GROUPS, route, type View } from "./stores/route";
 import { countInWords } from "./ui/tools";
 import { classes } from "./ui/classes";
 import ui from "./ui/shared.module.css";
 import style from "./shell.module.css";
 import frame from "./ui/band.module.css";
 
+const GROUP_NAMES = Object.keys(GROUPS) as (keyof typeof GROUPS)[];
 const LONG_LOST = 5000; // ms without a graphics context after which the page suggests a reload
 
 export function App() {
@@ -50,6 +53,7 @@ export function App() {
               title="Ten short cards that explain the views"
               onClick={() => openCard(1)}
             >
+              <Icon of={Compass} />
               Take the tour
             </button>
           )}
@@ -57,17 +61,13 @@ export function App() {
         </header>
         <div class={style.tabs}>
           <nav class={style.views} aria-label="Views" ref={tabs}>
-            {VIEWS.filter(has).map(({ name, title }) => (
-              <button
-                key={name}
-                aria-current={view.name === name ? "page" : undefined}
-                onClick={(e) => {
-                  e.currentTarget.scrollIntoView({ block: "nearest", inline: "center" });
-                  route.show(name);
-                }}
-              >
-                {title}
-              </button>
+            {GROUP_NAMES.map((group) => (
+              <div key={group} role="group" aria-labelledby={`group-${group}`}>
+                <small id={`group-${group}`}>{GROUPS[group]}</small>
+                {VIEWS.filter((each) => each.group === group && has(each)).map((each) => (
+                  <Tab key={each.name} of={each} current={each === view} />
+                ))}
+              </div>
             ))}
           </nav>
           <div class={style.shown} role="region" aria-label="Model">
@@ -93,6 +93,21 @@ export function App() {
         )}
       </main>
     </>
+  );
+}
+
+function Tab({ of: { name, title, icon }, current }: { of: View; current: boolean }) {
+  return (
+    <button
+      aria-current={current ? "page" : undefined}
+      onClick={(e) => {
+        e.currentTarget.scrollIntoView({ block: "nearest", inline: "center" });
+        route.show(name);
+      }}
+    >
+      <Icon of={icon} />
+      {title}
+    </button>
   );
 }
 
@@ -210,6 +225,7 @@ function CopyLink() {
         onClick={() => void copy()}
         title="The link contains the prompt, its settings and the view"
       >
+        <Icon of={Link} />
         Copy link
       </button>
     </span>
@@ -230,8 +246,26 @@ function Coming({ view: { recorded: Recorded } }: { view: View }) {
   return (
     <>
       {!generation.recorded.value && <Loading />}
-      {generation.recorded.value && Recorded && <Recorded />}
+      {generation.recorded.value && Recorded ? <Recorded /> : <Skeleton />}
     </>
+  );
+}
+
+/** Grey shapes where the view will be, so that the page does not jump when it appears. */
+function Skeleton() {
+  return (
+    <div class={style.skeleton} aria-hidden="true">
+      <div>
+        {Array.from({ length: 9 }, (_, i) => (
+          <i key={i} />
+        ))}
+      </div>
+      <div class={ui.panel}>
+        <i />
+        <i />
+        <b />
+      </div>
+    </div>
   );
 }
 
@@ -244,13 +278,17 @@ function Loading() {
         {what}
         {generation.recorded.value && <small> · the text below is a recording</small>}
       </h2>
-      <progress value={share} max={1} aria-label={what} />
       <p>
         {total ? `${mib(done)} of ${mib(total)} MiB` : "Reading the manifest"}
-        {cached > 0 ? `, ${mib(cached)} MiB from this browser's cache` : ""}
-        {speed > 0 ? `, ${mib(speed)} MiB/s` : ""}
-        {compiled < shaders ? `, compiling shaders ${compiled} of ${shaders}` : ""}
+        {cached > 0 && <span class={style.more}> ({mib(cached)} from this browser's cache)</span>}
+        {speed > 0 && <span class={style.more}>, {mib(speed)} MiB/s</span>}
+        {compiled < shaders && (
+          <span class={style.also}>
+            , compiling shaders {compiled} of {shaders}
+          </span>
+        )}
       </p>
+      <progress value={share} max={1} aria-label={what} />
     </section>
   );
 }

@@ -1,4 +1,4 @@
-// The views, in the order of their tabs, and what a link carries besides the text and the selection of a view.
+// The views, in the order of their tabs within each group, and what a link carries besides the text and the selection of a view.
 
 import { INTERVENTION_PARAMS } from "../stores/interventions";
 import { TEXT_PARAMS } from "../stores/generation";
@@ -13,7 +13,7 @@ import { view as text } from "./text/view";
 import { view as textures } from "./textures/view";
 import { view as train } from "./train/view";
 
-export const VIEWS: readonly View[] = [chat, text, attention, blocks, textures, passes, train, device];
+export const VIEWS: readonly View[] = [chat, text, attention, blocks, train, textures, passes, device];
 
 /** The settings that the links to all views carry. */
 export const PARAMS = [...TEXT_PARAMS, ...tour, ...INTERVENTION_PARAMS];

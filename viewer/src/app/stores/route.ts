@@ -1,6 +1,7 @@
 // Which view is shown, and what a view is.
 
 import { signal } from "@preact/signals";
+import type { IconNode } from "lucide";
 import type { ComponentType } from "preact";
 import type { Manifest } from "../../runtime/engine/manifest";
 import type { AnyParam } from "./link";
@@ -10,10 +11,15 @@ import type { AnyParam } from "./link";
 export interface ViewNames {}
 export type ViewName = keyof ViewNames;
 
+/** The groups of tabs, in their order, with their titles. */
+export const GROUPS = { use: "Use and learn", inspect: "Inspect" } as const;
+
 /** A tab. */
 export interface View<Name extends ViewName = ViewName> {
   name: Name;
   title: string;
+  group: keyof typeof GROUPS;
+  icon: IconNode;
   /** The settings that a link to this view carries. */
   params: readonly AnyParam[];
   component: ComponentType;

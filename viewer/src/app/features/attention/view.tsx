@@ -1,5 +1,6 @@
 // The Attention view: one token's attention as arcs over the text, all heads as a grid, and one head enlarged.
 
+import { Waypoints } from "lucide";
 import { signal, useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { MEAN, type Kind } from "../../drawing/attention";
@@ -20,6 +21,7 @@ const ARCS = 10; // the number of largest weights that get an arc
 const NAMED = 3; // the number of largest weights that are listed in the heading
 const LINE = 30; // height in pixels of a line of text with arcs
 const MIN_TOKENS = 12; // minimum tokens to search for the sharpest head
+const LABELS = 88; // pixels of the labels at the left and the top of an enlarged head
 const MIN_LABELLED_CELL = 11; // minimum pixels per cell for token labels to be legible
 const KIND_NAMES: Record<Kind, string> = {
   pattern: "weights (softmax)",
@@ -110,7 +112,7 @@ function AttentionView() {
           <h2>
             Layer {layer.value}, {head.value === MEAN ? "the mean of its heads" : `head ${head.value}`}
           </h2>
-          <div class={ui.buttons}>
+          <div class={classes(ui.buttons, style.choices)}>
             <Choice
               label="Layer"
               of={layer.value}
@@ -136,7 +138,8 @@ function AttentionView() {
             </label>
           </div>
         </div>
-        <div class={ui.buttons}>
+        {enlarged}
+        <div class={classes(ui.buttons, style.choices, style.below)}>
           <button
             disabled={beside.value.includes(name)}
             title="Shows a small copy of this head below while you look at other heads"
@@ -152,7 +155,6 @@ function AttentionView() {
           )}
         </div>
         <p class={classes(ui.dim, ui.explained)}>{EXPLAINED[kindOf(layer.value)]}</p>
-        {enlarged}
         {beside.value.length > 0 && (
           <div class={style.beside} aria-label="Pinned heads">
             {beside.value.map((name) => (
@@ -287,7 +289,7 @@ function GridCanvas({ total }: { total: number }) {
     selection.chooseHead(within(layer.value + step[0]!, n_layer), within(head.value + step[1]!, n_head));
   };
   return (
-    <div class={style.grid} style={{ "--layers": n_layer, "--heads": n_head }}>
+    <div class={style.grid} data-wide={n_layer <= n_head} style={{ "--layers": n_layer, "--heads": n_head }}>
       <div class={style.columns} aria-hidden="true">
         {Array.from({ length: n_head }, (_, i) => (
           <span key={i}>{i ? i : "head 0"}</span>
@@ -372,15 +374,24 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
     },
     [layer.value, head.value, kind.value, t, k > t ? k : -1, busy, tokens.map((tok) => tok.id).join()],
   );
+  const fit = room.value / Math.max(1, total);
+  const cell = Math.max(zoom.value || Math.min(26, Math.max(MIN_LABELLED_CELL + 2, fit)), 2);
+  // The row that the reading is about stays in view, unless the pointer is on the picture itself.
   useLayoutEffect(() => {
-    const fit = () => (room.value = Math.max(200, (scroll.current?.clientWidth ?? 500) - 92));
+    const box = scroll.current;
+    if (!box || over.value) return;
+    const seen = (at: number, from: number, size: number) => at >= from && at + cell <= from + size;
+    const [rows, columns] = [box.clientHeight - LABELS, box.clientWidth - LABELS];
+    if (!seen(t * cell, box.scrollTop, rows)) box.scrollTop = t * cell - rows / 2;
+    if (!seen(k * cell, box.scrollLeft, columns)) box.scrollLeft = k * cell - columns / 2;
+  }, [t, k, cell, over.value === null]);
+  useLayoutEffect(() => {
+    const fit = () => (room.value = Math.max(200, (scroll.current?.clientWidth ?? 500) - LABELS - 4));
     fit();
     const observer = new ResizeObserver(fit);
     if (scroll.current) observer.observe(scroll.current);
     return () => observer.disconnect();
   }, []);
-  const fit = room.value / Math.max(1, total);
-  const cell = Math.max(zoom.value || Math.min(26, Math.max(MIN_LABELLED_CELL + 2, fit)), 2);
   const value =
     k > t ? (above.value?.s === k ? above.value.values[t] : undefined) : r?.t === t ? r.values[k] : undefined;
   const name = (i: number) => tokens[i]?.label ?? "";
@@ -538,8 +549,7 @@ function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; poin
         )}
       </h2>
       <p class={ui.dim}>
-        Through attention, a token takes in information from earlier tokens. Point at a token: the arcs lead to the
-        tokens it attends to most, in the head that is selected below.
+        Point at a token: the arcs lead to the earlier tokens that it reads most, in the selected head.
       </p>
       <div class={style.arcs} ref={box} onMouseLeave={() => (pointed.value = null)}>
         {tokens.map((tok, i) => (
@@ -573,6 +583,8 @@ declare module "../../stores/route" {
 export const view: View<"attention"> = {
   name: "attention",
   title: "Attention",
+  group: "use",
+  icon: Waypoints,
   params: selection.params,
   component: AttentionView,
   recorded: RecordedAttention,

@@ -1,5 +1,6 @@
 // The Blocks view: how the residual stream of each token changes over the blocks, and what each block's output would predict.
 
+import { Layers } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { lens, type Block } from "../../../runtime/engine/lens";
@@ -239,6 +240,8 @@ declare module "../../stores/route" {
 export const view: View<"blocks"> = {
   name: "blocks",
   title: "Blocks",
+  group: "use",
+  icon: Layers,
   params: [],
   component: BlocksView,
 };

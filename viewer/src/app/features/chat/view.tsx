@@ -1,5 +1,6 @@
 // The Chat view: a conversation with the model, whose answers open to their tokens.
 
+import { Check, Copy, Download, MessageSquare, Pencil, Plus, RefreshCw, SendHorizontal, Square, Trash2 } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { ChatMessage } from "../../../runtime/chat/template";
@@ -7,6 +8,7 @@ import { generation } from "../../stores/generation";
 import { engine } from "../../stores/model";
 import { route, type View, type ViewName } from "../../stores/route";
 import { classes } from "../../ui/classes";
+import { Icon } from "../../ui/icon";
 import { NumberField } from "../../ui/number";
 import { offerFile } from "../../ui/tools";
 import ui from "../../ui/shared.module.css";
@@ -126,15 +128,17 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
     <>
       <div class={style.bubble}>{message.content}</div>
       <div class={style.actions}>
-        <Copy text={message.content} />
+        <CopyButton text={message.content} />
         <button
-          class={ui.quiet}
+          class={style.action}
+          aria-label="Edit"
+          title="Edit the message and answer it again"
           onClick={() => {
             text.value = message.content;
             chat.editing.value = at;
           }}
         >
-          Edit
+          <Icon of={Pencil} />
         </button>
       </div>
     </>
@@ -163,15 +167,20 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
         )}
       </div>
       <div class={style.actions}>
-        <Copy text={message.content} />
+        <CopyButton text={message.content} />
         {last && !running && (
-          <button class={ui.quiet} onClick={() => void chat.regenerate()}>
-            Regenerate
+          <button
+            class={style.action}
+            aria-label="Regenerate"
+            title="Regenerate the answer with another seed"
+            onClick={() => void chat.regenerate()}
+          >
+            <Icon of={RefreshCw} />
           </button>
         )}
         {written && (
           <button
-            class={ui.quiet}
+            class={classes(style.action, style.toggle)}
             aria-pressed={chat.asTokens.value}
             title="Shade the tokens by surprise and show their alternatives"
             onClick={() => (chat.asTokens.value = !chat.asTokens.value)}
@@ -210,7 +219,7 @@ function Inside() {
   );
 }
 
-function Copy({ text }: { text: string }) {
+function CopyButton({ text }: { text: string }) {
   const copied = useSignal(false);
   if (!("clipboard" in navigator)) return null; // a page served over plain http has none
   const copy = async () => {
@@ -219,8 +228,13 @@ function Copy({ text }: { text: string }) {
     setTimeout(() => (copied.value = false), 2000);
   };
   return (
-    <button class={ui.quiet} onClick={() => void copy().catch(() => {})}>
-      {copied.value ? "Copied" : "Copy"}
+    <button
+      class={style.action}
+      aria-label={copied.value ? "Copied" : "Copy"}
+      title="Copy"
+      onClick={() => void copy().catch(() => {})}
+    >
+      <Icon of={copied.value ? Check : Copy} />
     </button>
   );
 }
@@ -295,11 +309,11 @@ function Composer() {
         />
         {answering ? (
           <button type="button" class={ui.primary} onClick={() => void chat.stop()}>
-            Stop
+            <Icon of={Square} /> Stop
           </button>
         ) : (
           <button class={ui.primary} disabled={!chat.draft.value.trim()}>
-            Send
+            <Icon of={SendHorizontal} /> Send
           </button>
         )}
       </div>
@@ -319,10 +333,12 @@ function List() {
     <details class={style.list} open={open}>
       <summary>Conversations</summary>
       <div class={ui.buttons}>
-        <button onClick={() => void chat.begin()}>New chat</button>
+        <button onClick={() => void chat.begin()}>
+          <Icon of={Plus} /> New chat
+        </button>
         {chat.current.value.messages.length > 0 && (
           <button class={ui.quiet} title="Save the conversation as a JSON file" onClick={() => save()}>
-            Save
+            <Icon of={Download} /> Save
           </button>
         )}
       </div>
@@ -337,12 +353,12 @@ function List() {
               {each.title}
             </button>
             <button
-              class={ui.quiet}
+              class={style.action}
               aria-label={`Delete “${each.title}”`}
               title="Delete"
               onClick={() => void chat.remove(each)}
             >
-              ×
+              <Icon of={Trash2} />
             </button>
           </li>
         ))}
@@ -406,6 +422,8 @@ declare module "../../stores/route" {
 export const view: View<"chat"> = {
   name: "chat",
   title: "Chat",
+  group: "use",
+  icon: MessageSquare,
   params,
   component: ChatView,
   available: ({ chat_template }) => Boolean(chat_template),

@@ -1,5 +1,6 @@
 // The Device view: the GPU, the recording chosen for it, and the comparison with the desktop.
 
+import { Cpu } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Parity } from "../../../runtime/engine/parity";
@@ -152,6 +153,8 @@ declare module "../../stores/route" {
 export const view: View<"device"> = {
   name: "device",
   title: "Device",
+  group: "inspect",
+  icon: Cpu,
   params: [],
   component: DeviceView,
 };

@@ -1,5 +1,6 @@
 // The Passes view: the recorded program as a list, played pass by pass.
 
+import { ListVideo } from "lucide";
 import { useSignal } from "@preact/signals";
 import { Fragment } from "preact";
 import { useEffect, useRef } from "preact/hooks";
@@ -522,6 +523,8 @@ declare module "../../stores/route" {
 export const view: View<"passes"> = {
   name: "passes",
   title: "Passes",
+  group: "inspect",
+  icon: ListVideo,
   params: passes.params,
   component: PassesView,
 };

@@ -404,7 +404,14 @@ function Tip({ stage, layout }: { stage: Stage; layout: Layout }) {
       <b>{whereOf(stage)}</b>
       <p>{names.about(stage.of) || names.about(stage.label)}</p>
       <p class={style.texture}>
-        texture <code>{stage.texture}</code>, {rows} × {cols}
+        <code>{stage.of}</code>
+        {stage.texture !== stage.of && (
+          <>
+            {" "}
+            in texture <code>{stage.texture}</code>
+          </>
+        )}
+        , {rows} × {cols}
       </p>
       <p class={style.texture}>
         {isThere(stage)

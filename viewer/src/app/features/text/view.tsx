@@ -1,5 +1,6 @@
 // The Text view: the prompt, its settings, and the text while it is generated.
 
+import { TextCursorInput } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Compared } from "../../ui/interventions";
@@ -106,7 +107,7 @@ function Invitations() {
       {train && (
         <button class={style.hook} disabled={!ready} onClick={openTraining}>
           <Falling />
-          Train your own: can it beat the dashed lines?
+          Train your own and beat the dashed lines
         </button>
       )}
     </div>
@@ -306,12 +307,14 @@ function Text() {
     return () => removeEventListener("keydown", leave);
   }, []);
   const follows = useRef(true); // scroll to new tokens, unless the reader has scrolled up
+  const wrote = useRef(false); // a recorded text is shown from its beginning
+  wrote.current ||= running.value;
   const written = useRef(0);
   useLayoutEffect(() => {
     const box = stream.current;
     if (count <= written.current) follows.current = true; // another text
     written.current = count;
-    if (box && follows.current) box.scrollTop = box.scrollHeight;
+    if (box && follows.current && wrote.current) box.scrollTop = box.scrollHeight;
   }, [count]);
   return (
     <div
@@ -378,7 +381,8 @@ function Text() {
         </p>
       )}
       <p class={classes(ui.dim, style.hint)}>
-        Point at a token, or tap it, to see what else the model considered. Click an alternative to continue from there.
+        Point at a token, or tap it, to see what else the model considered.{" "}
+        <span class={style.more}>Click an alternative to continue from there.</span>
       </p>
     </div>
   );
@@ -393,6 +397,8 @@ declare module "../../stores/route" {
 export const view: View<"text"> = {
   name: "text",
   title: "Text",
+  group: "use",
+  icon: TextCursorInput,
   params: [],
   component: TextView,
   recorded: RecordedText,

@@ -1,5 +1,6 @@
 // The Textures view: every texture by its name: activations, weights, and persistent state such as caches.
 
+import { Grid3x3 } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Chunk } from "../../../runtime/engine/chunks";
@@ -288,6 +289,8 @@ declare module "../../stores/route" {
 export const view: Tab<"textures"> = {
   name: "textures",
   title: "Textures",
+  group: "inspect",
+  icon: Grid3x3,
   params,
   component: TexturesView,
 };

@@ -11,6 +11,7 @@ import { Painter } from "../../drawing/painter";
 import { PALETTES } from "../../drawing/palettes";
 import { NumberField } from "../../ui/number";
 import { engine } from "../../stores/model";
+import { countInWords } from "../../ui/tools";
 import * as train from "./store";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
@@ -23,14 +24,17 @@ export function LearnStage() {
     <div class={style.learn}>
       <Controls />
       <div class={style.learning}>
-        <Samples />
         {train.session.value || engine().training.earlier ? (
           <>
+            <Samples />
             <Progress />
             <Inside />
           </>
         ) : (
-          <Ahead />
+          <>
+            <Ahead />
+            <Samples />
+          </>
         )}
       </div>
     </div>
@@ -212,36 +216,70 @@ function Schedule({ fixed }: { fixed: boolean }) {
   );
 }
 
-/** A preview of how a training goes, shown before the first step. */
+/** The sketch's dashed lines: height in percent from the top, what such a model does, and its name. */
+const LEVELS: readonly [number, string, string][] = [
+  [9, "knows nothing: every token is equally likely", "chance"],
+  [37, "counts how often each token occurs", "unigram"],
+  [58, "counts pairs of tokens", "bigram"],
+  [72, "counts triples of tokens", "trigram"],
+];
+/** What a model does at each marked place of the sketch's curve, which are in percent from the left and the top. */
+const PHASES: readonly [number, number, string, string][] = [
+  [2, 9, "It knows nothing", "Its weights are random, so it writes noise."],
+  [13, 37, "It counts", "Within about ten steps it writes frequent letters and spaces."],
+  [36, 61, "It uses context", "It learns what follows what, and attention patterns appear."],
+  [82, 82, "It writes", "Words come first, then lines, then speakers."],
+];
+const CURVE = "M2 9C7 11 8 30 13 37S26 54 36 61S62 79 82 82L99 83.5";
+
+/** What the training will do and what to beat, shown before the first step. */
 function Ahead() {
   const offer = train.offer();
   if (!offer) return null;
   const { vocab_size: count } = offer.config;
   return (
     <div class={classes(ui.panel, style.ahead)}>
-      <h2>How it learns</h2>
-      <p class={ui.dim}>
-        Press Start to see a curve of the loss here. The loss measures how unsure the model is of the next token, in
-        nats.
+      <h2>Can it beat the dashed lines?</h2>
+      <p>
+        Start makes a new model of {countInWords(offer.count)} random weights and trains it on your text in{" "}
+        {cost(offer, train.deviceRate.value, " steps", ", about")}. The curve is its loss: how unsure it is of the next
+        token. Each dashed line is a simpler way to guess, without any attention.
       </p>
+      <div
+        class={style.sketch}
+        role="img"
+        aria-label="Sketch: the loss falls from chance, below the lines of models that count tokens, pairs and triples"
+      >
+        <svg viewBox="0 0 100 100" preserveAspectRatio="none">
+          {LEVELS.map(([at]) => (
+            <path key={at} class={style.level} d={`M0 ${at}H100`} />
+          ))}
+          <path class={style.curve} d={CURVE} />
+        </svg>
+        {LEVELS.map(([at, what, name]) => (
+          <span key={name} class={style.levelName} style={{ top: `${at}%` }}>
+            <b>{name}</b>
+            {name === "chance" && ` ${Math.log(count).toFixed(2)}`} <small>{what}</small>
+          </span>
+        ))}
+        {PHASES.map(([x, y], i) => (
+          <i key={i} style={{ left: `${x}%`, top: `${y}%` }}>
+            {i + 1}
+          </i>
+        ))}
+        <small class={style.axisName}>steps →</small>
+      </div>
       <ol>
-        <li>
-          <b>It knows nothing.</b> Each of the {count.toLocaleString("en")} tokens is equally likely, which is a loss of{" "}
-          {Math.log(count).toFixed(2)}.
-        </li>
-        <li>
-          <b>It counts.</b> Within about ten steps it learns which tokens are frequent: it writes letters and spaces in
-          about the right proportions.
-        </li>
-        <li>
-          <b>It uses context.</b> It learns which tokens follow which: the loss falls below the dashed lines, which are
-          models that only count single tokens, pairs or triples. Attention patterns appear below.
-        </li>
-        <li>
-          <b>It writes.</b> Words come first, then lines, then speakers. The loss on held-out text shows whether it
-          learns or only memorizes.
-        </li>
+        {PHASES.map(([, , title, text]) => (
+          <li key={title}>
+            <b>{title}.</b> {text}
+          </li>
+        ))}
       </ol>
+      <p class={ui.dim}>
+        A sketch: the real curve and lines, measured in nats per token on text that is held out, appear here after
+        Start.
+      </p>
     </div>
   );
 }

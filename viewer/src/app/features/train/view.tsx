@@ -1,5 +1,6 @@
 // The Train tab: five steps from a text to a score, with the state of the training always visible.
 
+import { GraduationCap } from "lucide";
 import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
@@ -93,6 +94,18 @@ function heading(found: SessionState | null): string {
   ].join(", ");
 }
 
+/** What Start will do. */
+function Plan() {
+  const offer = train.offer();
+  if (!offer) return null;
+  return (
+    <span class={ui.dim}>
+      {" "}
+      · Start trains a new model on this text, in this browser: {train.schedule.steps.value.toLocaleString("en")} steps
+    </span>
+  );
+}
+
 function Buttons() {
   const found = train.shown.value;
   const running = found?.status === "running";
@@ -142,6 +155,7 @@ function Buttons() {
         </button>
         <p class={style.state} role="status" data-status={found?.status ?? "none"} data-step={at}>
           {busy ? `${train.preparing.value!.what}…` : heading(found)}
+          {!busy && !found && <Plan />}
         </p>
       </div>
       <progress
@@ -163,6 +177,8 @@ declare module "../../stores/route" {
 export const view: View<"train"> = {
   name: "train",
   title: "Train",
+  group: "use",
+  icon: GraduationCap,
   params,
   component: TrainView,
   available: (manifest) => Boolean(manifest.training),

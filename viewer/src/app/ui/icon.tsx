@@ -1,0 +1,12 @@
+// Icons of the Lucide set, as large as the text next to them.
+
+import type { IconNode } from "lucide";
+import { createElement } from "preact";
+import style from "./icon.module.css";
+
+/** An icon that only decorates: a control needs a text or a label as well. */
+export const Icon = ({ of }: { of: IconNode }) => (
+  <svg class={style.icon} viewBox="0 0 24 24" aria-hidden="true">
+    {of.map(([shape, attributes], i) => createElement(shape, { key: i, ...attributes }))}
+  </svg>
+);
