@@ -114,8 +114,9 @@ export class LanguageModelSession extends EventTarget {
   /** Returns a session with the same messages. */
   async clone({ signal }: { signal?: AbortSignal } = {}): Promise<LanguageModelSession> {
     this.check(signal);
-    const { signal: _, ...options } = this.options;
-    const copy = new LanguageModelSession(this.glgpt, signal ? { ...options, signal } : options, this.messages);
+    const { temperature, topK } = this;
+    const options = { temperature, topK, ...(signal ? { signal } : {}) };
+    const copy = new LanguageModelSession(this.glgpt, options, this.messages);
     await copy.measure();
     return copy;
   }
