@@ -13,6 +13,7 @@ import { canRemember } from "./runtime/engine/probe";
 import { PageError } from "./runtime/gl/errors";
 import { logProbabilities } from "./runtime/engine/probabilities";
 import { checkFinite, samplingOptions, type SamplingOptions, type Token } from "./runtime/engine/sampling";
+import { LanguageModelSession, type LanguageModelOptions } from "./language-model";
 import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./runtime/engine/manifest";
 import { HttpSource, type Source } from "./runtime/engine/source";
@@ -367,6 +368,11 @@ export class Glgpt {
     const prompt = await this.chatPrompt(messages, tokens, dropped);
     const answer = await this.generate({ ...others, tokens, ids: prompt.ids });
     return { ...answer, promptTokens: prompt.ids.length, dropped: prompt.dropped };
+  }
+
+  /** Starts a session with the interface of the browser's Prompt API. Rejects for a model without a chat template. */
+  languageModel(options: LanguageModelOptions = {}): Promise<LanguageModelSession> {
+    return LanguageModelSession.create(this, options);
   }
 
   /** Returns the ids of messages, up to where the answer begins, and how many of the oldest they leave out. */

@@ -125,7 +125,9 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
   }
   return (
     <>
-      <div class={style.bubble}>{message.content}</div>
+      <div class={style.bubble} data-part="message">
+        {message.content}
+      </div>
       <div class={style.actions}>
         <CopyButton text={message.content} />
         <button
@@ -152,7 +154,7 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
   const { speeds } = generation;
   return (
     <>
-      <div class={style.bubble} aria-busy={running}>
+      <div class={style.bubble} data-part="message" aria-busy={running}>
         {!message.content && running ? (
           <span class={style.waiting}>{written ? "Reading the conversation…" : "Preparing…"}</span>
         ) : written && chat.asTokens.value ? (
@@ -160,6 +162,7 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
             tokens={written.tokens}
             from={written.from}
             onContinue={(position, instead) => void generation.go(chat.length.value, position, instead)}
+            footer={<Inside />}
           />
         ) : (
           <Markdown text={message.content} />

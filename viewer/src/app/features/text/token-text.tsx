@@ -1,6 +1,6 @@
 // Tokens of a text, shaded by surprise, and the alternatives to the chosen one.
 
-import { Component } from "preact";
+import { Component, type ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { generation, type Tok } from "../../stores/generation";
 import { models } from "../../stores/model";
@@ -18,10 +18,12 @@ interface TokenTextProps {
   from: number;
   /** Generates the text again from a position on; `instead` is then the token there. */
   onContinue: (position: number, instead?: number) => void;
+  /** What the popup of the alternatives ends with. */
+  footer?: ComponentChildren;
 }
 
 /** A part of the text as tokens. */
-export function TokenText({ tokens, from, onContinue }: TokenTextProps) {
+export function TokenText({ tokens, from, onContinue, footer }: TokenTextProps) {
   const box = useRef<HTMLDivElement>(null);
   const chosen = generation.chosen.value;
   const tok = chosen === null ? undefined : tokens[chosen - from];
@@ -46,6 +48,7 @@ export function TokenText({ tokens, from, onContinue }: TokenTextProps) {
           at={chosen! - from}
           box={box.current}
           onContinue={(_, instead) => onContinue(chosen!, instead)}
+          footer={footer}
         />
       )}
     </div>
@@ -105,10 +108,11 @@ interface AlternativesProps {
   box: HTMLElement | null;
   /** Generates the text again from this token on; `instead` is then the token there. */
   onContinue: (event: MouseEvent, instead?: number) => void;
+  footer?: ComponentChildren;
 }
 
 /** A popup with the likeliest tokens at a position; above the token if it does not fit below it. */
-export function Alternatives({ tok, at, box, onContinue }: AlternativesProps) {
+export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesProps) {
   const self = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
     const place = () => {
@@ -175,6 +179,7 @@ export function Alternatives({ tok, at, box, onContinue }: AlternativesProps) {
       <button class={style.again} disabled={models.phase.value !== "ready"} onClick={again}>
         Sample again from here
       </button>
+      {footer}
     </div>
   );
 }

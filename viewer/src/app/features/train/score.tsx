@@ -49,9 +49,7 @@ export function ScoreStage() {
           </button>
           {scores.length > 0 && (
             <>
-              <button
-                onClick={() => offerFile(JSON.stringify(scores, null, 1), "application/json", "scores.json")}
-              >
+              <button onClick={() => offerFile(JSON.stringify(scores, null, 1), "application/json", "scores.json")}>
                 JSON
               </button>
               <button onClick={() => offerFile(asCsv(scores), "text/csv", "scores.csv")}>CSV</button>
