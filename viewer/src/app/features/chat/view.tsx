@@ -18,6 +18,7 @@ import { chat, params } from "./store";
 import style from "./style.module.css";
 
 const WIDE = "(min-width: 860px)";
+const VERSION = 1; // of a saved conversation; the same as on the desktop
 const END = 60; // pixels from the end of the page within which it follows an answer
 const INSIDE: readonly [ViewName, string][] = [
   ["attention", "Attention"],
@@ -373,7 +374,8 @@ function List() {
 /** Saves the conversation in the format of `glgpt chat`. */
 function save(): void {
   const system: ChatMessage[] = chat.system.value ? [{ role: "system", content: chat.system.value }] : [];
-  const document = { messages: [...system, ...chat.current.value.messages] };
+  const { model } = engine().model.manifest;
+  const document = { version: VERSION, model, messages: [...system, ...chat.current.value.messages] };
   offerFile(`${JSON.stringify(document, null, 2)}\n`, "application/json", "conversation.json");
 }
 

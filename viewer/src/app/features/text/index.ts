@@ -1,4 +1,4 @@
-// What other views use of the Text view.
+// The parts of the Text view that other features may use.
 
 export { Sliders } from "./sampling";
 export { TokenText } from "./token-text";

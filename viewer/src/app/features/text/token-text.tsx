@@ -18,7 +18,7 @@ interface TokenTextProps {
   from: number;
   /** Generates the text again from a position on; `instead` is then the token there. */
   onContinue: (position: number, instead?: number) => void;
-  /** What the popup of the alternatives ends with. */
+  /** The end of the popup of the alternatives. */
   footer?: ComponentChildren;
 }
 
