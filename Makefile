@@ -25,7 +25,7 @@ define apt
 endef
 
 .PHONY: help setup generate chat api models test test-fast test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page schema bench bench-web \
-  wheel-check viewer demo demo-page demo-player demo-split docs pictures node browsers proxy lock clean
+  wheel-check viewer demo demo-page demo-chat demo-chat-page demo-player demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -132,9 +132,16 @@ demo-page: setup viewer  ## the page of make demo, in out/demo; SITE=https://…
 	$(BIN)/glgpt export --train $(if $(SITE),--site "$(SITE)") $(if $(SOURCE),--source "$(SOURCE)") --out out/demo
 
 demo-player: setup viewer  ## export the page that opens model files, and serve it
-	mkdir -p out
+	@mkdir -p out
 	$(BIN)/glgpt export --player --out out/player
 	$(BIN)/glgpt serve out/player
+
+demo-chat: demo-chat-page  ## export a page that chats with SmolLM2 (about 100 MB), and serve it
+	$(BIN)/glgpt serve out/chat
+
+demo-chat-page: setup viewer models  ## the page of make demo-chat, in out/chat; SITE=https://…, SOURCE=https://…
+	@mkdir -p out
+	$(BIN)/glgpt export --model smollm2 --name SmolLM2-135M-Instruct $(if $(SITE),--site "$(SITE)") $(if $(SOURCE),--source "$(SOURCE)") --out out/chat
 
 demo-split: setup viewer  ## a page that holds two of six blocks, and a server that runs the others
 	@mkdir -p out

@@ -14,6 +14,7 @@ from glgpt.models.spec import ModelConfig
 from glgpt.system.files import read_text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.untrusted.chat import Chat, load_chat
+from glgpt.text.untrusted.chat_template import ChatTemplate
 from glgpt.training.records import validated
 
 FILE = "page.json"  # in a model's folder
@@ -68,12 +69,13 @@ class ModelPage(_Record):
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of a page, which opens with the first, and the chat format in which they are sent."""
+    """The prompts of a page, which opens with the first, the chat format in which they are sent, and its template."""
 
     page: ModelPage
     prompts: Sequence[Prompt]
     tokenizer: Tokenizer | None
     chat: Chat | None
+    template: ChatTemplate | None
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig, given: Sequence[str]) -> Prompts:
@@ -90,7 +92,8 @@ class Prompts:
             raise ArgumentError("--prompt is empty; give at least one character")
         wanted = [Prompt(title=_title(text), text=text) for text in given] or page.prompts
         wanted = wanted or [Prompt(title=_title(text), text=text) for text in (QUESTIONS if chat else NEUTRAL)]
-        found = cls(page, wanted if tokenizer else [], tokenizer, chat)
+        template = ChatTemplate.load(folder, tokenizer) if tokenizer else None
+        found = cls(page, wanted if tokenizer else [], tokenizer, chat, template)
         for text in given:
             found._check(text, config)
         return replace(found, prompts=[p for p in found.prompts if found._fits(p.text, config)])
@@ -116,6 +119,7 @@ class Prompts:
         return {
             "prompts": [p.model_dump() for p in self.prompts],
             "chat": list(self.chat.pieces) if self.chat else None,
+            "chat_template": self.template.document() if self.template else None,
             "head": self.page.head.model_dump() if self.page.head else None,
         }
 

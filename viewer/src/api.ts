@@ -1,5 +1,7 @@
 // The scriptable object `globalThis.glgpt`, which the console, an embedding page and the tests use.
 
+import { fit, type Fitted } from "./runtime/chat/context";
+import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { effect, signal, untracked } from "@preact/signals-core";
 import { ContextLost, Device } from "./runtime/gl/device";
 import { Loader, type Progress } from "./runtime/engine/loader";
@@ -11,6 +13,7 @@ import { canRemember } from "./runtime/engine/probe";
 import { PageError } from "./runtime/gl/errors";
 import { logProbabilities } from "./runtime/engine/probabilities";
 import { checkFinite, samplingOptions, type SamplingOptions, type Token } from "./runtime/engine/sampling";
+import { LanguageModelSession, type LanguageModelOptions } from "./language-model";
 import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./runtime/engine/manifest";
 import type { Opened } from "./runtime/engine/opened-model";
@@ -85,8 +88,33 @@ export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
 
 const loaderOf = (source: Source) =>
   Loader.open(source, source instanceof HttpSource && source.base.href === folder().href ? exportId() : "");
+export interface ChatOptions extends Omit<GenerateOptions, "prompt" | "ids" | "drawn"> {
+  /** The number of the oldest messages after the system message that the model no longer reads (default: 0). */
+  dropped?: number;
+}
+
+const CHAT: Names<ChatOptions> = {
+  tokens: true,
+  temperature: true,
+  topK: true,
+  topP: true,
+  minP: true,
+  repetitionPenalty: true,
+  logitBias: true,
+  eos: true,
+  seed: true,
+  stop: true,
+  alternatives: true,
+  onToken: true,
+  signal: true,
+  dropped: true,
+};
+
+/** An answer, the number of tokens of its prompt, and the number of the oldest messages that the prompt leaves out. */
+export type Answered = Generated & { promptTokens: number; dropped: number };
 
 const REST = 2000; // ms without a call after which a page warms up
+export const CHAT_TOKENS = 512; // maximum tokens of an answer; the same as on the desktop
 const ATTEMPTS = 20; // attempts to warm up; a call interrupts one
 
 export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "alternatives" | "onToken"> {
@@ -327,6 +355,33 @@ export class Glgpt {
       signal.addEventListener("abort", () => !begun && resolve(nothing), { once: true });
     });
     return Promise.race([done, given]);
+  }
+
+  /**
+   * Answers the last of `messages` with up to `tokens` tokens (default: 512). Tokens that the KV cache holds from an
+   * earlier turn are not computed again. If the context is full, the oldest turns are left out. Rejects for invalid
+   * options, for a model without a chat template, and if the last message alone does not fit the context.
+   */
+  async chat(messages: readonly ChatMessage[], options: ChatOptions = {}): Promise<Answered> {
+    checkOptions("chat", options, CHAT);
+    await this.usable();
+    const { dropped = 0, tokens = CHAT_TOKENS, ...others } = options;
+    const prompt = await this.chatPrompt(messages, tokens, dropped);
+    const answer = await this.generate({ ...others, tokens, ids: prompt.ids });
+    return { ...answer, promptTokens: prompt.ids.length, dropped: prompt.dropped };
+  }
+
+  /** Starts a session with the interface of the browser's Prompt API. Rejects for a model without a chat template. */
+  languageModel(options: LanguageModelOptions = {}): Promise<LanguageModelSession> {
+    return LanguageModelSession.create(this, options);
+  }
+
+  /** Returns the ids of messages, up to where the answer begins, and how many of the oldest they leave out. */
+  async chatPrompt(messages: readonly ChatMessage[], tokens = CHAT_TOKENS, dropped = 0): Promise<Fitted> {
+    await this.usable();
+    const { chatTemplate, manifest } = this.model;
+    if (!chatTemplate) throw new PageError("This model has no chat template; use generate.");
+    return fit(chatTemplate, checkedMessages(messages), manifest.config.n_positions, tokens, dropped);
   }
 
   private async run(options: GenerateOptions): Promise<Generated> {

@@ -1,7 +1,10 @@
 // Checks the cases that Python computes too: tests/page/shared_cases.py writes them, and pytest checks them for Python.
 
+import { Template } from "@huggingface/jinja";
 import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
+import { ChatTemplate, type ChatMessage, type ChatTemplateData } from "../src/runtime/chat/template";
+import type { RenderJob } from "../src/runtime/chat/template-worker";
 import { plan, windowStart } from "../src/runtime/engine/chunks";
 import { draft } from "../src/runtime/engine/drafts";
 import { fromHalf } from "../src/runtime/engine/formats";
@@ -150,6 +153,17 @@ describe("cases shared with Python", () => {
 
   const repeated = (runs: unknown[][]) =>
     runs.map(([unit, times]) => (unit as string).repeat(times as number)).join("");
+
+  it.each(shared.chats.templates)("a chat with the template $name", async ({ template, messages, ids }) => {
+    const render = ({ source, variables }: RenderJob) => {
+      const compiled = new Template(source);
+      return Promise.resolve(variables.map((each) => compiled.render(each)));
+    };
+    const vocabulary = new Tokenizer(parseTokenizer(shared.chats.tokenizer, "tokenizer.json"));
+    const data = template as unknown as ChatTemplateData; // each type of JSON has its own keys
+    const chat = new ChatTemplate(data, vocabulary, { render, close: () => {} });
+    for (const [i, each] of messages.entries()) expect(await chat.ids(each as ChatMessage[])).toEqual(ids[i]);
+  });
 
   it.each(shared.tokenizers)("a tokenizer", ({ data, texts, prompt, long }) => {
     const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));

@@ -89,6 +89,11 @@ class ChatTemplate:
         file = file_name(folder, TEMPLATE if has_file(folder, TEMPLATE) else CONFIG)
         return cls(source, template_source(folder, "tool_use") or source, named_tokens(folder), tokenizer, file)
 
+    def document(self) -> dict[str, Any]:
+        """Returns what a page needs to render the template: its source, and the special tokens."""
+        special = {token: self._tokenizer.special[token] for token in self._special}
+        return {"source": self._sources[0], "named": dict(self._named), "special": special}
+
     def prompt(
         self,
         messages: Any,

@@ -8,7 +8,7 @@ import { addressHas, readAddress, writeAddress } from "./router";
 import { generation, TEXT_PARAMS } from "./stores/generation";
 import { interventions } from "./stores/interventions";
 import { models } from "./stores/model";
-import { route } from "./stores/route";
+import { route, type ViewName } from "./stores/route";
 
 export function start(engine: Glgpt): void {
   models.open(engine, () => generation.stop());
@@ -24,6 +24,7 @@ function begin(): void {
   batch(() => {
     generation.chosen.value = null;
     models.phase.value = "ready";
+    if (!addressHas("view")) route.view.value = opening();
     if (!addressHas("prompt")) generation.prompt.value = generation.opening();
     if (TEXT_PARAMS.every(({ key }) => !addressHas(key)))
       generation.settings.seed.value = generation.recorded.value?.seed ?? generation.settings.seed.value;
@@ -42,6 +43,11 @@ function begin(): void {
   effect(() => void generation.weigh());
   addEventListener("popstate", (event) => void follow(event.state !== null));
   void interventions.begin();
+}
+
+/** Returns the first view that the model has: the Chat view of a chat model. */
+function opening(): ViewName {
+  return VIEWS.find(({ available }) => available?.(models.engine.model.manifest) ?? true)!.name;
 }
 
 /** Restricts the settings of a link to what the model has. */

@@ -6,13 +6,14 @@ import type { View } from "../stores/route";
 import { tour } from "./tour/store";
 import { view as attention } from "./attention/view";
 import { view as blocks } from "./blocks/view";
+import { view as chat } from "./chat/view";
 import { view as device } from "./device/view";
 import { view as passes } from "./passes/view";
 import { view as text } from "./text/view";
 import { view as textures } from "./textures/view";
 import { view as train } from "./train/view";
 
-export const VIEWS: readonly View[] = [text, attention, blocks, train, textures, passes, device];
+export const VIEWS: readonly View[] = [chat, text, attention, blocks, train, textures, passes, device];
 
 /** The settings that the links to all views carry. */
 export const PARAMS = [...TEXT_PARAMS, ...tour.params, ...INTERVENTION_PARAMS];

@@ -66,6 +66,7 @@ class GenerationStore {
   private readonly labels = new Map<number, string>(); // of the recorded tokens
   private readonly texts = new Map<Used, { prompt: string; tokens: number }>(); // the prompt and length for each model
   private abort: AbortController | null = null;
+  private repeat: () => Promise<void> = () => this.write();
   private restoreAsked: () => void = () => {}; // restores the prompt and the settings that the continuations were requested with
 
   /** Shows the recorded generation while the model loads. */
@@ -142,6 +143,7 @@ class GenerationStore {
 
   /** Generates text after the prompt. */
   async write(): Promise<void> {
+    this.repeat = () => this.write();
     await this.attempt(async () => {
       const list = this.promptIds();
       engine().model.check(list);
@@ -149,6 +151,29 @@ class GenerationStore {
       this.tokens.value = [...start, ...this.recordedAfter(start)];
       await this.go(this.settings.tokens.value, start.length);
     });
+  }
+
+  /**
+   * Shows the text of `ids` and continues it by up to `count` tokens. Tokens that the text begins with already keep their
+   * alternatives. `again` generates the text another time, after a change of the model.
+   */
+  async continueIds(ids: readonly number[], count: number, again: () => Promise<void>): Promise<void> {
+    await this.stop();
+    engine().model.check(ids);
+    const before = this.tokens.value;
+    const same = ids.findIndex((id, i) => id !== before[i]?.id);
+    const kept = same < 0 ? before.slice(0, ids.length) : before.slice(0, same);
+    batch(() => {
+      this.recorded.value = null;
+      this.tokens.value = [...kept, ...this.given(ids).slice(kept.length)];
+    });
+    this.repeat = again;
+    await this.go(count, ids.length);
+  }
+
+  /** Generates the text another time, as it was requested. */
+  async again(): Promise<void> {
+    await this.repeat();
   }
 
   /** Generates `count` tokens from position `from` on (default: the end); `instead` is then the token at `from`. */

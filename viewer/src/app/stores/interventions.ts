@@ -42,7 +42,7 @@ class InterventionStore {
     }
     if (!this.applied.value) this.before.value = null;
     this.shifts.value = null;
-    if (again) await generation.write();
+    if (again) await generation.again();
   }
 
   /** Generates the text of the link. With interventions, it generates the unchanged model's text first, to compare. */

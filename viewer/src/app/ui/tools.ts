@@ -104,3 +104,12 @@ export function throttled(work: () => void, ms: number): () => void {
     }, ms);
   };
 }
+
+/** Offers data as a file to save. */
+export function offerFile(data: BlobPart, type: string, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([data], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}

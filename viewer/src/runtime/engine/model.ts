@@ -7,6 +7,8 @@ import { Player } from "../gl/player";
 import { textureBytes, type Program } from "../gl/program";
 import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
+import { TemplateRenderer } from "../chat/renderer";
+import { ChatTemplate } from "../chat/template";
 import { ActiveInterventions } from "./active-interventions";
 import { Activations } from "./activations";
 import { BatchGenerator } from "./batch-generate";
@@ -98,6 +100,7 @@ export class Model {
   times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
   /** Number of the context (`Device.generation`) in which its textures were created. */
   private generation = -1;
+  private chat: ChatTemplate | null = null;
   private seen = ""; // version of the parameters in use
   private onCompiled: Compiled = (compiled, shaders) => this.loader.compiling(compiled, shaders);
 
@@ -117,6 +120,13 @@ export class Model {
   /** The names of the model's activations and parts. */
   get names(): Names {
     return Names.of(this.manifest);
+  }
+
+  /** The chat template of an instruct model; null: the model has none. */
+  get chatTemplate(): ChatTemplate | null {
+    const { chat_template: data } = this.manifest;
+    if (!data || !this.tokenizer) return null;
+    return (this.chat ??= new ChatTemplate(data, this.tokenizer, new TemplateRenderer()));
   }
 
   /** Returns the ids of a prompt; for an instruct model, of a message in its chat format. */
@@ -321,6 +331,7 @@ export class Model {
   /** Releases GPU resources. The model cannot be used afterwards. */
   close(): void {
     this.rest();
+    this.chat?.close();
     if (this.stale) return;
     this.interventions.program?.player.close();
     this.whole?.player.close();

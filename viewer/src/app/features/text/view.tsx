@@ -1,21 +1,20 @@
 // The Text view: the prompt, its settings, and the text while it is generated.
 
 import { Lock, TextCursorInput } from "lucide";
-import { Component } from "preact";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Compared } from "../../ui/interventions";
 import { Machine, RecordedMachine } from "./machine";
-import { generation, MAX_TOKENS, type Tok } from "../../stores/generation";
+import { generation, MAX_TOKENS } from "../../stores/generation";
 import { engine, models } from "../../stores/model";
 import { train } from "../train/store";
 import { split } from "../split/store";
 import { Sampling, Sliders } from "./sampling";
 import { Several, SeveralButton } from "./several";
+import { Alternatives, MAX_BITS, surprise, Token, walk } from "./token-text";
 import { CARD, openCard } from "../tour";
 import { Icon } from "../../ui/icon";
 import { NumberField } from "../../ui/number";
-import { percent } from "../../ui/tools";
 import { route, type View } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
@@ -24,8 +23,6 @@ import style from "./style.module.css";
 const STILL = "(prefers-reduced-motion: reduce)";
 const WORD = 25; // ms between two tokens of the recorded text
 const WIDE = "(min-width: 860px)"; // as in the style sheets
-const MAX_BITS = 8; // surprise at which the colour is deepest
-const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
 const END = 40; // pixels from the end of the text within which it follows new tokens
 
 function TextView() {
@@ -287,7 +284,6 @@ function Text() {
   const from = generation.readFrom.value;
   const tok = chosen.value === null ? undefined : generation.tokens.value[chosen.value];
   const focusNext = useRef<number | null>(null); // the token to focus once it is rendered
-  const refocus = (at: number) => (focusNext.current = at);
   useLayoutEffect(() => {
     const at = focusNext.current;
     const next = at === null ? undefined : stream.current?.querySelectorAll<HTMLElement>("[data-part=token]")[at];
@@ -359,7 +355,16 @@ function Text() {
         {running.value && <span class={style.caret} aria-hidden="true" />}
       </div>
       {tok?.top && (
-        <Alternatives key={chosen.value} tok={tok} at={chosen.value!} box={stream.current} refocus={refocus} />
+        <Alternatives
+          key={chosen.value}
+          tok={tok}
+          at={chosen.value!}
+          box={stream.current}
+          onContinue={(event, instead) => {
+            if (event.detail === 0) focusNext.current = chosen.value; // by keyboard: the focus stays on the token
+            void generation.go(generation.settings.tokens.value, chosen.value!, instead);
+          }}
+        />
       )}
       {from > 0 && (
         <p class={ui.dim} data-part="slid" role="status">
@@ -372,172 +377,6 @@ function Text() {
         <span class={style.more}>Click an alternative to continue from there.</span>
       </p>
     </div>
-  );
-}
-
-/** Returns the surprise of a probability in bits: minus its binary logarithm. */
-function surprise(p: number): number {
-  return -Math.log2(Math.max(p, 1e-9));
-}
-
-/** Moves the focus between tokens with the arrow keys. */
-function walk(event: KeyboardEvent): void {
-  const target = event.target as HTMLElement;
-  const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
-  if (!step || target.dataset["part"] !== "token") return;
-  const next = step < 0 ? target.previousElementSibling : target.nextElementSibling;
-  if (next instanceof HTMLElement && next.dataset["part"] === "token") {
-    next.focus();
-    event.preventDefault();
-  }
-}
-
-interface TokenProps {
-  tok: Tok;
-  at: number;
-  /** True if it no longer fits the context. */
-  past: boolean;
-  chosen: boolean;
-  focusable: boolean;
-}
-
-class Token extends Component<TokenProps> {
-  override shouldComponentUpdate(next: TokenProps): boolean {
-    const { tok, past, chosen, focusable } = this.props;
-    return next.tok !== tok || next.past !== past || next.chosen !== chosen || next.focusable !== focusable;
-  }
-
-  override render() {
-    const { tok, at, past, chosen, focusable } = this.props;
-    const pick = () => (generation.chosen.value = at);
-    const point = () => {
-      if (matchMedia(WIDE).matches) pick(); // in a narrow window, the alternatives would cover the pointer's target
-    };
-    return (
-      <span
-        class={classes(
-          style.token,
-          tok.given && style.given,
-          chosen && style.chosen,
-          past && style.past,
-          tok.text.startsWith("\n") && style.newline,
-        )}
-        style={
-          tok.p === undefined || tok.given ? {} : { "--doubt": Math.min(1, surprise(tok.p) / MAX_BITS).toFixed(3) }
-        }
-        data-part="token"
-        tabIndex={focusable || chosen ? 0 : -1}
-        role="button"
-        aria-label={`${tok.label}${tok.p === undefined ? "" : `, ${percent(tok.p)}`}`}
-        onMouseEnter={point}
-        onFocus={pick}
-        onClick={pick}
-      >
-        {tok.text}
-      </span>
-    );
-  }
-}
-
-interface AlternativesProps {
-  tok: Tok;
-  at: number;
-  box: HTMLElement | null;
-  /** Focuses a token once it is rendered. */
-  refocus: (at: number) => void;
-}
-
-/** A popup with the likeliest tokens at a position; above the token if it does not fit below it. */
-function Alternatives({ tok, at, box, refocus }: AlternativesProps) {
-  const self = useRef<HTMLDivElement>(null);
-  useLayoutEffect(() => {
-    const place = () => {
-      const over = box?.querySelectorAll<HTMLElement>("[data-part=token]")[at];
-      if (!box || !over || !self.current) return;
-      const { style: placed, offsetWidth, offsetHeight, offsetParent } = self.current;
-      if (!offsetParent) return; // hidden
-      const line = [...over.getClientRects()].at(-1)!;
-      const [shown, frame] = [box.getBoundingClientRect(), offsetParent.getBoundingClientRect()];
-      const above = line.bottom + offsetHeight > innerHeight && line.top > offsetHeight;
-      placed.left = `${Math.max(0, Math.min(line.left, shown.right - offsetWidth - 4) - frame.left)}px`;
-      placed.top = `${(above ? line.top - offsetHeight : line.bottom) - frame.top}px`;
-      placed.visibility = line.top > shown.bottom - SLACK || line.bottom < shown.top + SLACK ? "hidden" : "";
-    };
-    place();
-    box?.addEventListener("scroll", place);
-    addEventListener("resize", place);
-    return () => {
-      box?.removeEventListener("scroll", place);
-      removeEventListener("resize", place);
-    };
-  }, [at]);
-  const best = tok.top?.[0]?.p ?? 1;
-  const drawn = tok.sampled !== undefined; // false for a token of the prompt
-  /** Generates the text again from this token on; keyboard focus stays on the token. */
-  const goOn = (event: MouseEvent, instead?: number) => {
-    if (event.detail === 0) refocus(at);
-    void generation.go(generation.settings.tokens.value, at, instead);
-  };
-  const again = (event: MouseEvent) => {
-    generation.settings.seed.value = Math.floor(Math.random() * 1e6); // the same seed would give the same text
-    goOn(event);
-  };
-  return (
-    <div
-      class={classes(style.alternatives, drawn && style.drawn)}
-      ref={self}
-      role="group"
-      aria-label={`Alternatives to ${tok.label}`}
-    >
-      <span class={style.heads} aria-hidden="true">
-        <small>token</small>
-        <small class={style.percent}>model</small>
-        {drawn && <small class={style.sampled}>sampled</small>}
-      </span>
-      {tok.top?.map((c) => (
-        <button
-          key={c.id}
-          disabled={models.phase.value !== "ready"}
-          class={classes(c.id === tok.id && style.taken, c.sampled === 0 && style.cut)}
-          title={c.id === tok.id ? "Generate again from here" : "Continue from here with this token"}
-          onClick={(e) => goOn(e, c.id)}
-        >
-          <span class={style.bar} style={{ width: `${(100 * c.p) / best}%` }} />
-          <code>{generation.label(c.id)}</code>
-          <Chances of={c} />
-        </button>
-      ))}
-      {!tok.top?.some((c) => c.id === tok.id) && tok.p !== undefined && (
-        <span class={style.taken}>
-          <code>{tok.label}</code> <Chances of={{ ...tok, p: tok.p }} />
-        </span>
-      )}
-      {drawn && (
-        <small class={style.explain}>
-          model: the model's own probability. sampled: after temperature, top-k, top-p and min-p; “–”: excluded.
-        </small>
-      )}
-      <button class={style.again} disabled={models.phase.value !== "ready"} onClick={again}>
-        Sample again from here
-      </button>
-    </div>
-  );
-}
-
-/** The model's probability and, for a sampled token, the sampler's. */
-function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }) {
-  return (
-    <>
-      <span class={style.percent}>{percent(p)}</span>
-      {sampled !== undefined && (
-        <span
-          class={style.sampled}
-          title={sampled ? "sampled with this probability" : "excluded by top-k, top-p or min-p, or by temperature 0"}
-        >
-          {sampled ? percent(sampled) : "–"}
-        </span>
-      )}
-    </>
   );
 }
 

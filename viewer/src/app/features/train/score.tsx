@@ -3,8 +3,9 @@
 import type { Figures } from "../../../training/predictions";
 import { asCsv, type Score } from "../../../training/score";
 import { Curves } from "../../ui/curves";
-import { offerFile, train } from "./store";
+import { train } from "./store";
 import { classes } from "../../ui/classes";
+import { offerFile } from "../../ui/tools";
 import ui from "../../ui/shared.module.css";
 import facts from "../../ui/facts.module.css";
 import style from "./style.module.css";

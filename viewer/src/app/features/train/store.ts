@@ -5,7 +5,7 @@ import { browserStorage } from "../../../runtime/io/storage";
 import { chosenFiles } from "../../../training/files";
 import type { Session, SessionState } from "../../../training/session";
 import { engine } from "../../stores/model";
-import { throttled } from "../../ui/tools";
+import { offerFile, throttled } from "../../ui/tools";
 import { TrainParams } from "./params";
 import { TextStore, type Busy } from "./text-store";
 
@@ -245,12 +245,4 @@ export function duration(seconds: number): string {
     : s < 3600
       ? `${Math.floor(s / 60)} min ${s % 60} s`
       : `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-}
-
-export function offerFile(data: BlobPart, type: string, name: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([data], { type }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }

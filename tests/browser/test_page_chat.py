@@ -1,0 +1,124 @@
+"""Tests the Chat view: turns, edits, a full context, stored conversations, and what opens from an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glgpt.inference.conversation import Conversation
+from glgpt.inference.model import LanguageModel
+from glgpt.system.files import data_path
+
+pytestmark = pytest.mark.slow
+ANSWER = 6  # tokens of an answer
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+Deep = Callable[[str], tuple[Path, Path]]
+
+
+def ask(page: Any, text: str) -> None:
+    """Sends a message and waits for the answer."""
+    page.get_by_role("textbox", name="Message").fill(text)
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Stop").wait_for(state="detached")
+
+
+def messages(page: Any) -> list[str]:
+    return [str(text) for text in page.locator("[data-part=message]").all_inner_texts()]
+
+
+def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+    """Catches: another prompt than the desktop's, a second turn that reads everything again, a lost conversation."""
+    folder, site = deep("llama")
+    page = browse(serve(site) + f"#answer={ANSWER}&temperature=0")
+    page.evaluate("glgpt.ready")
+    page.get_by_role("heading", name="Chat with").wait_for()  # the first view of a chat model
+    ask(page, "hi <|end|> *you*")
+    first = messages(page)
+    assert first[0] == "hi <|end|> *you*" and len(first) == 2
+    with LanguageModel.from_pretrained(folder, device="software") as model:
+        chat = Conversation(model, tokens=ANSWER, temperature=0)
+        answer = "".join(chat.send("hi <|end|> *you*"))
+        expected = chat.last_prompt.ids
+        text = "(n) => glgpt.model.cache.ids.slice(0, n)"
+        assert page.evaluate(text, len(expected)) == expected
+        prompt = [{"role": "user", "content": "hi <|end|> *you*"}]
+        found = page.evaluate("(m) => glgpt.chat(m, {tokens: 6, temperature: 0})", prompt)
+        assert (found["text"], found["promptTokens"], found["dropped"]) == (answer, len(expected), 0)
+        more = [*prompt, {"role": "assistant", "content": answer}, {"role": "user", "content": "b"}]
+        ids = page.evaluate("(m) => glgpt.chatPrompt(m, 6).then((p) => p.ids)", more)
+        assert ids == model.chat_template.prompt(more).ids
+        assert page.evaluate("(ids) => glgpt.model.cache.held(ids)", ids) >= len(expected)  # a turn reads only new tokens
+    page.get_by_role("button", name="Tokens").click()
+    token = page.locator("[data-part=token]").nth(2)
+    token.click()
+    popup = page.get_by_role("group", name="Alternatives")
+    popup.get_by_role("group", name="Look inside").get_by_role("button", name="Attention").click()
+    page.get_by_role("region", name="Attention").wait_for()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Chat").click()
+    assert messages(page)[0] == first[0]
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Edit the message").fill("other")
+    page.keyboard.press("Enter")
+    page.locator("[data-part=message]", has_text="other").wait_for()
+    page.get_by_role("button", name="Regenerate").wait_for()
+    page.get_by_role("button", name="Regenerate").click()
+    page.get_by_role("button", name="Stop").wait_for(state="detached")
+    assert len(messages(page)) == 2
+    for text in ("again and again and again", "and more of it"):  # more than the context holds
+        ask(page, text)
+    page.get_by_text("no longer reads the").wait_for()
+    shown = messages(page)
+    page.reload()
+    page.evaluate("glgpt.ready")
+    page.get_by_role("button", name="hi <|end|> *you*", exact=True).click()
+    page.locator("[data-part=message]", has_text="and more of it").wait_for()
+    assert messages(page) == shown
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("heading", name="Chat with").wait_for()
+    assert page.get_by_role("button", name="Delete").count() == 0
+
+
+def test_a_phone_and_axe(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+    """Catches: a composer outside the window, settings before the messages, controls without a name."""
+    page = browse(serve(deep("llama")[1]) + "#answer=3", viewport={"width": 390, "height": 844})
+    page.evaluate("glgpt.ready")
+    ask(page, "hello\n\n# there")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    box = page.get_by_role("textbox", name="Message").bounding_box()
+    assert box["y"] + box["height"] < 844
+    axe = data_path("viewer/node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
+    page.evaluate(f"{axe}; 0")
+    found = page.evaluate(f"axe.run(document, {{runOnly: {json.dumps(RULES)}}}).then((r) => r.violations)")
+    assert [(v["id"], [n["html"][:120] for n in v["nodes"]]) for v in found] == []
+
+
+def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+    """Catches: a session without memory, a clone that shares messages, a destroyed session that still answers."""
+    page = browse(serve(deep("llama")[1]) + "#tokens=1")
+    page.evaluate("glgpt.ready")
+    found = page.evaluate(
+        """async () => {
+          const session = await glgpt.languageModel({initialPrompts: [{role: "system", content: "s"}], topK: 1});
+          const before = session.contextUsage;
+          const more = await session.measureInputUsage("a");
+          const stop = new AbortController();
+          let text = "";
+          for await (const piece of session.promptStreaming("a", {signal: stop.signal})) {
+            text += piece;
+            if (text.length > 3) break;
+          }
+          const copy = await session.clone();
+          await copy.append("b");
+          const grown = copy.contextUsage > session.contextUsage;
+          session.destroy();
+          const refused = await session.prompt("c").catch((error) => error.name);
+          const constrained = await copy.prompt("c", {responseConstraint: {}}).catch((error) => error.name);
+          return {before, more, text: text.length, grown, refused, constrained, window: copy.contextWindow};
+        }"""
+    )
+    assert found["before"] > 0 and found["more"] > 0 and found["text"] > 3 and found["grown"]
+    assert (found["refused"], found["constrained"], found["window"]) == ("AbortError", "NotSupportedError", 96)

@@ -1,0 +1,148 @@
+// Shows Markdown as elements. HTML in the text stays text, links open only web addresses, and images are not fetched.
+
+import { Lexer, type Token, type Tokens } from "marked";
+import type { ComponentChildren } from "preact";
+import { useSignal } from "@preact/signals";
+import ui from "../../ui/shared.module.css";
+import style from "./markdown.module.css";
+
+const SAFE = /^(https?:|mailto:)/i;
+
+/** A text in Markdown, as a model writes it. */
+export function Markdown({ text }: { text: string }) {
+  return <div class={style.markdown}>{blocks(new Lexer({ gfm: true, breaks: true }).lex(text))}</div>;
+}
+
+function blocks(tokens: readonly Token[]): ComponentChildren {
+  return tokens.map((token, i) => <Block key={i} token={token} />);
+}
+
+function Block({ token }: { token: Token }) {
+  switch (token.type) {
+    case "space":
+      return null;
+    case "paragraph":
+      return <p>{inline(token.tokens)}</p>;
+    case "heading": {
+      const Tag = `h${Math.min(6, (token as Tokens.Heading).depth + 2)}` as "h3"; // below the page's own headings
+      return <Tag>{inline(token.tokens)}</Tag>;
+    }
+    case "code":
+      return <Code {...(token as Tokens.Code)} />;
+    case "blockquote":
+      return <blockquote>{blocks(token.tokens ?? [])}</blockquote>;
+    case "list":
+      return <List {...(token as Tokens.List)} />;
+    case "table":
+      return <Table {...(token as Tokens.Table)} />;
+    case "hr":
+      return <hr />;
+    case "text":
+      return token.tokens ? <>{inline(token.tokens)}</> : <>{unescaped((token as Tokens.Text).text)}</>;
+    default:
+      return <p>{token.raw}</p>;
+  }
+}
+
+function List({ ordered, start, items }: Tokens.List) {
+  const all = items.map((item, i) => (
+    <li key={i}>
+      {item.task && <input type="checkbox" checked={item.checked ?? false} disabled />}
+      {blocks(item.tokens)}
+    </li>
+  ));
+  return ordered ? <ol start={Number(start) || 1}>{all}</ol> : <ul>{all}</ul>;
+}
+
+function Table({ header, rows }: Tokens.Table) {
+  return (
+    <div class={style.table}>
+      <table>
+        <thead>
+          <tr>
+            {header.map((cell, i) => (
+              <th key={i}>{inline(cell.tokens)}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row, i) => (
+            <tr key={i}>
+              {row.map((cell, j) => (
+                <td key={j}>{inline(cell.tokens)}</td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+/** A block of code, with a button that copies it. */
+function Code({ text, lang }: Tokens.Code) {
+  const copied = useSignal(false);
+  const copy = async () => {
+    await navigator.clipboard.writeText(text);
+    copied.value = true;
+    setTimeout(() => (copied.value = false), 2000);
+  };
+  return (
+    <figure class={style.code}>
+      <figcaption>
+        <span>{lang || "code"}</span>
+        {"clipboard" in navigator && (
+          <button class={ui.quiet} onClick={() => void copy().catch(() => {})}>
+            {copied.value ? "Copied" : "Copy"}
+          </button>
+        )}
+      </figcaption>
+      <pre tabIndex={0}>
+        <code>{text}</code>
+      </pre>
+    </figure>
+  );
+}
+
+function inline(tokens: readonly Token[] | undefined): ComponentChildren {
+  return tokens?.map((token, i) => <Inline key={i} token={token} />);
+}
+
+function Inline({ token }: { token: Token }) {
+  switch (token.type) {
+    case "strong":
+      return <strong>{inline(token.tokens)}</strong>;
+    case "em":
+      return <em>{inline(token.tokens)}</em>;
+    case "del":
+      return <del>{inline(token.tokens)}</del>;
+    case "codespan":
+      return <code>{(token as Tokens.Codespan).text}</code>;
+    case "br":
+      return <br />;
+    case "link": {
+      const { href } = token as Tokens.Link;
+      if (!SAFE.test(href)) return <>{inline(token.tokens)}</>;
+      return (
+        <a href={href} target="_blank" rel="noreferrer noopener" title={href}>
+          {inline(token.tokens)}
+        </a>
+      );
+    }
+    case "escape":
+    case "text":
+      return token.type === "text" && token.tokens ? (
+        <>{inline(token.tokens)}</>
+      ) : (
+        <>{unescaped((token as Tokens.Text).text)}</>
+      );
+    default:
+      return <>{token.raw}</>; // images and HTML
+  }
+}
+
+/** Returns a text without the entities of HTML that a model may write. */
+function unescaped(text: string): string {
+  const known: Record<string, string> = { "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#39;": "'" };
+  return text.replace(/&(lt|gt|amp|quot|#39);/g, (entity) => known[entity]!);
+}

@@ -1,0 +1,219 @@
+// Tokens of a text, shaded by surprise, and the alternatives to the chosen one.
+
+import { Component, type ComponentChildren } from "preact";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { generation, type Tok } from "../../stores/generation";
+import { models } from "../../stores/model";
+import { classes } from "../../ui/classes";
+import { percent } from "../../ui/tools";
+import style from "./style.module.css";
+
+const WIDE = "(min-width: 860px)"; // as in the style sheets
+export const MAX_BITS = 8; // surprise at which the colour is deepest
+const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
+
+interface TokenTextProps {
+  tokens: readonly Tok[];
+  /** The position of the first of them in the text. */
+  from: number;
+  /** Generates the text again from a position on; `instead` is then the token there. */
+  onContinue: (position: number, instead?: number) => void;
+  /** The end of the popup of the alternatives. */
+  footer?: ComponentChildren;
+}
+
+/** A part of the text as tokens. */
+export function TokenText({ tokens, from, onContinue, footer }: TokenTextProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const chosen = generation.chosen.value;
+  const tok = chosen === null ? undefined : tokens[chosen - from];
+  return (
+    <div class={style.part} onKeyDown={walk} onMouseLeave={() => (generation.chosen.value = null)}>
+      <div class={style.tokens} ref={box}>
+        {tokens.map((each, i) => (
+          <Token
+            key={i}
+            tok={each}
+            at={from + i}
+            past={false}
+            chosen={chosen === from + i}
+            focusable={chosen === null && i === 0}
+          />
+        ))}
+      </div>
+      {tok?.top && (
+        <Alternatives
+          key={chosen}
+          tok={tok}
+          at={chosen! - from}
+          box={box.current}
+          onContinue={(_, instead) => onContinue(chosen!, instead)}
+          footer={footer}
+        />
+      )}
+    </div>
+  );
+}
+
+interface TokenProps {
+  tok: Tok;
+  at: number;
+  /** True if it no longer fits the context. */
+  past: boolean;
+  chosen: boolean;
+  focusable: boolean;
+}
+
+export class Token extends Component<TokenProps> {
+  override shouldComponentUpdate(next: TokenProps): boolean {
+    const { tok, past, chosen, focusable } = this.props;
+    return next.tok !== tok || next.past !== past || next.chosen !== chosen || next.focusable !== focusable;
+  }
+
+  override render() {
+    const { tok, at, past, chosen, focusable } = this.props;
+    const pick = () => (generation.chosen.value = at);
+    const point = () => {
+      if (matchMedia(WIDE).matches) pick(); // in a narrow window, the alternatives would cover the pointer's target
+    };
+    return (
+      <span
+        class={classes(
+          style.token,
+          tok.given && style.given,
+          chosen && style.chosen,
+          past && style.past,
+          tok.text.startsWith("\n") && style.newline,
+        )}
+        style={
+          tok.p === undefined || tok.given ? {} : { "--doubt": Math.min(1, surprise(tok.p) / MAX_BITS).toFixed(3) }
+        }
+        data-part="token"
+        tabIndex={focusable || chosen ? 0 : -1}
+        role="button"
+        aria-label={`${tok.label}${tok.p === undefined ? "" : `, ${percent(tok.p)}`}`}
+        onMouseEnter={point}
+        onFocus={pick}
+        onClick={pick}
+      >
+        {tok.text}
+      </span>
+    );
+  }
+}
+
+interface AlternativesProps {
+  tok: Tok;
+  at: number;
+  box: HTMLElement | null;
+  /** Generates the text again from this token on; `instead` is then the token there. */
+  onContinue: (event: MouseEvent, instead?: number) => void;
+  footer?: ComponentChildren;
+}
+
+/** A popup with the likeliest tokens at a position; above the token if it does not fit below it. */
+export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesProps) {
+  const self = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const place = () => {
+      const over = box?.querySelectorAll<HTMLElement>("[data-part=token]")[at];
+      if (!box || !over || !self.current) return;
+      const { style: placed, offsetWidth, offsetHeight, offsetParent } = self.current;
+      if (!offsetParent) return; // hidden
+      const line = [...over.getClientRects()].at(-1)!;
+      const [shown, frame] = [box.getBoundingClientRect(), offsetParent.getBoundingClientRect()];
+      const above = line.bottom + offsetHeight > innerHeight && line.top > offsetHeight;
+      placed.left = `${Math.max(0, Math.min(line.left, shown.right - offsetWidth - 4) - frame.left)}px`;
+      placed.top = `${(above ? line.top - offsetHeight : line.bottom) - frame.top}px`;
+      placed.visibility = line.top > shown.bottom - SLACK || line.bottom < shown.top + SLACK ? "hidden" : "";
+    };
+    place();
+    box?.addEventListener("scroll", place);
+    addEventListener("resize", place);
+    return () => {
+      box?.removeEventListener("scroll", place);
+      removeEventListener("resize", place);
+    };
+  }, [at]);
+  const best = tok.top?.[0]?.p ?? 1;
+  const drawn = tok.sampled !== undefined; // false for a token of the prompt
+  const again = (event: MouseEvent) => {
+    generation.settings.seed.value = Math.floor(Math.random() * 1e6); // the same seed would give the same text
+    onContinue(event);
+  };
+  return (
+    <div
+      class={classes(style.alternatives, drawn && style.drawn)}
+      ref={self}
+      role="group"
+      aria-label={`Alternatives to ${tok.label}`}
+    >
+      <span class={style.heads} aria-hidden="true">
+        <small>token</small>
+        <small class={style.percent}>model</small>
+        {drawn && <small class={style.sampled}>sampled</small>}
+      </span>
+      {tok.top?.map((c) => (
+        <button
+          key={c.id}
+          disabled={models.phase.value !== "ready"}
+          class={classes(c.id === tok.id && style.taken, c.sampled === 0 && style.cut)}
+          title={c.id === tok.id ? "Generate again from here" : "Continue from here with this token"}
+          onClick={(e) => onContinue(e, c.id)}
+        >
+          <span class={style.bar} style={{ width: `${(100 * c.p) / best}%` }} />
+          <code>{generation.label(c.id)}</code>
+          <Chances of={c} />
+        </button>
+      ))}
+      {!tok.top?.some((c) => c.id === tok.id) && tok.p !== undefined && (
+        <span class={style.taken}>
+          <code>{tok.label}</code> <Chances of={{ ...tok, p: tok.p }} />
+        </span>
+      )}
+      {drawn && (
+        <small class={style.explain}>
+          model: the model's own probability. sampled: after temperature, top-k, top-p and min-p; “–”: excluded.
+        </small>
+      )}
+      <button class={style.again} disabled={models.phase.value !== "ready"} onClick={again}>
+        Sample again from here
+      </button>
+      {footer}
+    </div>
+  );
+}
+
+/** Returns the surprise of a probability in bits: minus its binary logarithm. */
+export function surprise(p: number): number {
+  return -Math.log2(Math.max(p, 1e-9));
+}
+
+/** Moves the focus between tokens with the arrow keys. */
+export function walk(event: KeyboardEvent): void {
+  const target = event.target as HTMLElement;
+  const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
+  if (!step || target.dataset["part"] !== "token") return;
+  const next = step < 0 ? target.previousElementSibling : target.nextElementSibling;
+  if (next instanceof HTMLElement && next.dataset["part"] === "token") {
+    next.focus();
+    event.preventDefault();
+  }
+}
+
+/** The model's probability and, for a sampled token, the sampler's. */
+function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }) {
+  return (
+    <>
+      <span class={style.percent}>{percent(p)}</span>
+      {sampled !== undefined && (
+        <span
+          class={style.sampled}
+          title={sampled ? "sampled with this probability" : "excluded by top-k, top-p or min-p, or by temperature 0"}
+        >
+          {sampled ? percent(sampled) : "–"}
+        </span>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,182 @@
+// A model with the interface of the browser's Prompt API (https://github.com/webmachinelearning/prompt-api), for pages that
+// use that API where the browser has no model.
+
+import type { Glgpt } from "./api";
+import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
+import { PageError } from "./runtime/gl/errors";
+
+/** A message, or several; a text is a message of the user. */
+export type PromptInput =
+  string | readonly { role: string; content: string | readonly PromptPart[]; prefix?: boolean }[];
+
+interface PromptPart {
+  type: string;
+  value?: unknown;
+}
+
+export interface LanguageModelOptions {
+  initialPrompts?: PromptInput;
+  temperature?: number;
+  topK?: number;
+  signal?: AbortSignal;
+}
+
+export interface PromptOptions {
+  signal?: AbortSignal;
+  /** Not supported yet: rejects with NotSupportedError. */
+  responseConstraint?: unknown;
+}
+
+const refuse = (name: string, message: string) => new DOMException(message, name);
+
+/** Returns the messages of an input. Throws NotSupportedError for other content than text. */
+function messagesOf(input: PromptInput): ChatMessage[] {
+  if (typeof input === "string") return [{ role: "user", content: input }];
+  if (!input.length) return [];
+  const texts = input.map(({ role, content, prefix }) => {
+    if (prefix) throw refuse("NotSupportedError", "An answer cannot be given a prefix.");
+    if (typeof content === "string") return { role, content };
+    if (!content.every(({ type, value }) => type === "text" && typeof value === "string")) {
+      throw refuse("NotSupportedError", "This model reads text only.");
+    }
+    return { role, content: content.map(({ value }) => value as string).join("") };
+  });
+  return checkedMessages(texts);
+}
+
+/** A session: its messages, and the answers of the model to them. */
+export class LanguageModelSession extends EventTarget {
+  readonly temperature: number;
+  readonly topK: number;
+  private used = 0;
+  private messages: ChatMessage[];
+  private last: Promise<unknown> = Promise.resolve(); // prompts are answered in turn
+  private readonly ended = new AbortController();
+
+  private constructor(
+    private readonly glgpt: Glgpt,
+    private readonly options: LanguageModelOptions,
+    messages: readonly ChatMessage[],
+  ) {
+    super();
+    this.messages = [...messages];
+    this.temperature = options.temperature ?? 1;
+    this.topK = options.topK ?? glgpt.model.manifest.config.vocab_size;
+    options.signal?.addEventListener("abort", () => this.destroy(), { once: true });
+  }
+
+  /** Starts a session of a model that has a chat template. Rejects with NotSupportedError for another. */
+  static async create(glgpt: Glgpt, options: LanguageModelOptions = {}): Promise<LanguageModelSession> {
+    options.signal?.throwIfAborted();
+    await glgpt.ready;
+    if (!glgpt.model.chatTemplate) throw refuse("NotSupportedError", "This model has no chat template.");
+    const session = new LanguageModelSession(glgpt, options, messagesOf(options.initialPrompts ?? []));
+    await session.measure();
+    return session;
+  }
+
+  /** The number of tokens that the session's messages take, of `contextWindow`. */
+  get contextUsage(): number {
+    return this.used;
+  }
+
+  get contextWindow(): number {
+    return this.glgpt.model.manifest.config.n_positions;
+  }
+
+  /** Answers an input; resolves to the whole answer. */
+  async prompt(input: PromptInput, options: PromptOptions = {}): Promise<string> {
+    return this.queued(() => this.answer(input, options, () => {}));
+  }
+
+  /** Answers an input; the stream's chunks are pieces of the answer. */
+  promptStreaming(input: PromptInput, options: PromptOptions = {}): ReadableStream<string> {
+    const stopped = new AbortController();
+    const signal = options.signal ? AbortSignal.any([options.signal, stopped.signal]) : stopped.signal;
+    return new ReadableStream<string>({
+      start: (stream) => {
+        this.queued(() => this.answer(input, { ...options, signal }, (piece) => stream.enqueue(piece))).then(
+          () => stream.close(),
+          (error: unknown) => !stopped.signal.aborted && stream.error(error),
+        );
+      },
+      cancel: () => stopped.abort(),
+    });
+  }
+
+  /** Adds messages without answering them. */
+  async append(input: PromptInput): Promise<void> {
+    await this.queued(async () => {
+      this.messages.push(...messagesOf(input));
+      await this.measure();
+    });
+  }
+
+  /** Returns a session with the same messages. */
+  async clone({ signal }: { signal?: AbortSignal } = {}): Promise<LanguageModelSession> {
+    this.check(signal);
+    const { temperature, topK } = this;
+    const options = { temperature, topK, ...(signal ? { signal } : {}) };
+    const copy = new LanguageModelSession(this.glgpt, options, this.messages);
+    await copy.measure();
+    return copy;
+  }
+
+  /** Returns the number of tokens that an input would add. */
+  async measureInputUsage(input: PromptInput): Promise<number> {
+    this.check();
+    const ids = await this.ids([...this.messages, ...messagesOf(input)]);
+    return ids.length - this.used;
+  }
+
+  /** Ends the session; its calls, the running ones included, reject with AbortError. */
+  destroy(): void {
+    this.ended.abort(refuse("AbortError", "The session was destroyed."));
+    this.messages = [];
+  }
+
+  private async answer(input: PromptInput, options: PromptOptions, piece: (text: string) => void): Promise<string> {
+    if (options.responseConstraint) throw refuse("NotSupportedError", "responseConstraint is not supported.");
+    const messages = [...this.messages, ...messagesOf(input)];
+    const signal = options.signal ? AbortSignal.any([options.signal, this.ended.signal]) : this.ended.signal;
+    const { temperature, topK } = this.options;
+    const answer = await this.glgpt
+      .chat(messages, {
+        ...(temperature === undefined ? {} : { temperature }),
+        ...(topK === undefined ? {} : { topK }),
+        seed: Math.floor(Math.random() * 2 ** 32),
+        onToken: (token) => piece(token.text),
+        signal,
+      })
+      .catch((error: unknown) => {
+        throw error instanceof PageError ? refuse("OperationError", error.message) : error;
+      });
+    signal.throwIfAborted();
+    this.messages = [...messages, { role: "assistant", content: answer.text }];
+    if (answer.dropped) this.dispatchEvent(new Event("contextoverflow"));
+    this.used = answer.promptTokens + answer.ids.length;
+    return answer.text;
+  }
+
+  private queued<T>(work: () => Promise<T>): Promise<T> {
+    const done = this.last.then(() => {
+      this.check();
+      return work();
+    });
+    this.last = done.catch(() => {});
+    return done;
+  }
+
+  private check(signal?: AbortSignal): void {
+    this.ended.signal.throwIfAborted();
+    signal?.throwIfAborted();
+  }
+
+  private async measure(): Promise<void> {
+    this.used = this.messages.length ? (await this.ids(this.messages)).length : 0;
+  }
+
+  private async ids(messages: readonly ChatMessage[]): Promise<number[]> {
+    return this.glgpt.model.chatTemplate!.ids(messages, messages.at(-1)?.role === "user");
+  }
+}

@@ -1,0 +1,120 @@
+// Turns the messages of a conversation into token ids with the chat template of a model.
+
+import { PageError } from "../gl/errors";
+import type { TemplateRenderer } from "./renderer";
+import { isUnicode } from "./unicode";
+
+export const ROLES = ["system", "developer", "user", "assistant", "tool"] as const;
+
+/** A tokenizer that encodes special tokens in a text as plain text. */
+interface Encoder {
+  encodeOrdinary(text: string): number[];
+}
+
+export interface ChatMessage {
+  role: (typeof ROLES)[number];
+  content: string;
+}
+
+/** A model's chat template, as the manifest has it. */
+export interface ChatTemplateData {
+  /** The Jinja template. */
+  source: string;
+  /** Special tokens by role, which the template reads: `bos_token`, `eos_token`. */
+  named: Record<string, string>;
+  /** The id of each special token. Only the template may write them; in messages they are plain text. */
+  special: Record<string, number>;
+}
+
+const PRIVATE = [0xe000, 0xf8ff] as const; // characters without a meaning: one that the messages lack marks places in them
+const MAX_CHARACTERS = 1 << 19; // of all messages, as JSON; the same as on the desktop
+
+/** Returns copies of messages, each with a role and a content. Throws PageError, naming the message, for others. */
+export function checkedMessages(messages: unknown): ChatMessage[] {
+  if (!Array.isArray(messages) || !messages.length) {
+    throw new PageError("messages must be a list of messages with role and content.");
+  }
+  const found = messages.map((message: unknown, i) => {
+    const { role, content } = Object(message) as Partial<Record<string, unknown>>;
+    if (!ROLES.some((known) => known === role)) {
+      throw new PageError(`message ${i}: the role is ${JSON.stringify(role)}; it must be one of ${ROLES.join(", ")}.`);
+    }
+    if (typeof content !== "string") throw new PageError(`message ${i}: the content must be a text.`);
+    if (!isUnicode(content)) throw new PageError(`message ${i}: the content is not valid Unicode.`);
+    return { role, content } as ChatMessage;
+  });
+  const length = JSON.stringify(found).length;
+  if (length > MAX_CHARACTERS) {
+    throw new PageError(`the messages have ${length} characters; at most ${MAX_CHARACTERS} are supported.`);
+  }
+  return found;
+}
+
+/**
+ * A chat template and the tokenizer that encodes what it renders. The ids are those of transformers'
+ * `apply_chat_template`, except that special tokens in the text of messages stay plain text.
+ */
+export class ChatTemplate {
+  private readonly tokens: string[]; // longest first
+  private readonly pattern: RegExp;
+
+  constructor(
+    private readonly data: ChatTemplateData,
+    private readonly vocabulary: Encoder,
+    private readonly renderer: Pick<TemplateRenderer, "render" | "close">,
+  ) {
+    this.tokens = Object.keys(data.special).sort((a, b) => b.length - a.length);
+    const escaped = this.tokens.map((text) => text.replace(/[\\^$*+?.()|[\]{}]/g, "\\$&"));
+    this.pattern = new RegExp(escaped.join("|") || "(?!)", "g");
+  }
+
+  /** Returns the ids of messages, up to where the assistant's answer begins unless `answer` is false. */
+  async ids(messages: readonly ChatMessage[], answer = true): Promise<number[]> {
+    const found = checkedMessages(messages);
+    const used = JSON.stringify(found) + this.data.source;
+    let code: number = PRIVATE[0];
+    while (used.includes(String.fromCharCode(code))) code++;
+    const mark = String.fromCharCode(code);
+    const marked = found.map(({ role, content }) => ({ role, content: this.marked(content, mark) }));
+    const variables = { ...this.data.named, messages: marked, add_generation_prompt: answer };
+    const [text] = await this.renderer.render({ source: this.data.source, variables: [variables] });
+    return this.encode(text!, mark);
+  }
+
+  /** Ends the worker that renders the template; it starts again when needed. */
+  close(): void {
+    this.renderer.close();
+  }
+
+  /** Returns a text in which `mark` precedes each special token, and what could become one at the text's edges. */
+  private marked(content: string, mark: string): string {
+    if (!content) return content;
+    const text = content.replace(this.pattern, `${mark}$&`);
+    let end = 0; // the template may write the rest of a token at either edge of the text
+    let begins = false;
+    for (const token of this.tokens) {
+      for (let n = 1; n < token.length; n++) {
+        if (n > end && text.endsWith(token.slice(0, n))) end = n;
+        begins ||= text.startsWith(token.slice(n)) || token.slice(n).includes(content);
+      }
+    }
+    const ended = end ? text.slice(0, -end) + mark + text.slice(-end) : text;
+    return begins ? mark + ended : ended;
+  }
+
+  /** Encodes a rendered text without its marks; a special token after a mark, or around one, is plain text. */
+  private encode(rendered: string, mark: string): number[] {
+    const bare = (text: string) => text.replaceAll(mark, "");
+    const written = [...rendered.matchAll(this.pattern)]
+      .filter(({ index }) => rendered[index - 1] !== mark)
+      .map((match) => ({ at: bare(rendered.slice(0, match.index)).length, token: match[0] }));
+    const text = bare(rendered);
+    const ids: number[] = [];
+    let start = 0;
+    for (const { at, token } of written) {
+      ids.push(...this.vocabulary.encodeOrdinary(text.slice(start, at)), this.data.special[token]!);
+      start = at + token.length;
+    }
+    return [...ids, ...this.vocabulary.encodeOrdinary(text.slice(start))];
+  }
+}
