@@ -9,36 +9,49 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from glgpt.federation import protocol
 from glgpt.gguf import splits, tokenizer_files
+from glgpt.program import spec
+from glgpt.program.formats import ALL
+from glgpt.text import runs
+from glgpt.text.token_ids import MAX_IDS
+from glgpt.text.untrusted import tokenizer_document
 from glgpt.text.untrusted.patterns import checked_pattern
-from glgpt.text.untrusted.tokenizer_document import PageTokenizer
+from glgpt.training import settings
+from glgpt.wire import client, hidden, messages
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = "viewer/src/runtime/generated"
 WIDTH = 120  # of a line
 
 
-def literal(value: Any, before: int = 0, indent: int = 0) -> str:
-    """Returns a JSON value in TypeScript, on one line if that fits after `before` characters."""
+def literal(value: Any, before: int = 0, indent: int = 0, quote: bool = False) -> str:
+    """Returns a JSON value in TypeScript, on one line if that fits after `before` characters; `quote`: all keys."""
     if isinstance(value, dict):
-        rows = [(f"{name if name.isidentifier() else json.dumps(name)}: ", item) for name, item in value.items()]
+        keys = [name if name.isidentifier() and not quote else json.dumps(name) for name in value]
+        rows = [(f"{key}: ", item) for key, item in zip(keys, value.values(), strict=True)]
         start, end, space = "{", "}", " "
     elif isinstance(value, list | tuple):
         rows, (start, end, space) = [("", item) for item in value], ("[", "]", "")
     else:
         return json.dumps(value)
-    line = f"{start}{space}{', '.join(name + literal(item) for name, item in rows)}{space}{end}"
+    line = f"{start}{space}{', '.join(name + literal(item, quote=quote) for name, item in rows)}{space}{end}"
     if before == 0 or before + len(line) < WIDTH:
         return line if rows else start + end
     inner = " " * (indent + 2)
-    parts = [f"{inner}{name}{literal(item, indent + 2 + len(name), indent + 2)},\n" for name, item in rows]
-    return f"{start}\n{''.join(parts)}{' ' * indent}{end}"
+    parts = [f"{inner}{name}{literal(item, indent + 2 + len(name), indent + 2, quote)}" for name, item in rows]
+    joined = ",\n".join(parts)
+    last = "\n" if quote else ",\n"  # JSON has no trailing comma
+    return f"{start}\n{joined}{last}{' ' * indent}{end}"
 
 
 def constants(about: str, values: dict[str, Any]) -> str:
@@ -62,8 +75,9 @@ def pre_tokenizers() -> str:
 def patterns() -> str:
     """Returns the module of the regular expressions that the page's tokenizers run."""
     known = {checked_pattern(pattern): splits.javascript(pattern) for pattern in splits.PAGE_PATTERNS}
-    about = "Regular expressions of a tokenizer.json in JavaScript, from glgpt/gguf/splits.py."
-    return constants(about, {"GPT2": splits.javascript(splits.GPT2.pattern), "PATTERNS": known})
+    about = "Regular expressions of a tokenizer.json in JavaScript (glgpt/gguf/splits.py), and limits."
+    limits = {"MAX_GROWTH": tokenizer_document.MAX_GROWTH, "MAX_RUN": runs.MAX_RUN_CHARACTERS, "MAX_IDS": MAX_IDS}
+    return constants(about, {"GPT2": splits.javascript(splits.GPT2.pattern), "PATTERNS": known, **limits})
 
 
 # JSON schemas
@@ -77,41 +91,50 @@ def plain(schema: Any) -> Any:
         return schema.replace("#/$defs/_", "#/$defs/") if isinstance(schema, str) else schema
     found = {}
     for name, value in schema.items():
-        if name == "$defs" or name == "properties":
+        if name in {"$defs", "properties"}:
             found[name] = {key.removeprefix("_"): plain(item) for key, item in value.items()}
         elif name not in ("title", "default", "discriminator"):
             found["anyOf" if name == "oneOf" else name] = plain(value)
     return found
 
 
-def without(schema: Any, key: str) -> Any:
-    """Returns a schema without a key."""
+# Keys in this order before all others: the first error that a validator finds is the clearest.
+ORDER = ("$schema", "$id", "title", "description", "type", "additionalProperties", "required")
+
+
+def ordered(schema: Any) -> Any:
+    """Returns a schema for a file: its keys in order, without what only TypeScript's types need."""
     if isinstance(schema, list):
-        return [without(item, key) for item in schema]
-    return {k: without(v, key) for k, v in schema.items() if k != key} if isinstance(schema, dict) else schema
+        return [ordered(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    first = {key: schema[key] for key in ORDER if key in schema and not isinstance(schema[key], dict)}
+    return {key: ordered(value) for key, value in (first | schema).items() if key != "tsType"}
 
 
-def document(name: str, definition: Any) -> dict[str, Any]:
+def document(name: str, definition: Any, mode: Literal["validation", "serialization"] = "validation") -> dict[str, Any]:
     """Returns the JSON schema of a document."""
-    schema = plain(TypeAdapter(definition).json_schema(by_alias=True, mode="validation"))
+    schema = plain(TypeAdapter(definition).json_schema(by_alias=True, mode=mode))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"glgpt:{name}", **schema}
+
+
+def title(name: str) -> str:
+    """Returns a name that begins with a capital letter."""
+    return name[0].upper() + name[1:]
 
 
 def type_of(schema: Any, indent: int = 0) -> str:
     """Returns the TypeScript type of a JSON schema."""
     if not schema or schema is True:
         return "unknown"
-    if "tsType" in schema:
-        return str(schema["tsType"])
-    if "$ref" in schema:
-        return str(schema["$ref"].rpartition("/")[2])
+    if "tsType" in schema or "$ref" in schema:
+        return str(schema.get("tsType") or title(schema["$ref"].rpartition("/")[2]))
     if "const" in schema or "enum" in schema:
         return " | ".join(json.dumps(value) for value in schema.get("enum", [schema.get("const")]))
-    if "anyOf" in schema:
-        return " | ".join(dict.fromkeys(type_of(option, indent) for option in schema["anyOf"]))
     kind = schema.get("type")
-    if isinstance(kind, list):
-        return " | ".join(type_of(schema | {"type": each}, indent) for each in kind)
+    if "anyOf" in schema or isinstance(kind, list):
+        options = schema.get("anyOf") or [schema | {"type": each} for each in kind]
+        return " | ".join(dict.fromkeys(type_of(option, indent) for option in options))
     if kind == "array":
         return array_type(schema, indent)
     if kind == "object":
@@ -142,27 +165,135 @@ def object_type(schema: dict[str, Any], indent: int) -> str:
     return f"{{\n{''.join(lines)}{' ' * indent}}}"
 
 
+def comment(text: str) -> str:
+    """Returns a documentation comment, on one line if it fits."""
+    lines = textwrap.wrap(" ".join(text.split()), WIDTH - 3)
+    if len(lines) == 1 and len(lines[0]) < WIDTH - 7:
+        return f"/** {lines[0]} */"
+    return "\n".join(["/**", *(f" * {line}" for line in lines), " */"])
+
+
 def types(name: str, schema: dict[str, Any], whole: str) -> str:
     """Returns the TypeScript module of a schema's types; `whole` is the name of the document's."""
     lines = [f"// The types of viewer/schema/{name}.schema.json. Written by scripts/generate_schema.py.\n"]
-    for title, part in [*schema.get("$defs", {}).items(), (whole, schema)]:
-        if about := part.get("description"):
-            lines.append(f"/** {' '.join(about.split())} */")
-        found = type_of(part)
-        lines.append(f"export interface {title} {found}\n" if found.startswith("{") else f"export type {title} = {found};\n")
+    others = sorted(set(re.findall(r'"glgpt:(\w+)#/\$defs/(\w+)"', json.dumps(schema))))
+    for other in dict.fromkeys(other for other, _ in others):
+        parts = ", ".join(title(part) for each, part in others if each == other)
+        lines.append(f'import type {{ {parts} }} from "./{other}";\n')
+    for part, definition in [*schema.get("$defs", {}).items(), (whole, schema)]:
+        if about := definition.get("description"):
+            lines.append(comment(about))
+        found, upper = type_of(definition), title(part)
+        kind = f"interface {upper} {found}" if found.startswith("{") else f"type {upper} = {found};"
+        lines.append(f"export {kind}\n")
     return "\n".join(lines)
 
 
-DOCUMENTS: dict[str, tuple[str, Any]] = {"tokenizer": ("TokenizerSchema", PageTokenizer)}
+SIZE, COUNT, NAME = {"type": "integer", "minimum": 1}, {"minimum": 0}, {"minLength": 1}
+# Conditions of a program's fields that the types of its classes do not state
+FIELDS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("width", "height", "layers", "rows", "cols", "stack"), SIZE),
+    **{name: {"items": SIZE} for name in ("tiles", "viewport")},
+    **dict.fromkeys(("panel", "flops", "nbytes"), COUNT),
+    **dict.fromkeys(("name", "shader", "texture"), NAME),
+    "format": {"enum": spec.TEXTURE_FORMATS}, "role": {"enum": spec.ROLES}, "dtype": {"enum": list(ALL)},
+    "schema": {"const": spec.SCHEMA}, "scalars": {"additionalProperties": {"enum": ["int", "float"]}},
+    "shaders": {"additionalProperties": {"type": "string", **NAME}},
+}  # fmt: skip
+
+
+def program() -> dict[str, Any]:
+    """Returns the schema of programs: the fields of their classes, as `Program.to_json` writes them."""
+    schema = document("program", spec.Program, "serialization")
+    for part in (schema, *schema["$defs"].values()):
+        part["additionalProperties"] = False
+        part["required"] = [name for name in part["properties"] if name != "ping_pong"]
+        for name, field in part["properties"].items():
+            part["properties"][name] = narrowed(field, FIELDS.get(name, {}))
+    entry, step = schema["$defs"]["Entry"]["properties"], schema["$defs"]["Pass"]["properties"]
+    step["inputs"] |= {"maxItems": 16}
+    step["outputs"] |= {"minItems": 1, "maxItems": 8}
+    for pairs in (step["inputs"], step["outputs"], entry["ping_pong"]):
+        pairs["items"]["prefixItems"] = [
+            item | (NAME if item["type"] == "string" else COUNT) for item in pairs["items"]["prefixItems"]
+        ]
+    schema["properties"]["entries"] |= {"minProperties": 1}
+    return schema
+
+
+def narrowed(field: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Returns a field of a schema with more conditions."""
+    if "items" in more:
+        return {"type": "array", "minItems": 2, "maxItems": 2, **more}
+    return {"enum": list(more["enum"])} if "enum" in more else more if "const" in more else field | more
+
+
+def formats() -> str:
+    """Returns the module of the storage formats."""
+    found = {}
+    for name, fmt in ALL.items():
+        coding = fmt.coding
+        levels = {} if coding is None else {
+            "memory": f"{'u' if coding.minimum else 'i'}{coding.bits}", "bits": coding.bits, "group": coding.group,
+            "scaleRows": coding.scale_rows, "minimum": coding.minimum, "wide": coding.wide,
+        }  # fmt: skip
+        found[name] = {"texture": fmt.texture, "columnTiles": fmt.column_tiles_per_texel, **levels}
+    return constants("Storage formats, as in glgpt/program/formats.py.", {"FORMATS": found})
+
+
+def protocols() -> str:
+    """Returns the module of the constants of split servers and of federations."""
+    about = "The messages of split servers (glgpt/wire) and federations (glgpt/federation/protocol.py)."
+    split = {
+        "PROTOCOL": messages.PROTOCOL, "AGAIN": messages.AGAIN, "MAX_GUESSES": messages.MAX_GUESSES,
+        "MAX_FROM_SERVER": messages.MAX_ALTERNATIVES, "MAX_REPLAYS": client.MAX_REPLAYS,
+        "ANSWER_TIMEOUT_MS": round(1000 * client.ANSWER_TIMEOUT_S), "WIRES": hidden.FORMATS,
+    }  # fmt: skip
+    federation = {
+        "FRAME": protocol.MAX_FRAME_BYTES, "BLOCK": protocol.BLOCK, "DTYPES": protocol.DTYPES,
+        "FATAL": (protocol.NO_TOKEN, protocol.REMOVED, protocol.FULL),
+    }  # fmt: skip
+    return constants(about, split | federation)
+
+
+STORED = ("manifest", "training", "recorded", "reference", "player")
+# Values that Python defines, by the name of the property
+VALUES: dict[str, Sequence[str]] = {
+    "dtype": tuple(ALL), "wire": hidden.FORMATS, "schedule": settings.SCHEDULES,
+}  # fmt: skip
+
+
+def with_values(schema: Any) -> Any:
+    """Returns a schema with the enumerations of `VALUES`."""
+    if isinstance(schema, list):
+        return [with_values(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: item | {"enum": VALUES[name]} if name in VALUES and isinstance(item, dict) and "enum" in item
+        else with_values(item)
+        for name, item in schema.items()
+    }  # fmt: skip
+
+
+def stored(name: str) -> dict[str, Any]:
+    """Returns a schema that is written by hand, with Python's enumerations."""
+    text = (ROOT / f"viewer/schema/{name}.schema.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = with_values(json.loads(text))
+    return found
 
 
 def files() -> dict[str, str]:
     """Returns the contents of all files by path."""
-    found = {f"{GENERATED}/gguf-tokenizers.ts": pre_tokenizers(), f"{GENERATED}/patterns.ts": patterns()}
-    for name, (whole, definition) in DOCUMENTS.items():
-        schema = document(name, definition)
+    modules = {"gguf-tokenizers": pre_tokenizers, "patterns": patterns, "formats": formats, "protocols": protocols}
+    found = {f"{GENERATED}/{name}.ts": content() for name, content in modules.items()}
+    schemas = {"program": ("Program", program())}
+    schemas |= {"tokenizer": ("TokenizerSchema", document("tokenizer", tokenizer_document.PageTokenizer))}
+    schemas |= {name: (f"{name.title()}Document", stored(name)) for name in STORED}
+    for name, (whole, schema) in schemas.items():
         found[f"{GENERATED}/{name}.ts"] = types(name, schema, whole)
-        found[f"viewer/schema/{name}.schema.json"] = json.dumps(without(schema, "tsType"), indent=2) + "\n"
+        content = schema if name in STORED else ordered(schema)
+        found[f"viewer/schema/{name}.schema.json"] = literal(content, 1, quote=True) + "\n"
     return found
 
 

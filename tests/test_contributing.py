@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,27 +73,6 @@ def test_a_format_has_its_include(name: str) -> None:
     include = (ROOT / f"glsl/formats/{name}.glsl").read_text(encoding="utf-8")
     assert f"{name}_decode" in include
     assert f'"{name}"' in (ROOT / "tests/helpers/op_bench.py").read_text(encoding="utf-8")
-
-
-def test_the_page_and_its_schemas_have_the_same_formats() -> None:
-    """Fails if a format is missing on one side or in a schema."""
-    names = list(FORMATS)
-    for schema in ("manifest", "program"):
-        text = json.loads((ROOT / f"viewer/schema/{schema}.schema.json").read_text(encoding="utf-8"))
-        assert list(enums_of(text, "dtype")) == [names], schema
-    page = (ROOT / "viewer/src/runtime/gl/program.ts").read_text(encoding="utf-8")
-    assert "export type Dtype = " + " | ".join(f'"{name}"' for name in names) + ";" in page
-    entries = (ROOT / "viewer/src/runtime/engine/formats.ts").read_text(encoding="utf-8")
-    assert re.findall(r"^  (\w+): (?:\{|quantised\()", entries, re.MULTILINE) == names
-
-
-def enums_of(schema: Any, name: str) -> Iterator[list[str]]:
-    """Returns the enumerations of all properties of that name."""
-    if isinstance(schema, dict):
-        if "enum" in schema.get(name, {}):
-            yield schema[name]["enum"]
-        for value in schema.values():
-            yield from enums_of(value, name)
 
 
 @pytest.mark.parametrize("family", models.families())

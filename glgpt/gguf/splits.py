@@ -1,4 +1,4 @@
-"""How byte-level BPE tokenizers split a text before merging: regular expressions, for desktop and page."""
+"""The regular expressions with which byte-level BPE tokenizers split a text before merging, for desktop and page."""
 
 from __future__ import annotations
 

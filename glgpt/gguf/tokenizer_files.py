@@ -27,9 +27,9 @@ ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
 
 # Pre-tokenizers of byte-level BPE, by their names in `tokenizer.ggml.pre`
 PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
-    **dict.fromkeys(("gpt-2", "phi-2", "olmo"), [*GPT2.steps]),
+    **{name: [*GPT2.steps] for name in ("gpt-2", "phi-2", "olmo")},
     "smollm": [*DIGITS.steps],
-    **dict.fromkeys(("llama-bpe", "llama3", "dbrx", "smaug-bpe"), [*LLAMA3.steps]),
+    **{name: [*LLAMA3.steps] for name in ("llama-bpe", "llama3", "dbrx", "smaug-bpe")},
     "qwen2": [isolated(QWEN2), PLAIN_BYTES],
     "default": [*map(isolated, DEFAULT), PLAIN_BYTES],
 }

@@ -6,12 +6,12 @@ feeds that many accumulators. To add a format:
 - an entry of `FORMATS`;
 - `glsl/formats/<name>.glsl` with `<name>_decode(texel, tile)`, the vec4 of one of the texel's column tiles, and, if
   it is not quantised, `<name>_encode(tile 0, tile 1, ...)` and `<name>_one(texel, tile, c)`, column c of the vec4;
-- an entry of `FORMATS` in the page's `engine/formats.ts`;
+- `make schema`, which writes the page's table of formats;
 - a style in `tests/ops/test_ops.py`; the tests of layouts and of the GLSL iterate over `FORMATS`.
 
 Quantised formats have a `Coding` (`quantised`): above each `group` rows of a tile there are `scale_rows` rows of texels
 with the scales, and possibly minima, of its columns. Only weights are stored in quantised formats. Those in `STORED`
-hold weights that a file has in them; the page's `engine/formats.ts` has them too.
+hold weights that a file has in them.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ import tiktoken
 
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.gguf.model_files import file_name, has_file, read_model_json
+from glgpt.gguf.splits import BYTE_LEVEL, GPT2, LLAMA3, Split, split_of
 from glgpt.system.files import read_json, read_text
 from glgpt.text.merge_order import stray_merge
 from glgpt.text.runs import parts
-from glgpt.gguf.splits import BYTE_LEVEL, GPT2, LLAMA3, Split, split_of
 from glgpt.text.token_ids import MAX_IDS, MAX_MERGES, MAX_SPECIAL_TOKENS, added_ids, checked_ids
 
 if TYPE_CHECKING:

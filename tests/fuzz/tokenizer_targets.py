@@ -19,8 +19,8 @@ from glgpt.checkpoint.finding import embedded_weights
 from glgpt.errors import GlgptError
 from glgpt.text.bpe_process import MAX_WORD_BYTES
 from glgpt.text.files import Text
-from glgpt.text.tokenizer import EOS, StreamDecoder, Tokenizer, load_tokenizer
-from glgpt.text.tokenizer_training import MIN_BPE_SIZE, spell, train_bpe
+from glgpt.text.tokenizer import EOS, StreamDecoder, Tokenizer, load_tokenizer, spell
+from glgpt.text.tokenizer_training import MIN_BPE_SIZE, train_bpe
 
 TEXTS = (
     "To be, or not to be",

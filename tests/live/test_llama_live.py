@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.gguf.splits import _LLAMA3, DIGITS, LLAMA3
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection.reference import run_transformers
 from glgpt.models.families.llama import LlamaConfig
-from glgpt.gguf.splits import _LLAMA3, DIGITS, LLAMA3
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.training.trainer import Trainer
 

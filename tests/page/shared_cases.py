@@ -37,8 +37,6 @@ from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.tokenizer_training import train_bpe
 from glgpt.training.loss_scale import LossScale, OverflowedError
 from glgpt.training.settings import Settings
-from glgpt.wire.client import MAX_REPLAYS
-from glgpt.wire.messages import AGAIN, MAX_ALTERNATIVES, MAX_GUESSES
 
 FILE = Path(__file__).with_name("shared_cases.json")
 TEXTS = (
@@ -83,11 +81,6 @@ def drafts() -> list[dict[str, Any]]:
     texts = [[], [1], [1, 1], [1, 1, 1], [1, 2, 3, 1, 2], [1, 2, 9, 1, 2, 8, 1, 2], [5, 6, 7, 8, 5, 6, 7, 9, 6, 7]]
     texts += [rng.integers(0, 3, n).tolist() for n in (7, 20, 40)]
     return [{"ids": ids, "most": most, "draft": draft(ids, most)} for ids in texts for most in (1, 7)]
-
-
-def limits() -> dict[str, Any]:
-    """Limits of a split server's messages, and the errors after which a client reconnects."""
-    return {"guesses": MAX_GUESSES, "alternatives": MAX_ALTERNATIVES, "again": AGAIN, "replays": MAX_REPLAYS}
 
 
 def layouts() -> list[dict[str, Any]]:
@@ -445,7 +438,6 @@ def cases() -> dict[str, Any]:
         "chunks": chunks(),
         "windows": windows(),
         "drafts": drafts(),
-        "limits": limits(),
         "layouts": layouts(),
         "halves": halves(),
         "randoms": randoms(),

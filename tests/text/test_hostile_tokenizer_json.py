@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from glgpt.cli import main
 from glgpt.errors import GlgptError
-from glgpt.text.runs import MAX_RUN_CHARACTERS, parts
 from glgpt.gguf.splits import DIGITS, GPT2, LLAMA3
+from glgpt.text.runs import MAX_RUN_CHARACTERS, parts
 from glgpt.text.token_ids import MAX_SPECIAL_TOKENS
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.untrusted.patterns import checked_pattern

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from glgpt.checkpoint.finding import embedded_weights
 from glgpt.errors import GlgptError
-from glgpt.text import tokenizer as module
 from glgpt.gguf.splits import GPT2
+from glgpt.text import tokenizer as module
 from glgpt.text.tokenizer import StreamDecoder, load_tokenizer
 
 SHAKESPEARE = load_tokenizer(embedded_weights(), 1024)

@@ -22,7 +22,7 @@ from glgpt.errors import GlgptError
 from glgpt.text import bpe_process
 from glgpt.text.bpe_process import MAX_WORD_BYTES
 from glgpt.text.files import Text
-from glgpt.text.tokenizer import Tokenizer, load_tokenizer
+from glgpt.text.tokenizer import Tokenizer, load_tokenizer, merges_of, spell
 from glgpt.text.tokenizer_training import (
     EOS,
     FILES,
@@ -30,8 +30,6 @@ from glgpt.text.tokenizer_training import (
     copy_model_tokenizer,
     identity,
     make_tokenizer,
-    merges_of,
-    spell,
     train_bpe,
 )
 

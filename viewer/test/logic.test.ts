@@ -25,6 +25,7 @@ import { PageError } from "../src/runtime/gl/errors";
 import type { Program, View } from "../src/runtime/gl/program";
 import { alternatives, chosen, Sampler } from "../src/runtime/engine/sampling";
 import { readAll, type Source } from "../src/runtime/engine/source";
+import { LETTERS } from "../src/runtime/engine/byte-letters";
 import { Tokenizer } from "../src/runtime/engine/tokenizer";
 import { caption, interventionName } from "../src/app/ui/names";
 import { countInWords } from "../src/app/ui/tools";
@@ -423,20 +424,24 @@ describe("names", () => {
 });
 
 describe("the tokenizer", () => {
-  const ranks = [...Array(256).keys()].map((i) => btoa(String.fromCharCode(i)));
   const data = {
-    ...{ schema: 2, pattern: "\\S+| +", ranks: [...ranks, btoa("ab")].join(" "), ids: null, others: {} },
-    ...{ special: { "<end>": 300 }, prefix: [300], suffix: [97], prefix_space: false, vocab_size: 301 },
+    schema: 3,
+    model: { vocab: Object.fromEntries([...LETTERS, "ab"].map((token, id) => [token, id])), merges: ["a b"] },
+    added_tokens: [{ content: "<end>", id: 300, special: true }],
+    pre_tokenizer: { type: "ByteLevel", add_prefix_space: false },
+    decoder: { type: "ByteLevel" },
+    ...{ prefix: [300], suffix: [97], vocab_size: 301 },
   };
+  const made = (fields: object) => () => new Tokenizer(parseTokenizer({ ...data, ...fields }, "tokenizer.json"));
   it("merges by rank, keeps special texts whole, and decodes what it encoded", () => {
-    const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
+    const tokenizer = made({})();
     expect(tokenizer.encode("ab ba<end>")).toEqual([256, 32, 98, 97, 300]);
     expect(tokenizer.prompt("ab")).toEqual([300, 256, 97]);
     expect(tokenizer.decode([256, 32, 98, 97])).toBe("ab ba");
     expect(tokenizer.label(32)).toBe("·");
   });
   it("puts a message between a chat's tokens, in which special tokens are plain text", () => {
-    const tokenizer = new Tokenizer(parseTokenizer(data, "tokenizer.json"));
+    const tokenizer = made({})();
     expect(tokenizer.turn([300, "a", null, 300, "b"], "b<end>")).toEqual([
       300,
       256,
@@ -446,16 +451,33 @@ describe("the tokenizer", () => {
     ]);
     expect(tokenizer.encodeOrdinary("<end>")).toHaveLength(5);
   });
-  it("is refused if it is damaged", () => {
-    expect(() => parseTokenizer({ ...data, ranks: "%" }, "tokenizer.json")).toThrow(
-      /tokenizer.json is damaged: #\/ranks/,
-    );
-    const of = (fields: object) => () => new Tokenizer(parseTokenizer({ ...data, ...fields }, "tokenizer.json"));
-    expect(of({ pattern: "(" })).toThrow(/tokenizer.json is damaged: its split pattern .* Export the model again/);
-    expect(of({ ids: [0, 1] })).toThrow("it has 2 ids for 257 tokens");
-    expect(of({ ranks: "A=A" })).toThrow(/a token is not base64/);
+  const { model } = data;
+  it.each([
+    [{ prefix: [-1] }, /tokenizer.json is damaged: #\/prefix\/0/],
+    [{ normalizer: { type: "Precompiled" } }, /tokenizer.json is damaged: #\/normalizer/],
+    [{ normalizer: { type: "Prepend", prepend: "x".repeat(65) } }, /tokenizer.json is damaged: #\/normalizer/],
+    [{ model: { ...model, vocab: { a: "b" } } }, /its vocabulary does not map tokens to ids/],
+    [{ model: { ...model, vocab: { a: 2 ** 24 } } }, /its vocabulary does not map tokens to ids/],
+    [{ model: { ...model, vocab: { a: 1, b: 1 } } }, /two tokens have the same id/],
+    [{ model: { ...model, merges: ["a q"] } }, /the merge "a q" .* Export the model again/],
+    [{ model: { ...model, merges: [["a", "b", ""]] } }, /is not a pair of tokens/],
+    [{ model: { ...model, unk_token: "<unk>" } }, /its vocabulary lacks "<unk>"/],
+    [
+      { pre_tokenizer: { type: "Split", pattern: { Regex: "(a+)*b" }, behavior: "Isolated" } },
+      /the regular expression \(a\+\)\*b is not one that the page knows/,
+    ],
+    [
+      { normalizer: { type: "Sequence", normalizers: Array(4).fill(doubling("a")) } },
+      /the replacements expand one character to more than 8/,
+    ],
+  ])("is refused if it is damaged: %j", (fields, why) => {
+    expect(made(fields)).toThrow(why);
   });
 });
+
+function doubling(text: string) {
+  return { type: "Replace", pattern: { String: text }, content: text + text };
+}
 
 describe("changes of a model", () => {
   it("are the same after they were written", () => {

@@ -8,7 +8,6 @@ import { fromHalf } from "../src/runtime/engine/formats";
 import { unpack } from "../src/runtime/engine/layout";
 import { parseTokenizer } from "../src/runtime/engine/manifest";
 import { drawSeed, hash4, Sampler } from "../src/runtime/engine/sampling";
-import { AGAIN, MAX_FROM_SERVER, MAX_GUESSES, MAX_REPLAYS } from "../src/runtime/engine/split";
 import { Tokenizer } from "../src/runtime/engine/tokenizer";
 import { klDivergence, measure } from "../src/runtime/engine/tolerance";
 import type { View } from "../src/runtime/gl/program";
@@ -44,12 +43,6 @@ describe("cases shared with Python", () => {
 
   it.each(shared.drafts)("guesses of what follows $ids", ({ ids, most, draft: expected }) => {
     expect(draft(ids, most)).toEqual(expected);
-  });
-
-  it("the limits of a split server's messages", () => {
-    expect({ guesses: MAX_GUESSES, alternatives: MAX_FROM_SERVER, again: AGAIN, replays: MAX_REPLAYS }).toEqual(
-      shared.limits,
-    );
   });
 
   it.each(shared.layouts)("the layout $view", ({ view, bits, matrix }) => {

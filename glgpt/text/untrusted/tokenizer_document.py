@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -254,7 +254,7 @@ class _Bpe(_Part):
 class _Whole(_Part):
     model: _Bpe
     added_tokens: Annotated[
-        list[Added], Field(max_length=MAX_SPECIAL_TOKENS), BeforeValidator(lambda value: value or [])
+        Sequence[Added], Field(max_length=MAX_SPECIAL_TOKENS), BeforeValidator(lambda value: value or [])
     ] = []
     normalizer: Annotated[_Normalizers | _Normalizer, Field(discriminator="type")] | None = None
     pre_tokenizer: Annotated[_PreTokenizers | _PreTokenizer, Field(discriminator="type")] | None = None
@@ -281,7 +281,7 @@ class PageTokenizer(_Whole):
     """The tokenizer.json of an exported page: a checked tokenizer.json, and what the page would compute from others."""
 
     version: Annotated[Literal[3], Field(alias="schema")]
-    added_tokens: Annotated[list[_AddedId], Field(max_length=MAX_SPECIAL_TOKENS)]
+    added_tokens: Annotated[Sequence[_AddedId], Field(max_length=MAX_SPECIAL_TOKENS)]
     prefix: Annotated[list[_Id], Field(description="ids that the tokenizer adds before a prompt")]
     suffix: Annotated[list[_Id], Field(description="ids that the tokenizer adds after a prompt")]
     vocab_size: Annotated[int, Field(ge=1, le=MAX_IDS)]

@@ -1,13 +1,11 @@
 // Encodes the parameters that a page sends to a federation's gateway: one vector, in frames of at most 1 MiB.
 
 import { half } from "../runtime/engine/formats";
+import { BLOCK, type DTYPES } from "../runtime/generated/protocols";
 import { PageError } from "../runtime/gl/errors";
 import { starts } from "./batches";
 
-export const FRAME = 1 << 20;
-const BLOCK = 1024; // values of an int8 change that share a scale
-
-export type Dtype = "f16" | "f32" | "int8" | "exact";
+export type Dtype = (typeof DTYPES)[number];
 
 /** Returns the starts of a step's windows: of `count` positions, those whose remainder modulo m is i. */
 export function shardStarts(

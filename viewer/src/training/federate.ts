@@ -5,7 +5,8 @@ import { pause, sleep } from "../runtime/gl/wait";
 import { must, PageError } from "../runtime/gl/errors";
 import type { Offer } from "../runtime/engine/manifest";
 import type { Ids } from "./batches";
-import { encode, FRAME, shardStarts, type Dtype } from "./exchange";
+import { FATAL, FRAME } from "../runtime/generated/protocols";
+import { encode, shardStarts, type Dtype } from "./exchange";
 import { readTokenizer, type About } from "./files";
 import type { Store } from "./store";
 import { tokenise } from "./tokenise";
@@ -16,7 +17,6 @@ const MAX_WAIT_MS = 4_000; // maximum ms between two attempts to connect
 const PROGRESS_INTERVAL_MS = 500; // ms between two progress messages of a round
 const PING = 10_000; // ms between two pings
 const STALL = 60_000; // ms without a message from the host after which the connection is closed
-const FATAL = [4403, 4410, 4429]; // close codes: no invitation, removed, full
 
 export interface FederateOptions {
   /** The invitation: a link that glgpt federate serve printed. */
@@ -359,7 +359,7 @@ export class Federation {
       socket.onclose = ({ code, reason }) => {
         clearInterval(watch);
         this.socket = null;
-        if (FATAL.includes(code)) {
+        if ((FATAL as readonly number[]).includes(code)) {
           this.problem = reason || "The host closed the connection.";
           this.over = `The host refused: ${this.problem}`;
           this.wake();

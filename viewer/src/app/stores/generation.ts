@@ -18,7 +18,7 @@ export interface Tok {
   p?: number;
   /** The probability with which the sampler drew it; absent if it was given. */
   sampled?: number;
-  top?: Candidate[];
+  top?: readonly Candidate[];
 }
 
 /** The maximum of tokens to generate at once. */

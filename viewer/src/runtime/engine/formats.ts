@@ -1,5 +1,6 @@
 // Storage formats: the layout of numbers in 128-bit texels, as packed by glgpt/program/formats.py.
 
+import { FORMATS as TABLE } from "../generated/formats";
 import type { Texels } from "../gl/player";
 import type { Dtype, Integers, Program, TextureSpec } from "../gl/program";
 
@@ -24,80 +25,41 @@ export interface Format {
   reader: (texels: Texels) => (place: number) => number;
 }
 
-// Levels count from 0 where a minimum is added, and are signed otherwise.
-const LEVELS: Readonly<Record<Integers, readonly [bits: number, minimum: boolean, texel: string]>> = {
-  i8: [8, false, "sixteen bytes"],
-  u8: [8, true, "sixteen bytes"],
-  u4: [4, true, "32 numbers of four bits"],
-};
 const PLAIN = { group: 0, scaleRows: 0, minimum: false, wide: false };
 const scratch = new DataView(new ArrayBuffer(4));
+const TEXELS: Readonly<Record<number, string>> = { 8: "sixteen bytes", 4: "32 numbers of four bits" };
 
-export const FORMATS: Readonly<Record<Dtype | Integers, Format>> = {
-  f32: {
-    name: "f32",
-    texture: "float",
-    columnTiles: 1,
-    ...PLAIN,
-    memory: "f32",
-    texel: "four floats",
+const FLOATS: readonly Format[] = [
+  {
+    ...{ name: "f32", memory: "f32", texel: "four floats", ...PLAIN, ...TABLE.f32 },
     reader: (texels) => (place) => texels[place] ?? 0,
   },
-  f16: {
-    name: "f16",
-    texture: "uint",
-    columnTiles: 2,
-    ...PLAIN,
-    memory: "f16",
-    texel: "eight f16 numbers",
+  {
+    ...{ name: "f16", memory: "f16", texel: "eight f16 numbers", ...PLAIN, ...TABLE.f16 },
     reader: (texels) => {
       const halves = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
       return (place) => fromHalf(halves[place] ?? 0);
     },
   },
-  q8: quantised("q8", "i8"),
-  q4: quantised("q4", "u4"),
-  q5_1: quantised("q5_1", "u8"),
-  q4_k: quantised("q4_k", "u4", { wide: true }),
-  q5_k: quantised("q5_k", "u8", { wide: true }),
-  q6_k: quantised("q6_k", "i8", { group: 16, wide: true }),
-  i8: levels("i8"),
-  u8: levels("u8"),
-  u4: levels("u4"),
-};
+];
 
-/** Returns the format of levels with the scales, and possibly minima, of their columns above each group of rows. */
-function quantised(name: Dtype, memory: Integers, { group = 32, wide = false } = {}): Format {
-  const [bits, minimum, texel] = LEVELS[memory];
+/** Returns a format of levels with the scales, and possibly minima, above each group of rows, and one of levels alone. */
+function quantised([name, coding]: [string, (typeof TABLE)[Dtype]]): Format[] {
+  if (!("memory" in coding)) return [];
+  const { bits, ...facts } = coding;
+  const { memory, group, minimum, wide } = facts;
+  const levels = TEXELS[bits]!;
   const numbers = wide ? "four f32 numbers" : "eight f16 numbers";
-  return {
-    ...levels(memory),
-    name,
-    group,
-    scaleRows: ((32 / bits) * (minimum ? 2 : 1)) / (wide ? 1 : 2),
-    minimum,
-    wide,
-    texel: `${texel}; above each ${group} rows, their scales${minimum ? " and minima" : ""}, ${numbers} per texel`,
-  };
+  const texel = `${levels}; above each ${group} rows, their scales${minimum ? " and minima" : ""}, ${numbers} per texel`;
+  const reader = integers(bits, minimum);
+  return [
+    { ...facts, name: name as Dtype, texel, reader },
+    { ...facts, ...PLAIN, name: memory, texel: levels, reader },
+  ];
 }
 
-/** Returns the format of levels without scales. */
-function levels(name: Integers): Format {
-  const [bits, , texel] = LEVELS[name];
-  return {
-    name,
-    texture: "uint",
-    columnTiles: 32 / bits,
-    ...PLAIN,
-    memory: name,
-    texel,
-    reader: integers(name),
-  };
-}
-
-/** Reads levels. A texel's component holds a column of every tile, the first in the lowest bits. */
-function integers(name: Integers): Format["reader"] {
-  const [bits, minimum] = LEVELS[name];
+/** Reads levels, which count from 0 where a minimum is added, and are signed otherwise. A texel's component holds a column of every tile, the first in the lowest bits. */
+function integers(bits: number, minimum: boolean): Format["reader"] {
   const values = 128 / bits;
   return (texels) => {
     const words = new Uint32Array(texels.buffer, texels.byteOffset, texels.length);
@@ -109,6 +71,11 @@ function integers(name: Integers): Format["reader"] {
     };
   };
 }
+
+const all = [...FLOATS, ...Object.entries(TABLE).flatMap(quantised)];
+export const FORMATS = Object.fromEntries(all.map((format) => [format.name, format])) as Readonly<
+  Record<Dtype | Integers, Format>
+>;
 
 /** Returns the formats in which the textures of programs are shown: those of their matrices and of their memory. */
 export function formatsOf(...programs: readonly Pick<Program, "views">[]): Format[] {

@@ -1,7 +1,7 @@
 // Fetches the files of an exported folder, checks them against the manifest and caches them for the next visit.
 
 import { sha256 } from "@noble/hashes/sha2.js";
-import { parseManifest, type Manifest } from "./manifest";
+import { parseManifest, type Manifest, type Shard } from "./manifest";
 import { PageError, reason } from "../gl/errors";
 import { readAll, type OnBytes, type Source } from "./source";
 
@@ -108,7 +108,7 @@ export class Loader {
   }
 
   /** Yields every shard in order, with its digest checked. Fetches the next shard while one is used. */
-  async *shards(): AsyncGenerator<{ pieces: [string, number, number, number][]; data: Uint8Array<ArrayBuffer> }> {
+  async *shards(): AsyncGenerator<{ pieces: Shard["pieces"]; data: Uint8Array<ArrayBuffer> }> {
     if (!this.first) this.begin();
     const list = this.manifest.shards;
     let next = this.first;

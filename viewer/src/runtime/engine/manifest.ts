@@ -7,143 +7,48 @@ import recordedSchema from "../../../schema/recorded.schema.json";
 import referenceSchema from "../../../schema/reference.schema.json";
 import tokenizerSchema from "../../../schema/tokenizer.schema.json";
 import trainingSchema from "../../../schema/training.schema.json";
+import type { Activations as Listing, Family, ManifestDocument } from "../generated/manifest";
+import type { RecordedDocument } from "../generated/recorded";
+import type { ReferenceDocument } from "../generated/reference";
 import type { TokenizerSchema } from "../generated/tokenizer";
+import type * as training from "../generated/training";
 import { PageError } from "../gl/errors";
-import type { Dtype, Program } from "../gl/program";
+import type { Program } from "../gl/program";
 import type { SplitSettings } from "./split";
-import type { Tolerance } from "./tolerance";
 
-export interface Shard {
-  file: string;
-  bytes: number;
-  sha256: string;
-  /** (texture, layer, first row, rows), one after another in the file, in the layout of a texture without panels. */
-  pieces: [string, number, number, number][];
-}
-
+/** Pieces: (texture, layer, first row, rows), one after another in the file, in the layout of a texture without panels. */
+export type Shard = ManifestDocument["shards"][number];
 /** The files of the programs recorded for one kernel and one layout of one-row products, and of their probes. */
-export interface Recording {
-  draw_buffers: number;
-  kernel: string;
-  rows: "strided" | "contiguous";
-  generate: string;
-  capture: string;
-  product: string;
-  row: string;
-  /** `generate` with interventions. */
-  interventions?: string;
-  /** Batched continuations of one prompt. */
-  several?: string;
-}
+export type Recording = ManifestDocument["recordings"][number];
+export type Config = ManifestDocument["config"];
+/** Constants shared by the desktop and the page. */
+export type Tuning = ManifestDocument["tuning"];
+/** A text to start from, and the caption of its button. */
+export type Prompt = ManifestDocument["prompts"][number];
+/** A cell of a block in the machine view: the activations of the block that it shows, and the part that adds them. */
+export type Stage = Family["stages"][number];
+export type { Family } from "../generated/manifest";
 
 /**
  * The layout of a named activation in its matrix. `rows`: one row per token. `heads`: the same, with padded heads.
  * `cache`: one row per position, with padded heads. `scores`, `pattern`: row token * heads + head, one column per key.
  * `width`: columns of a row; for `heads` and `cache`, of a head without padding.
  */
-export interface Activation {
-  kind: "rows" | "heads" | "cache" | "scores" | "pattern";
-  heads: number;
-  width: number;
-}
+export type Activation = Omit<Listing[number], "name">;
 
 /** Activations by name, in the order of computation. */
 export type Activations = ReadonlyMap<string, Activation>;
 
-/** A cell of a block in the machine view: the activations of the block that it shows, and the part that adds them. */
-export interface Stage {
-  title: string;
-  shows: readonly string[];
-  adds: string | null;
-}
-
-/** A model family's names, with captions and explanations (see the schema); `{}` stands for a block's number. */
-export interface Family {
-  blocks: readonly string[];
-  positions: "absolute" | "rotary";
-  stream: readonly [string, string];
-  adds: readonly { part: string; out: string }[];
-  stages: readonly Stage[];
-  names: readonly { name: string; title?: string; about?: string }[];
-}
-
-/** A text to start from, and the caption of its button. */
-export interface Prompt {
-  title: string;
-  text: string;
-}
-
-export interface Config {
-  vocab_size: number;
-  n_positions: number;
-  n_layer: number;
-  n_head: number;
-  n_embd: number;
-  d_head: number;
-}
-
-/** Constants shared by the desktop and the page, described in the schema. */
-export interface Tuning {
-  one_token: number;
-  /** `one_token` for an entry that captures all activations. */
-  one_captured: number;
-  per_chunk: number;
-  panels_pay: number;
-  steady: number;
-  draw_flops: number;
-  ahead: number;
-  /** Number of texts that `several` of a recording continues. */
-  texts?: number;
-}
-
-export interface Manifest {
+/** A manifest, with its activations by name. */
+export interface Manifest extends Omit<ManifestDocument, "activations" | "split" | "schema"> {
   schema: number;
-  glgpt: string;
-  model: string;
-  /** The format of most weights. */
-  dtype: Dtype;
-  /** Types of the model's GGUF file, if the weights are as stored there; the one of most weights first. */
-  stored?: readonly string[] | null;
-  /** Number of parameters; a shared parameter counts once. */
-  parameters?: number;
-  /** The training data, in a few words; null: not known. */
-  trained_on?: string | null;
-  /** Address of the page's source. */
-  source?: string | null;
-  config: Config;
-  recordings: Recording[];
-  tokenizer: string | null;
-  /** The ids that end a text. */
-  eos?: number[];
-  /** The reference run of the desktop; null: a model that a visitor opened has none. */
-  reference: string | null;
-  /** The file of a generation to show until the model can run. */
-  recorded?: string | null;
-  tuning: Tuning;
-  /** The file that lists what can be trained. */
-  training?: string | null;
   activations: Activations;
-  family: Family;
-  /** Texts to start from; the page opens with the first. None without a tokenizer. */
-  prompts: readonly Prompt[];
-  /** The chat format of an instruct model: ids of special tokens, texts, and null for the message. */
-  chat?: readonly (number | string | null)[] | null;
-  /** The Jinja template of an instruct model, special tokens by role, and the id of each special token. */
-  chat_template?: { source: string; named: Record<string, string>; special: Record<string, number> } | null;
-  /** The head that the tour shows. */
-  head?: { layer: number; head: number; text: string; question: string; answer: string } | null;
-  /** Attention patterns that interventions can set; absent in older exports. */
-  patterns?: string[];
   /** The server of a split page, whose model has all or only the first blocks. */
   split?: (SplitSettings & { activations: Activations }) | null;
-  files: Record<string, { bytes: number; sha256: string }>;
-  shards: Shard[];
 }
 
 /** The form in a file: activations are a list, since readers cannot rely on the order of an object's keys. */
-type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & {
-  activations: readonly (Activation & { name: string })[];
-};
+type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & { activations: Listing };
 
 const byName = ({ activations }: Listed<{ activations: Activations }>): Activations =>
   new Map(activations.map((each) => [each.name, each]));
@@ -167,17 +72,8 @@ export function parseProgram(document: unknown, name: string): Program {
   return checked(programSchema, document, name) as Program;
 }
 
-export interface Reference {
+export interface Reference extends Omit<ReferenceDocument, "schema"> {
   schema: number;
-  prompt: string | null;
-  ids: number[];
-  greedy: number[];
-  device: string;
-  tolerance: Tolerance;
-  /** Logits of the prompt's tokens from `first` on: 32-bit floats in base64. */
-  logits: { first: number; data: string };
-  /** The last token's row of every activation, in the same encoding. */
-  activations: Record<string, string>;
 }
 
 export function parseReference(document: unknown, name: string): Reference {
@@ -185,21 +81,8 @@ export function parseReference(document: unknown, name: string): Reference {
 }
 
 /** A generation recorded on the desktop. Attention: bytes 255 * weight^0.4, for the pairs on and below the diagonal. */
-export interface Recorded {
+export interface Recorded extends Omit<RecordedDocument, "schema"> {
   schema: number;
-  prompt: string;
-  given: number;
-  tokens: {
-    id: number;
-    text: string;
-    label: string;
-    p?: number;
-    sampled?: number;
-    top?: { id: number; label: string; p: number; sampled: number }[];
-  }[];
-  attention: { tokens: number; data: string };
-  /** Pictures of the machine view at the tokens `at`: bytes, 127 for zero; `cell` is a cell's size in texels. */
-  machine: { cell: [number, number]; at: number[]; pictures: string[] };
 }
 
 export function parseRecorded(document: unknown, name: string, { n_layer, n_head }: Config): Recorded {
@@ -217,68 +100,19 @@ export function parseTokenizer(document: unknown, name: string): TokenizerSchema
 }
 
 /** A model size that the page can train with one kind of tokenizer. */
-export interface Offer {
-  name: string;
-  tokenizer: string;
-  /** Digest of model and recipe: equal digests mean equal trainings. */
-  digest: string;
-  config: Record<string, number | boolean | string | null> & {
-    vocab_size: number;
-    n_positions: number;
-    n_embd: number;
-    n_layer: number;
-    n_head: number;
-  };
-  /** The field of `Manifest.config` that `config` lacks. */
-  shape: Pick<Config, "d_head">;
+export interface Offer extends Omit<training.Offer, "activations" | "config" | "recipe"> {
   activations: Activations;
-  family: Family;
-  recipe: Record<string, unknown> & {
-    batch: number;
-    context: number;
-    betas: [number, number];
-    precision?: "f32" | "f16";
-  };
-  settings: { steps: number; lr: number; min_lr: number; warmup: number; schedule: Schedule };
-  /** Number of parameters, bytes of all textures, and floating-point operations of a step. */
-  count: number;
-  bytes: number;
-  flops: number;
-  /** The config.json of a checkpoint. */
-  checkpoint: Record<string, unknown>;
-  /** `stored`: name in a checkpoint; `transposed`: the texture holds the transpose; a vector is one row. */
-  parameters: { name: string; stored: string; shape: number[]; transposed: boolean }[];
-  programs: {
-    kernel: string;
-    draw_buffers: number;
-    file: string;
-    /** Programs of the other tabs for a model of this size, with weights in the layout of the parameters. */
-    generate: string;
-    capture: string;
-    interventions: string;
-  }[];
+  config: Record<string, number | boolean | string | null> & training.Offer["config"];
+  recipe: Record<string, unknown> & Omit<training.Offer["recipe"], "accumulate">;
 }
 
-export type Schedule = "cosine" | "linear" | "constant";
+export type Schedule = Offer["settings"]["schedule"];
 
 /** A text that comes with the page. */
-export interface BundledText {
-  name: string;
-  title: string;
-  about: string;
-  source: string;
-  file: string;
-  bytes: number;
-}
+export type BundledText = training.TrainingDocument["texts"][number];
 
-export interface TrainingIndex {
+export interface TrainingIndex extends Omit<training.TrainingDocument, "schema" | "sizes"> {
   schema: number;
-  /** Texts to train on, each in its own file; the first is selected by default. */
-  texts: BundledText[];
-  /** Books that a visitor can have fetched. */
-  books: { title: string; author: string; url: string }[];
-  /** Number of tokens of the entry `look`. */
-  look: number;
   sizes: Offer[];
 }
 

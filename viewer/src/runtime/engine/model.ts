@@ -19,7 +19,7 @@ import { Kernels } from "./kernels";
 import { KvCache } from "./kv-cache";
 import { blocks, shape } from "./layout";
 import type { Loader } from "./loader";
-import { parseProgram, parseTokenizer, type Manifest, type Recording } from "./manifest";
+import { parseProgram, parseTokenizer, type Manifest, type Recording, type Shard } from "./manifest";
 import { Names } from "./names";
 import type { Opened } from "./opened-model";
 import { Placement } from "./placement";
@@ -336,7 +336,7 @@ export class Model {
     return this.device.lost || this.generation !== this.device.generation;
   }
 
-  private async upload(pieces: [string, number, number, number][], data: Uint8Array): Promise<void> {
+  private async upload(pieces: Shard["pieces"], data: Uint8Array): Promise<void> {
     const { generation } = this.device;
     let offset = 0;
     for (const [name, layer, y, rows] of pieces) {

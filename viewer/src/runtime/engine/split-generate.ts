@@ -8,7 +8,8 @@ import type { Stretch } from "./generate";
 import { unpack } from "./layout";
 import type { Model } from "./model";
 import { alternatives, type Sampler, type Token } from "./sampling";
-import { Forgotten, MAX_FROM_SERVER, MAX_GUESSES, MAX_REPLAYS, type Ask, type Crossing, type Stepped } from "./split";
+import { MAX_FROM_SERVER, MAX_GUESSES, MAX_REPLAYS } from "../generated/protocols";
+import { Forgotten, type Ask, type Crossing, type Stepped } from "./split";
 
 /** Returns one token's share of the cost of a round trip for `tokens` tokens. */
 function shared(crossing: Crossing, tokens: number): Crossing {

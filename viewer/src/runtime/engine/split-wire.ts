@@ -1,10 +1,10 @@
 // Encodes the messages of docs/reference/protocols.md (a JSON header and a payload) and the bytes of hidden states.
 
+import type { WIRES } from "../generated/protocols";
 import { PageError } from "../gl/errors";
 import { fromHalf, half } from "./formats";
 
-export const PROTOCOL = 1;
-export type Wire = "f32" | "f16" | "int8";
+export type Wire = (typeof WIRES)[number];
 
 export interface Message {
   op: string;

@@ -1,15 +1,18 @@
 // Runs a model's later blocks on a server: sends hidden states and receives tokens, over a WebSocket that reconnects.
 
 import { signal, type ReadonlySignal } from "@preact/signals-core";
+import { AGAIN, ANSWER_TIMEOUT_MS, PROTOCOL } from "../generated/protocols";
 import { PageError } from "../gl/errors";
 import type { Values } from "./capture";
 import type { Candidate } from "./sampling";
-import { decode, encode, packStates, PROTOCOL, unpackStates, type Message, type Wire } from "./split-wire";
+import { decode, encode, packStates, unpackStates, type Message, type Wire } from "./split-wire";
+
+/** True for an error code after which the client reconnects. */
+const isAgain = (code: string) => (AGAIN as readonly string[]).includes(code);
 
 const RECONNECT_TIMEOUT_MS = 60_000; // ms for which a lost server is retried
 const BACKOFF = [100, 2000] as const; // ms between attempts to connect: first and maximum
 const CONNECT_TIMEOUT_MS = 10_000; // ms within which a server must accept a connection
-const ANSWER_TIMEOUT_MS = 120_000; // ms without an answer after which a server counts as lost, the same as on the desktop
 const LOOK_TIMEOUT_MS = 10_000; // ms that `look` waits for a connection
 
 export interface SplitSettings {
@@ -91,12 +94,8 @@ interface Waiting {
   reject: (error: Error) => void;
 }
 
-export const MAX_FROM_SERVER = 32; // maximum alternatives in an answer, by the protocol
-export const MAX_GUESSES = 7; // maximum tokens that a server checks in one pass
-export const MAX_REPLAYS = 20; // times that a text is sent again for one token
 const LATEST = 8; // round trips over which latency is judged
 const HIGH_LATENCY = 20; // minimum ms on the network that counts as high latency
-export const AGAIN = ["evicted", "draining", "order", "full"]; // error codes after which the client reconnects
 
 /** True if these round trips spend, on average, longer on the network than both sides compute. */
 export function highLatency(latest: readonly Pick<Crossing, "localMs" | "networkMs" | "remoteMs">[]): boolean {
@@ -220,7 +219,7 @@ export class Split {
         return;
       } catch (error) {
         const said = error instanceof Error ? error.message : String(error);
-        if (error instanceof Refused && !AGAIN.includes(error.code)) {
+        if (error instanceof Refused && !isAgain(error.code)) {
           this.wantsToken = error.code === "token";
           this.say("refused", said);
           throw error;
@@ -304,7 +303,7 @@ export class Split {
   private hear(header: Message, payload: Uint8Array<ArrayBuffer>, bytes: number): void {
     if (header.op === "error") {
       const code = String(header["code"]);
-      const again = AGAIN.includes(code);
+      const again = isAgain(code);
       if (again) this.session = null;
       const error = again ? new Forgotten(0) : refused(header);
       if (again) this.held = [];

@@ -1,6 +1,6 @@
 // The steps of a tokenizer before its merges, with the results of Hugging Face's `tokenizers`.
 
-import { GPT2, PATTERNS } from "../generated/patterns";
+import { GPT2, MAX_GROWTH, PATTERNS } from "../generated/patterns";
 import type { TokenizerSchema } from "../generated/tokenizer";
 import { LETTERS } from "./byte-letters";
 
@@ -36,8 +36,18 @@ function expression(pattern: { String: string } | { Regex: string }): RegExp {
 /** Returns the function of a normalizer. Throws an Error that says what is not supported. */
 export function normalizer(whole: Normalizer | null | undefined): (text: string) => string {
   if (!whole) return (text) => text;
-  const functions = (whole.type === "Sequence" ? whole.normalizers : [whole]).map(normalizing);
+  const steps = whole.type === "Sequence" ? whole.normalizers : [whole];
+  if (steps.reduce((most, step) => most * Math.max(1, growth(step)), 1) > MAX_GROWTH)
+    throw new Error(`the replacements expand one character to more than ${MAX_GROWTH}`);
+  const functions = steps.map(normalizing);
   return (text) => functions.reduce((found, step) => step(found), text);
+}
+
+/** Returns the maximum number of characters that one becomes; a regular expression may match an empty text. */
+function growth(step: Step<Normalizer>): number {
+  if (step.type !== "Replace") return 1;
+  const most = Array.from(step.content).length;
+  return "String" in step.pattern ? most / Array.from(step.pattern.String).length : 1 + most;
 }
 
 function normalizing(step: Step<Normalizer>): (text: string) => string {

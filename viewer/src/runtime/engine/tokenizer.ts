@@ -1,5 +1,6 @@
 // Converts text to ids and back as tokenizer.json says, with the same ids as the desktop.
 
+import { MAX_IDS, MAX_RUN } from "../generated/patterns";
 import type { TokenizerSchema } from "../generated/tokenizer";
 import type { TokenizerFiles } from "../gguf/tokenizer";
 import { PageError, reason } from "../gl/errors";
@@ -70,9 +71,7 @@ export abstract class Vocabulary {
 
 const damaged = (why: string) => damagedFile("tokenizer.json", why);
 
-const MAX_RUN = 400_000; // characters; the same as on the desktop (glgpt.text.runs)
-const MAX_IDS = 2 ** 24;
-const PAIR = MAX_IDS;
+const PAIR = MAX_IDS; // greater than any id
 const BLANK = /^\p{White_Space}$/u;
 
 /** Splits a text within each run of blanks, or of other characters, after every `most` characters of the run. */
@@ -295,10 +294,10 @@ export class Tokenizer extends Vocabulary {
     }
   }
 
-  /** Returns the ids of a word's characters: their own, those of their bytes, or the unknown token's. */
+  /** Returns the ids of a word's characters: of the letters, of their bytes, or the unknown token's. */
   private letters(word: string): number[] {
     const found: number[] = [];
-    let unknown = 0; // characters without an id of their own whose token is not yet in `found`
+    let unknown = 0; // unknown characters whose token is not yet in `found`
     const flush = () => {
       if (unknown) found.push(this.unknown!);
       unknown = 0;

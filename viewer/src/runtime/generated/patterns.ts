@@ -1,4 +1,4 @@
-// Regular expressions of a tokenizer.json in JavaScript, from glgpt/gguf/splits.py. Written by scripts/generate_schema.py.
+// Regular expressions of a tokenizer.json in JavaScript (glgpt/gguf/splits.py), and limits. Written by scripts/generate_schema.py.
 
 export const GPT2 = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+";
 export const PATTERNS = {
@@ -10,3 +10,6 @@ export const PATTERNS = {
   "\\p{N}+": "\\p{N}+",
   "[0-9][0-9][0-9]": "[0-9][0-9][0-9]",
 } as const;
+export const MAX_GROWTH = 8;
+export const MAX_RUN = 400000;
+export const MAX_IDS = 16777216;

@@ -18,7 +18,7 @@ export interface TokenizerDocument extends Pick<
   post_processor: Template | null;
 }
 
-/** What a GGUF file says of its tokenizer. */
+/** The tokenizer of a GGUF file. */
 export interface TokenizerFiles {
   /** The object of tokenizer.json. */
   document: TokenizerDocument;

@@ -1,65 +1,31 @@
 // The types of a recorded program: plain data, which its reader checks against schema/program.schema.json.
 
-export interface TextureSpec {
-  name: string;
-  width: number;
-  height: number;
-  layers: number;
-  format: "float" | "uint";
-  role: "weight" | "state" | "input" | "scratch";
-}
+import type { FORMATS } from "../generated/formats";
+import type * as schema from "../generated/program";
+
+export type { Entry, Pass } from "../generated/program";
+export type TextureSpec = schema.Texture;
+
+type Formats = typeof FORMATS;
 
 /** The name of a storage format (`engine/formats.ts`). */
-export type Dtype = "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k";
+export type Dtype = keyof Formats;
 
-/** The integers of quantised formats without their scales, for pictures of the memory layout: signed or from 0. */
-export type Integers = "i8" | "u8" | "u4";
+/** The integers of quantised formats without their scales, for pictures of the memory layout. */
+export type Integers = Extract<Formats[Dtype], { memory: string }>["memory"];
 
 /**
  * The matrix `[rows, cols]` that a texture holds, split into `tiles` (rows, columns of tiles).
  * Groups of column tiles that share texels may be split into panels, `panel` texels wide (0: no panels), with `stack`
  * panels one below the other in a layer.
  */
-export interface View {
-  texture: string;
-  rows: number;
-  cols: number;
-  tiles: [number, number];
+export interface View extends Omit<schema.View, "dtype"> {
   dtype: Dtype | Integers;
-  panel: number;
-  stack: number;
 }
 
-/** One draw of one triangle: `inputs` are (sampler, texture), `outputs` (texture, layer). */
-export interface Pass {
-  label: string;
-  shader: string;
-  inputs: [string, string][];
-  outputs: [string, number][];
-  viewport: [number, number];
-  row: string | null;
-  flops: number;
-  nbytes: number;
-}
-
-/**
- * A list of passes that a caller can play. After it, the two textures of each `ping_pong` pair (old, new) swap names.
- */
-export interface Entry {
-  name: string;
-  inputs: string[];
-  passes: Pass[];
-  outputs: Record<string, View>;
-  ping_pong?: [string, string][];
-}
-
-export interface Program {
+export interface Program extends Omit<schema.Program, "schema" | "views"> {
   schema: number;
-  textures: Record<string, TextureSpec>;
-  shaders: Record<string, string>;
-  entries: Record<string, Entry>;
   views: Record<string, View>;
-  scalars: Record<string, "int" | "float">;
 }
 
 /** Bytes of one texel. */

@@ -1,0 +1,69 @@
+// The types of viewer/schema/program.schema.json. Written by scripts/generate_schema.py.
+
+/**
+ * A callable part of a program: upload `inputs`, set the scalars, play `passes`, read `outputs` (name -> view).
+ * `ping_pong` are pairs of textures (old, new): the passes read the old one and write the new one. After the entry the
+ * two swap names, so that the next call finds the new value under the name of the old one.
+ */
+export interface Entry {
+  name: string;
+  inputs: readonly string[];
+  passes: readonly Pass[];
+  outputs: Record<string, View>;
+  ping_pong?: readonly (readonly [string, string])[];
+}
+
+/**
+ * One draw of one triangle. `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are
+ * pairs (texture, layer), in the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0,
+ * or the value of the runtime scalar that `row` names. The cost of the pass is `flops` and `nbytes` (bytes of weights
+ * read).
+ */
+export interface Pass {
+  label: string;
+  shader: string;
+  inputs: readonly (readonly [string, string])[];
+  outputs: readonly (readonly [string, number])[];
+  viewport: readonly [number, number];
+  row: string | null;
+  flops: number;
+  nbytes: number;
+}
+
+/**
+ * A 2D-array texture of 128-bit texels. `format`: float is RGBA32F (or its bits in RGBA32UI, if the device cannot
+ * render to RGBA32F), uint is RGBA32UI. `role`: a weight is uploaded once; a state is zero at first and persists
+ * between calls; an input is uploaded before a call; scratch is undefined between calls.
+ */
+export interface Texture {
+  name: string;
+  width: number;
+  height: number;
+  layers: number;
+  format: "float" | "uint";
+  role: "weight" | "state" | "input" | "scratch";
+}
+
+/** A layout and the name of the texture that holds it. */
+export interface View {
+  rows: number;
+  cols: number;
+  tiles: readonly [number, number];
+  dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k";
+  panel: number;
+  stack: number;
+  texture: string;
+}
+
+/**
+ * Textures, shaders (name -> GLSL without a version line) and entries. `views` describes the matrix in each texture
+ * that outlives a call; `scalars` are the fields of the uniform block, in order.
+ */
+export interface Program {
+  textures: Record<string, Texture>;
+  shaders: Record<string, string>;
+  entries: Record<string, Entry>;
+  views: Record<string, View>;
+  scalars: Record<string, "int" | "float">;
+  schema: 2;
+}
