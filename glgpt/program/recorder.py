@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glgpt.errors import GlgptError
-from glgpt.program.fusion import SMALL, Movable, Shape, fused_text, sampler_of, schedule
+from glgpt.program.fusion import SMALL, Movable, Shape, beside_text, fused_text, sampler_of, schedule
 from glgpt.program.layout import Layout, View
-from glgpt.program.shader import accessors, interface, split
+from glgpt.program.shader import TileRange, accessors, interface, split
 from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, check
 from glgpt.program.tape import Gradients, Tape, Vjp
 from glgpt.program.tensor import Tensor
@@ -67,6 +67,19 @@ class Window:
 
     size: tuple[int, int]
     row: str
+
+
+@dataclass(frozen=True)
+class Region:
+    """A range of pixel columns of a blended pass: the shader that draws it, and the layout of what it writes there."""
+
+    shader: str
+    inputs: Mapping[str, Tensor]
+    layout: Layout
+    defines: Mapping[str, int | float | str]
+
+
+SLICE = "flat in highp int slice_of_k;"  # the number of the triangle of a blended pass
 
 
 class Recorder:
@@ -185,30 +198,54 @@ class Recorder:
         """
         cost = cost or Cost()
         first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
-        used = dict.fromkeys(t.layout.format for t in (*inputs.values(), *outputs.values()))
-        shared = [
-            _source("tensor.glsl"),
-            *(_source(path) for path in dict.fromkeys(path for fmt in used for path in fmt.includes)),
-            f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
-        ]
-        before = [
-            *(f"#define {k} {_literal(v)}" for k, v in (defines or {}).items()),
-            *(accessors(name, t.layout) for name, t in inputs.items()),
-        ]
+        shared, before = _shared_text((*inputs.values(), *outputs.values())), _declarations(inputs, defines or {})
         samplers = tuple((f"u_{k}", t) for k, t in inputs.items())
         size, row = (window.size, window.row) if window else ((first.layout.width, first.layout.height), None)
         ranges = split(list(layouts.values()), self.limits.max_draw_buffers, columns)
         done, total = 0, sum(tiles.count(first.layout) for tiles in ranges)
         for tiles in ranges:
-            texts = "\n".join(shared), "\n".join([*before, interface(layouts, tiles), _source(f"{shader}.frag")])
+            texts = shared, "\n".join([before, interface(layouts, tiles), _source(f"{shader}.frag")])
             key = self._shader(shader, "\n".join(texts))
             self._texts[key] = texts
             end = done + tiles.count(first.layout)
-            costs = (n * end // total - n * done // total for n in (cost.flops, cost.nbytes))
-            spec = Pass(label or first.name, key, (), (), size, row, *costs)
+            flops, nbytes = (n * end // total - n * done // total for n in (cost.flops, cost.nbytes))
+            spec = Pass(label or first.name, key, (), (), size, row, flops, nbytes)
             layers = tuple((t, layer) for t in outputs.values() for layer in tiles.layers(t.layout))
             self._drafts[self._current].append(_Draft(spec, samplers, layers))
             done = end
+
+    def add_up(self, regions: Sequence[Region], out: Tensor, slices: int, label: str, onto: bool, cost: Cost) -> None:
+        """Appends a pass that adds up `slices` of its regions, side by side, by blending.
+
+        The sums are added to what `out` holds if `onto` is set. Devices add in the order of the slices.
+        """
+        shared = _shared_text([out, *(t for region in regions for t in region.inputs.values())])
+        texts, inputs = [], []
+        for k, region in enumerate(regions):
+            before = _declarations(region.inputs, region.defines)
+            tiles = interface({"y": region.layout}, TileRange())
+            texts.append("\n".join([before, tiles, _source(f"{region.shader}.frag")]))
+            inputs += [(sampler_of(f"u_{name}", k), t) for name, t in region.inputs.items()]
+        widths, layout = [region.layout.width for region in regions], out.layout
+        text = beside_text(f"{shared}\n{SLICE}", texts, widths, layout.layers)
+        spec = Pass(label, self._shader(regions[0].shader, text), (), (), (layout.width, layout.height))
+        spec = replace(spec, slices=slices, clear=not onto, flops=cost.flops, nbytes=cost.nbytes)
+        self._drafts[self._current].append(_Draft(spec, tuple(inputs), tuple((out, i) for i in range(layout.layers))))
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Combines the passes emitted inside into one, if they draw the same pixels and fit the limits of a pass.
+
+        None of them may read what another one writes.
+        """
+        drafts = self._drafts[self._current]
+        first = len(drafts)
+        yield
+        inside = drafts[first:]
+        same = len({(d.spec.viewport, d.spec.row, self._texts[d.spec.shader][0]) for d in inside}) == 1
+        outputs, inputs = sum(len(d.outputs) for d in inside), sum(len(d.inputs) for d in inside)
+        if same and outputs <= self.limits.max_draw_buffers and inputs <= self.limits.max_texture_units:
+            drafts[first:] = [self._fused_draft(inside)]
 
     def _shader(self, stem: str, text: str) -> str:
         key = f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -240,7 +277,7 @@ class Recorder:
                 shapes(t for t, _ in draft.outputs),
                 len(draft.inputs),
                 len(draft.outputs),
-                fixed=math.prod(draft.spec.viewport) > SMALL or draft.spec.row is not None,
+                fixed=math.prod(draft.spec.viewport) > SMALL or draft.spec.row is not None or draft.spec.slices > 0,
             )
             for draft in drafts
         ]
@@ -250,7 +287,7 @@ class Recorder:
         if len(drafts) == 1:
             return drafts[0]
         first = drafts[0].spec
-        shader = self._shader(first.shader.rsplit("-", 1)[0], fused_text(*self._texts[first.shader], len(drafts)))
+        shader = self._shader(first.shader.rsplit("-", 1)[0], self._fused_text(drafts))
         spec = replace(
             first,
             label=", ".join(draft.spec.label for draft in drafts),
@@ -260,6 +297,10 @@ class Recorder:
         )
         inputs = tuple((sampler_of(name, k), t) for k, draft in enumerate(drafts) for name, t in draft.inputs)
         return _Draft(spec, inputs, tuple(output for draft in drafts for output in draft.outputs))
+
+    def _fused_text(self, drafts: Sequence[_Draft]) -> str:
+        texts = [self._texts[draft.spec.shader] for draft in drafts]
+        return fused_text(texts[0][0], [own for _, own in texts])
 
     def _place(self, name: str, textures: dict[str, Texture]) -> Entry:
         """Assigns textures from the pool that all entries share to the scratch tensors of one entry."""
@@ -306,6 +347,24 @@ class Recorder:
 def _shape(layout: Layout) -> Shape:
     """Returns the width, height, layers and format of a texture of this layout."""
     return layout.texture_width, layout.texture_height, layout.layers, layout.format.texture
+
+
+def _shared_text(tensors: Iterable[Tensor]) -> str:
+    """Returns the declarations that the shaders of a fused pass have in common."""
+    used = dict.fromkeys(t.layout.format for t in tensors)
+    return "\n".join(
+        [
+            _source("tensor.glsl"),
+            *(_source(path) for path in dict.fromkeys(path for fmt in used for path in fmt.includes)),
+            f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
+        ]
+    )
+
+
+def _declarations(inputs: Mapping[str, Tensor], defines: Mapping[str, int | float | str]) -> str:
+    """Returns a shader's macros and samplers."""
+    macros = [f"#define {k} {_literal(v)}" for k, v in defines.items()]
+    return "\n".join([*macros, *(accessors(name, t.layout) for name, t in inputs.items())])
 
 
 def _literal(value: int | float | str) -> str:

@@ -8,7 +8,14 @@
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
 #endif
-#ifndef GAIN_W_W
+// With MOMENTS_FIRST, MOMENTS is what `stream_moments.frag` wrote at this pixel column.
+#ifdef MOMENTS_FIRST
+vec2 mean_and_scale() {
+  vec4 m = MOMENTS(0, 0, MOMENTS_FIRST);
+  float d = m.x / float(WIDTH), mean = m.z + d, variance = max(m.y / float(WIDTH) - d * d, 0.0);
+  return vec2(mean, finite(variance + mean * mean) ? 1.0 / sqrt(variance + EPSILON) : INFINITY);
+}
+#elif !defined(GAIN_W_W)
 vec2 mean_and_scale() {
   float sum = 0.0;
   for (int i = 0; i < MOMENTS_W; i++) {
@@ -18,8 +25,6 @@ vec2 mean_and_scale() {
   float square = sum / float(WIDTH);
   return vec2(0.0, finite(square) ? 1.0 / sqrt(square + EPSILON) : INFINITY);
 }
-
-vec4 normed(vec4 product, int c4, vec2 row) { return product * row.y; }
 #else
 vec2 mean_and_scale() {
   float origin = MOMENTS(0, BATCH_ROW, 0).x;  // sums are relative to it, so that a large common mean costs no precision
@@ -33,6 +38,10 @@ vec2 mean_and_scale() {
   return vec2(mean, finite(variance + mean * mean) ? 1.0 / sqrt(variance + EPSILON) : INFINITY);
 }
 
+#endif
+#ifndef GAIN_W_W
+vec4 normed(vec4 product, int c4, vec2 row) { return product * row.y; }
+#else
 vec4 normed(vec4 product, int c4, vec2 row) {
   return (product - row.x * gain_w_at(0, c4)) * row.y + bias_w_at(0, c4);
 }
