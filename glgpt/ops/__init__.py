@@ -21,7 +21,16 @@ from glgpt.ops.attention import (
     softmax,
     split_qkv,
 )
-from glgpt.ops.blending import add_product, from_stream, products, stream, stream_tiles
+from glgpt.ops.blending import (
+    BANDS,
+    SLICE_TEXELS,
+    STREAM_UNIT,
+    add_product,
+    from_stream,
+    products,
+    stream,
+    stream_tiles,
+)
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.few_rows import MAX_ROWS, few_rows
 from glgpt.ops.loss import cross_entropy, cross_entropy_rows, prediction
@@ -57,6 +66,7 @@ from glgpt.ops.sample import ALTERNATIVES, MAX_STEP, MAX_TEMPERATURE, TOKEN, arg
 __all__ = [
     "ACTIVATIONS",
     "ALTERNATIVES",
+    "BANDS",
     "CONTIGUOUS",
     "GPU_SPLITS",
     "KEYS",
@@ -64,7 +74,9 @@ __all__ = [
     "MAX_STEP",
     "MAX_TEMPERATURE",
     "PATTERNS",
+    "SLICE_TEXELS",
     "SOFTWARE_SPLITS",
+    "STREAM_UNIT",
     "TOKEN",
     "TRAINING_SPLITS",
     "UNLIMITED",

@@ -7,17 +7,23 @@ side by side, with the moments of the row for the norm that is applied to them a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from glgpt.ops.matmul import INTEGERS, MANY_SUMS, WIDE, columns_of, norm_inputs
+from glgpt.ops.matmul import INTEGERS, MANY_SUMS, TARGET_FRAGMENTS, WIDE, columns_of, norm_inputs
 from glgpt.ops.partial_sums import AttendedRow, Defines, Hidden, PartialSums, Row, Stream, StreamMoments
 from glgpt.ops.pointwise import activation_defines
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Cost, Recorder, Region
 from glgpt.program.tensor import Tensor
 
-BY = 2  # height of a block of pixels
-SHORTEST, MOST = 4, 32  # texels of K in a slice of f32 or f16 weights at least; slices of a narrow product at most
-WIDE_SLICES = 3  # of the product that makes logits
+BY = 1  # height of a block of pixels
+# A target has this many rows of blocks, each of which adds up some of the slices, since a target of few pixels is drawn
+# by a part of a GPU only. Their readers add them up.
+BANDS = 2
+SLICE_TEXELS = 6  # texels of K in a slice of f32 or f16 weights
+LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # the first of these that divides K is used instead, so that all slices are alike
+AT_ONCE = 2  # texels of K that a fragment fetches at once
+WIDE_SLICES = 3  # slices of the product that makes logits
 STREAM_UNIT = 32  # columns of a residual stream that every format's tiles divide evenly
 
 
@@ -35,15 +41,15 @@ def stream_tiles(weights: Sequence[Tensor]) -> int:
 def stream(rec: Recorder, x: Tensor, tiles: int, eps: float, rms: bool, offset: float, gain: Tensor | None) -> Stream:
     """Records the row x `[1, C]` as a residual stream with this many layers."""
     stride = x.cols // (4 * tiles)
-    out = rec.scratch(f"{x.name}.stream", Layout(BY, 4 * tiles * _width(stride), (1, tiles)))
+    out = rec.scratch(f"{x.name}.stream", Layout(BANDS * BY, 4 * tiles * _width(stride), (1, tiles)))
     rec.emit("to_stream", {"x": x}, {"y": out}, {"BY": BY, "STRIDE": stride})
-    return Stream(out, x.cols, BY, stride, eps, rms, offset, gain)
+    return Stream(out, x.cols, BY, BANDS, stride, eps, rms, offset, gain)
 
 
 def from_stream(rec: Recorder, x: Stream, name: str) -> Tensor:
     """Records the residual stream as a row `[1, C]`."""
     y = rec.scratch(name, Layout(1, x.cols))
-    rec.emit("from_stream", {"x": x.x}, {"y": y}, {"X_BY": x.by, "X_STRIDE": x.stride})
+    rec.emit("from_stream", {"x": x.x}, {"y": y}, replace(x, gain=None).defines)
     return y
 
 
@@ -51,23 +57,24 @@ def products(rec: Recorder, x: Stream, weights: Sequence[Tensor], name: str) -> 
     """Records the products of a row times its next norm's gain with several weights `[C, N]`, and the row's moments."""
     k4, regions, found, first, cost = x.cols // 4, [], [], 0, Cost()
     layers = max(_outputs(w) for w in weights)
-    slices = max(-(-k4 // _slice(w, k4)) for w in weights)
+    slices = max(-(-k4 // (BANDS * _slice(w, k4))) for w in weights)
     height = max(_height(rec, w) for w in weights)
     for w in weights:
         contiguous, _, columns = columns_of(w, 0)
         width = _width(columns, height)
-        place: Defines = {"BY": height, "STRIDE": columns, "CONTIGUOUS": contiguous}
-        defines = place | {"K4": k4, "SLICE": _slice(w, k4), "AT_ONCE": _at_once(w)} | x.defines
-        layout = Layout(height, 4 * _outputs(w) * width, (1, _outputs(w)))
+        place: Defines = {"BY": height, "STRIDE": columns, "CONTIGUOUS": contiguous, "BANDS": BANDS}
+        defines = place | {"K4": k4, "SLICE": _slice(w, k4), "AT_ONCE": AT_ONCE} | x.defines
+        layout = Layout(BANDS * height, 4 * _outputs(w) * width, (1, _outputs(w)))
         regions.append(Region("matvec", x.inputs | {"w": w}, layout, defines))
-        sums = place | {"SPLIT_K": 1, "SHARED": w.layout.format.column_tiles_per_texel, "TILE": w.layout.width}
+        sums = place | {"SPLIT_K": BANDS, "SHARED": w.layout.format.column_tiles_per_texel, "TILE": w.layout.width}
         found.append((w.cols, sums, first))
         first += width
         cost = Cost(cost.flops + 2 * x.cols * w.cols, cost.nbytes + w.layout.nbytes)
-    kind: Defines = {"K4": k4, "SLICE": -(-k4 // slices), "X_BY": x.by, "X_STRIDE": x.stride}
+    kind: Defines = {"K4": k4, "SLICE": -(-k4 // (slices * BANDS)), "BY": height, "BANDS": BANDS}
+    kind |= replace(x, gain=None).defines
     kind |= {"RMS_NORM": 1} if x.rms else {}
-    regions.append(Region("stream_moments", {"x": x.x}, Layout(height, 16), kind))
-    y = rec.scratch(name, Layout(height, 4 * layers * (first + 4), (1, layers)))
+    regions.append(Region("stream_moments", {"x": x.x}, Layout(BANDS * height, 16), kind))
+    y = rec.scratch(name, Layout(BANDS * height, 4 * layers * (first + 4), (1, layers)))
     rec.add_up(regions, y, slices, name, onto=False, cost=cost)
     moments = StreamMoments(y, first, x.cols, x.eps)
     return [PartialSums(y, cols, defines, first=at) for cols, defines, at in found], moments
@@ -78,11 +85,11 @@ def add_product(rec: Recorder, y: Row, w: Tensor, bias: Tensor | None, x: Stream
     k4, shared, layout = -(-y.cols // 4), w.layout.format.column_tiles_per_texel, x.x.layout
     tiles = layout.tiles[1]
     inputs, source = _row(y)
-    defines: Defines = {"BY": x.by, "STRIDE": x.stride, "CONTIGUOUS": 0 if shared == 1 else 1}
-    defines |= {"K4": k4, "SLICE": _slice(w, k4), "AT_ONCE": _at_once(w)} | source
+    defines: Defines = {"BY": x.by, "STRIDE": x.stride, "CONTIGUOUS": 0 if shared == 1 else 1, "BANDS": x.bands}
+    defines |= {"K4": k4, "SLICE": _slice(w, k4), "AT_ONCE": AT_ONCE} | source
     defines |= {"PARTS": shared // tiles} if shared > tiles else {}
-    inputs |= {"w": w} | ({"bias": bias} if bias else {})
-    cost, slices = Cost(2 * y.cols * w.cols, w.layout.nbytes), -(-k4 // _slice(w, k4))
+    inputs |= {"w": w} | ({"added": bias} if bias else {})
+    cost, slices = Cost(2 * y.cols * w.cols, w.layout.nbytes), -(-k4 // (x.bands * _slice(w, k4)))
     rec.add_up([Region("matvec", inputs, layout, defines)], x.x, slices, name, onto=True, cost=cost)
 
 
@@ -119,10 +126,6 @@ def _outputs(w: Tensor) -> int:
     return columns_of(w, 0)[1] * w.layout.format.column_tiles_per_texel
 
 
-def _at_once(w: Tensor) -> int:
-    return INTEGERS[1] if w.layout.format.quantised else 1
-
-
 def _slice(w: Tensor, k4: int) -> int:
     """Returns the texels of K in a slice: enough slices to fill a GPU, and whole groups of integers."""
     _, _, columns = columns_of(w, 0)
@@ -130,4 +133,7 @@ def _slice(w: Tensor, k4: int) -> int:
         least = INTEGERS[0]
         sums = columns * w.layout.format.column_tiles_per_texel * -(-k4 // least)
         return least * (1 if sums < MANY_SUMS else 2 if sums < 2 * MANY_SUMS else 4)
-    return max(SHORTEST, -(-k4 // (WIDE_SLICES if columns >= WIDE else MOST)))
+    if columns >= WIDE:
+        return -(-k4 // WIDE_SLICES)
+    length = next((n for n in LENGTHS if k4 % n == 0), LENGTHS[0])
+    return length * min(4, max(1, columns * -(-k4 // length) // TARGET_FRAGMENTS))

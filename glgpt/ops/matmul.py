@@ -342,6 +342,7 @@ def combine(
         if times.defines != x.defines or "gain_w" in inputs:
             raise ValueError(f"{name}: both products must have the same shape and an RMS norm or none")
         inputs |= times.second
+        defines |= {"SECOND_FIRST": times.first} if times.first is not None else {}
     else:
         inputs |= {"times": times} if times else {}
     rec.emit("combine", x.inputs | inputs, {"y": y}, activation_defines(act) | x.at | defines | each_row(x.rows))

@@ -57,12 +57,14 @@ class NormedRow:
 class Stream:
     """The residual stream of one row, to which products add in place; `gain` and `offset` are those of the next norm.
 
-    The row has `cols` columns in blocks of 4 x `by` columns, `stride` of them in each layer: see `stream.glsl`.
+    The row has `cols` columns in blocks of 4 x `by` columns, `stride` of them in each layer, and is the sum of `bands`:
+    see `stream.glsl`.
     """
 
     x: Tensor
     cols: int
     by: int
+    bands: int
     stride: int
     eps: float
     rms: bool
@@ -77,7 +79,7 @@ class Stream:
     @property
     def defines(self) -> Defines:
         """The defines of `stream.glsl`, and that of the gain's offset."""
-        place: Defines = {"X_BY": self.by, "X_STRIDE": self.stride}
+        place: Defines = {"X_BY": self.by, "X_BANDS": self.bands, "X_STRIDE": self.stride}
         return place | ({"GAIN_OFFSET": self.offset} if self.offset and self.gain else {})
 
 

@@ -5,13 +5,15 @@
 // MOMENTS holds (mean, squared deviations, count) of slices of the row, which are added in one loop without a division.
 // If the mean square overflows, the factor is infinite, since zero would turn the row into the bias.
 #include "finite.glsl"
+#include "places.glsl"
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
 #endif
-// With MOMENTS_FIRST, MOMENTS is what `stream_moments.frag` wrote at this pixel column.
+// With MOMENTS_FIRST, MOMENTS is what `stream_moments.frag` wrote from this pixel column on.
 #ifdef MOMENTS_FIRST
 vec2 mean_and_scale() {
-  vec4 m = MOMENTS(0, 0, MOMENTS_FIRST);
+  vec4 m = vec4(0.0);
+  for (int s = 0; s < SUMS_SPLIT_K; s++) m += MOMENTS(0, s * SUMS_BY, MOMENTS_FIRST);
   float d = m.x / float(WIDTH), mean = m.z + d, variance = max(m.y / float(WIDTH) - d * d, 0.0);
   return vec2(mean, finite(variance + mean * mean) ? 1.0 / sqrt(variance + EPSILON) : INFINITY);
 }

@@ -4,11 +4,11 @@
 // blocks of 4 x BY columns, so that the pixels that a driver runs together read one stretch of a row.
 // In a blended pass (`Recorder.add_up`), each slice is a triangle, and the device adds them up. x may then be the residual
 // stream times the GAIN of a norm, or the hidden layer of an MLP, which is finished here from the product before it (and
-// SECOND_SUMS). With PARTS, a fragment takes every PARTS-th column tile of a texel. BIAS is added once.
+// SECOND_SUMS). With PARTS, a fragment takes every PARTS-th column tile of a texel. ADDED is a bias.
 #ifdef KEYS
 #include "attended.glsl"
 #define FACTOR(k4) attended(k4)
-#elif defined(GAIN_W)
+#elif defined(X_STRIDE)
 #include "stream.glsl"
 #ifdef GAIN_OFFSET
 #define FACTOR(k4) stream_at(k4) * (gain_at(0, k4) + GAIN_OFFSET)
@@ -36,12 +36,19 @@
 // sums += 4 * AT_ONCE columns of x times as many rows of w, up to texel `last` of K. All fetches precede the
 // multiplications: on software GL a fetch is a call that spills the registers, and a GPU waits for all of them together. They
 // go row by row, since the texels of a row are in the same memory page, and those of a column are not (2x faster there).
+#if AT_ONCE == 1 || (defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0)
+#define WHOLE true
+#define LIMITED(k, last) (k)
+#else
+#define WHOLE false
+#define LIMITED(k, last) min(k, last)
+#endif
 #define MULTIPLY(sums, k4, last) { \
     vec4 xs[AT_ONCE]; \
     W_TEXEL w[4 * COLUMNS * AT_ONCE]; \
     for (int m = 0; m < AT_ONCE; m++) { \
-      int k = min((k4) + m, last), tile = W_TR == 1 ? 0 : 4 * k / W_H, row = W_Y(4 * k - tile * W_H); \
-      xs[m] = AT_ONCE == 1 || (k4) + m <= last ? FACTOR(k) : vec4(0.0); \
+      int k = LIMITED((k4) + m, last), tile = W_TR == 1 ? 0 : 4 * k / W_H, row = W_Y(4 * k - tile * W_H); \
+      xs[m] = WHOLE || (k4) + m <= last ? FACTOR(k) : vec4(0.0); \
       for (int o = 0; o < 4; o++) { \
         for (int n = 0; n < COLUMNS; n++) { \
           w[4 * (COLUMNS * m + n) + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x); \
@@ -85,7 +92,7 @@ void main() {
 #endif
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;
 #ifdef PIXEL
-  int slice = slice_of_k;
+  int slice = slice_of_k * BANDS + p.y / BY;
 #else
   int slice = p.y / BY;
 #endif
@@ -104,10 +111,19 @@ void main() {
     int texel = min(CONTIGUOUS > 0 ? CONTIGUOUS * COLUMN_OF_W + n : COLUMN_OF_W + n * STRIDE, W_TEXELS - 1);
     at[n] = W_AT(texel);
   }
+#if defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0
+  // A constant number of rounds, which compilers unroll, so that a GPU fetches for several at a time.
+#define EACH_OF_SLICE(sums) \
+  if (slice * SLICE < K4) { \
+    for (int round = 0; round < SLICE / AT_ONCE; round++) MULTIPLY(sums, slice * SLICE + AT_ONCE * round, K4 - 1) \
+  }
+#else
+#define EACH_OF_SLICE(sums) for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(sums, k4, end - 1)
+#endif
   int end = is_read ? min((slice + 1) * SLICE, K4) : 0;
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
   // The slice is inside one group of rows; scaling the sums at the end halves the registers.
-  for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(ADD, k4, end - 1)
+  EACH_OF_SLICE(ADD)
 #define SCALING(n) w_scaling(0, 4 * slice * SLICE, at[n / W_SHARED], TILE_OF(n))
 #define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n] * W_UNIT(TILE_OF(n)), SCALING(n), inputs);
   Y_TILES(SCALE)
@@ -127,11 +143,11 @@ void main() {
     Y_TILES(SCALE)
   }
 #else
-  for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(ADD, k4, end - 1)
+  EACH_OF_SLICE(ADD)
 #endif
-#ifdef BIAS_W
-#define PLUS_BIAS(n, i, j) if (slice == 0) acc[n] += bias_at(0, min(n * STRIDE + column, (BIAS_COLS - 1) / 4));
-  Y_TILES(PLUS_BIAS)
+#ifdef ADDED_W
+#define ADD_ONCE(n, i, j) if (slice == 0) acc[n] += added_at(0, min(n * STRIDE + column, (ADDED_COLS - 1) / 4));
+  Y_TILES(ADD_ONCE)
 #endif
   STORE_Y(acc)
 }

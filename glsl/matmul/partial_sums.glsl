@@ -1,6 +1,6 @@
 // Adds up the partial sums of a one-row product for one texel of columns. `matvec.frag` describes their places, and
 // `few_rows.frag` those of row BATCH_ROW of several. Products that were drawn side by side begin at the pixel columns
-// SUMS_FIRST and SECOND_FIRST. A shader that has places of its own has SUMS_ before the names of these.
+// SUMS_FIRST and SECOND_FIRST.
 #ifndef ROW_GROUPS
 #define ROW_GROUPS 1
 #endif
@@ -13,12 +13,7 @@
 #ifndef SUMS_FIRST
 #define SUMS_FIRST 0
 #endif
-#ifndef SUMS_BY
-#define SUMS_BY BY
-#define SUMS_STRIDE STRIDE
-#define SUMS_CONTIGUOUS CONTIGUOUS
-#define SUMS_SPLIT_K SPLIT_K
-#endif
+#include "places.glsl"
 // The place of a texel of columns in the first slice: (texel, row, layer).
 ivec3 place_of_sums(int c4) {
 #if SHARED > 1

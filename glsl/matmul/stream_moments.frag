@@ -11,13 +11,14 @@ void main() {
   float origin = dot(stream_at(0), vec4(0.25));
 #endif
   vec2 sums = vec2(0.0);
-  for (int k4 = slice_of_k * SLICE; k4 < min((slice_of_k + 1) * SLICE, K4); k4++) {
+  int slice = slice_of_k * BANDS + int(gl_FragCoord.y) / BY;
+  for (int k4 = slice * SLICE; k4 < min((slice + 1) * SLICE, K4); k4++) {
     vec4 d = stream_at(k4) - origin;
     sums += vec2(dot(d, vec4(1.0)), dot(d, d));
   }
 #ifdef RMS_NORM
   sums.x = 0.0;
 #endif
-  v[0] = vec4(sums, slice_of_k == 0 ? origin : 0.0, 0.0);
+  v[0] = vec4(sums, slice == 0 ? origin : 0.0, 0.0);
   STORE_Y(v)
 }

@@ -25,6 +25,8 @@ export interface Recording {
   draw_buffers: number;
   kernel: string;
   rows: "strided" | "contiguous";
+  /** True if only devices that blend floats can play it. */
+  blends?: boolean;
   generate: string;
   capture: string;
   product: string;

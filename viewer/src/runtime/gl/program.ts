@@ -30,7 +30,10 @@ export interface View {
   stack: number;
 }
 
-/** One draw of one triangle: `inputs` are (sampler, texture), `outputs` (texture, layer). */
+/**
+ * One draw of one triangle: `inputs` are (sampler, texture), `outputs` (texture, layer). With `slices`, as many triangles
+ * are drawn, and each adds its colours to the outputs, which are zero before the first one if `clear` is set.
+ */
 export interface Pass {
   label: string;
   shader: string;
@@ -40,6 +43,8 @@ export interface Pass {
   row: string | null;
   flops: number;
   nbytes: number;
+  slices?: number;
+  clear?: boolean;
 }
 
 /**
