@@ -22,7 +22,6 @@ from glgpt.ops.attention import (
     split_qkv,
 )
 from glgpt.ops.blending import (
-    BANDS,
     SLICE_TEXELS,
     STREAM_UNIT,
     add_product,
@@ -66,7 +65,6 @@ from glgpt.ops.sample import ALTERNATIVES, MAX_STEP, MAX_TEMPERATURE, TOKEN, arg
 __all__ = [
     "ACTIVATIONS",
     "ALTERNATIVES",
-    "BANDS",
     "CONTIGUOUS",
     "GPU_SPLITS",
     "KEYS",

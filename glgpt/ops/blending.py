@@ -16,13 +16,11 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Cost, Recorder, Region
 from glgpt.program.tensor import Tensor
 
-BY = 1  # height of a block of pixels
-# A target has this many rows of blocks, each of which adds up some of the slices, since a target of few pixels is drawn
-# by a part of a GPU only. Their readers add them up.
-BANDS = 2
+# Height of a block of pixels, rows of blocks, and texels of K that a fragment fetches at once: with floats, and if a
+# weight holds integers. Each row of blocks, a band, adds up some of the slices, and their readers add up the bands.
+FLOATS, WITH_INTEGERS = (2, 1, 1), (1, 2, 2)
 SLICE_TEXELS = 6  # texels of K in a slice of f32 or f16 weights
 LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # the first of these that divides K is used instead, so that all slices are alike
-AT_ONCE = 2  # texels of K that a fragment fetches at once
 WIDE_SLICES = 3  # slices of the product that makes logits
 STREAM_UNIT = 32  # columns of a residual stream that every format's tiles divide evenly
 
@@ -41,9 +39,10 @@ def stream_tiles(weights: Sequence[Tensor]) -> int:
 def stream(rec: Recorder, x: Tensor, tiles: int, eps: float, rms: bool, offset: float, gain: Tensor | None) -> Stream:
     """Records the row x `[1, C]` as a residual stream with this many layers."""
     stride = x.cols // (4 * tiles)
-    out = rec.scratch(f"{x.name}.stream", Layout(BANDS * BY, 4 * tiles * _width(stride), (1, tiles)))
-    rec.emit("to_stream", {"x": x}, {"y": out}, {"BY": BY, "STRIDE": stride})
-    return Stream(out, x.cols, BY, BANDS, stride, eps, rms, offset, gain)
+    by, bands, _ = FLOATS if tiles == 2 else WITH_INTEGERS
+    out = rec.scratch(f"{x.name}.stream", Layout(bands * by, 4 * tiles * _width(stride, by), (1, tiles)))
+    rec.emit("to_stream", {"x": x}, {"y": out}, {"BY": by, "STRIDE": stride})
+    return Stream(out, x.cols, by, bands, stride, eps, rms, offset, gain)
 
 
 def from_stream(rec: Recorder, x: Stream, name: str) -> Tensor:
@@ -56,25 +55,26 @@ def from_stream(rec: Recorder, x: Stream, name: str) -> Tensor:
 def products(rec: Recorder, x: Stream, weights: Sequence[Tensor], name: str) -> tuple[list[PartialSums], StreamMoments]:
     """Records the products of a row times its next norm's gain with several weights `[C, N]`, and the row's moments."""
     k4, regions, found, first, cost = x.cols // 4, [], [], 0, Cost()
+    by, bands, at_once = _shape(weights)
     layers = max(_outputs(w) for w in weights)
-    slices = max(-(-k4 // (BANDS * _slice(w, k4))) for w in weights)
-    height = max(_height(rec, w) for w in weights)
+    slices = max(-(-k4 // (bands * _slice(w, k4))) for w in weights)
+    height = max(_height(rec, w, by) for w in weights)
     for w in weights:
         contiguous, _, columns = columns_of(w, 0)
         width = _width(columns, height)
-        place: Defines = {"BY": height, "STRIDE": columns, "CONTIGUOUS": contiguous, "BANDS": BANDS}
-        defines = place | {"K4": k4, "SLICE": _slice(w, k4), "AT_ONCE": AT_ONCE} | x.defines
-        layout = Layout(BANDS * height, 4 * _outputs(w) * width, (1, _outputs(w)))
+        place: Defines = {"BY": height, "STRIDE": columns, "CONTIGUOUS": contiguous, "BANDS": bands}
+        defines = place | {"K4": k4, "SLICE": _slice(w, k4), "AT_ONCE": at_once} | x.defines
+        layout = Layout(bands * height, 4 * _outputs(w) * width, (1, _outputs(w)))
         regions.append(Region("matvec", x.inputs | {"w": w}, layout, defines))
-        sums = place | {"SPLIT_K": BANDS, "SHARED": w.layout.format.column_tiles_per_texel, "TILE": w.layout.width}
+        sums = place | {"SPLIT_K": bands, "SHARED": w.layout.format.column_tiles_per_texel, "TILE": w.layout.width}
         found.append((w.cols, sums, first))
         first += width
         cost = Cost(cost.flops + 2 * x.cols * w.cols, cost.nbytes + w.layout.nbytes)
-    kind: Defines = {"K4": k4, "SLICE": -(-k4 // (slices * BANDS)), "BY": height, "BANDS": BANDS}
+    kind: Defines = {"K4": k4, "SLICE": -(-k4 // (slices * bands)), "BY": height, "BANDS": bands}
     kind |= replace(x, gain=None).defines
     kind |= {"RMS_NORM": 1} if x.rms else {}
-    regions.append(Region("stream_moments", {"x": x.x}, Layout(BANDS * height, 16), kind))
-    y = rec.scratch(name, Layout(BANDS * height, 4 * layers * (first + 4), (1, layers)))
+    regions.append(Region("stream_moments", {"x": x.x}, Layout(bands * height, 16), kind))
+    y = rec.scratch(name, Layout(bands * height, 4 * layers * (first + 4), (1, layers)))
     rec.add_up(regions, y, slices, name, onto=False, cost=cost)
     moments = StreamMoments(y, first, x.cols, x.eps)
     return [PartialSums(y, cols, defines, first=at) for cols, defines, at in found], moments
@@ -83,10 +83,10 @@ def products(rec: Recorder, x: Stream, weights: Sequence[Tensor], name: str) -> 
 def add_product(rec: Recorder, y: Row, w: Tensor, bias: Tensor | None, x: Stream, name: str) -> None:
     """Adds the product of one row y `[1, K]` with w `[K, C]`, and a bias `[1, C]`, to the residual stream x."""
     k4, shared, layout = -(-y.cols // 4), w.layout.format.column_tiles_per_texel, x.x.layout
-    tiles = layout.tiles[1]
+    tiles, (_, _, at_once) = layout.tiles[1], _shape([w])
     inputs, source = _row(y)
     defines: Defines = {"BY": x.by, "STRIDE": x.stride, "CONTIGUOUS": 0 if shared == 1 else 1, "BANDS": x.bands}
-    defines |= {"K4": k4, "SLICE": _slice(w, k4), "AT_ONCE": AT_ONCE} | source
+    defines |= {"K4": k4, "SLICE": _slice(w, k4), "AT_ONCE": at_once} | source
     defines |= {"PARTS": shared // tiles} if shared > tiles else {}
     inputs |= {"w": w} | ({"added": bias} if bias else {})
     cost, slices = Cost(2 * y.cols * w.cols, w.layout.nbytes), -(-k4 // (x.bands * _slice(w, k4)))
@@ -108,14 +108,17 @@ def _row(y: Row) -> tuple[dict[str, Tensor], Defines]:
     return sums.inputs | inputs | (y.factor.second if y.factor else {}), defines
 
 
-def _width(columns: int, height: int = BY) -> int:
+def _shape(weights: Sequence[Tensor]) -> tuple[int, int, int]:
+    return WITH_INTEGERS if any(w.layout.format.quantised for w in weights) else FLOATS
+
+
+def _width(columns: int, height: int) -> int:
     """Returns the width in pixels of blocks of 4 x `height` columns."""
     return 4 * -(-columns // (4 * height))
 
 
-def _height(rec: Recorder, w: Tensor) -> int:
-    """Returns the height of blocks in which the columns of a weight fit a texture, with room for others beside it."""
-    height = BY
+def _height(rec: Recorder, w: Tensor, height: int) -> int:
+    """Returns the height of blocks in which the columns of a weight fit a texture, with room for others next to it."""
     while 2 * columns_of(w, 0)[2] > rec.limits.max_texture_size * height:
         height *= 2
     return height

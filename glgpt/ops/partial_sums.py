@@ -18,7 +18,7 @@ class PartialSums:
     defines: dict[str, int | float | str]
     rows: int = 1
     bias: Tensor | None = None
-    first: int | None = None  # pixel column at which it begins, if it was drawn beside other products
+    first: int | None = None  # pixel column at which it begins, if it was drawn next to other products
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class StreamMoments:
-    """The moments of a row, drawn beside its products from pixel column `first` on: see `stream_moments.frag`."""
+    """The moments of a row, drawn next to its products from pixel column `first` on: see `stream_moments.frag`."""
 
     tensor: Tensor
     first: int

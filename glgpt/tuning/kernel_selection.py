@@ -127,17 +127,14 @@ def adds_by_blending(device: Device, options: Options) -> bool:
     """
     if device.limits.max_draw_buffers < 8:
         return False
-    length, bands, cols = 4 * ops.SLICE_TEXELS, ops.BANDS, ops.STREAM_UNIT
+    length, cols, tiles = 4 * ops.SLICE_TEXELS, ops.STREAM_UNIT, 2
     random = np.random.default_rng(0)
     terms = (random.standard_normal(ADDED) * 10.0 ** random.integers(-3, 4, ADDED)).astype(np.float32)
-    expected = np.zeros(bands, np.float32)
-    for i, term in enumerate(terms):
-        expected[i % bands] += term
     rec = Recorder()
     states = {"x": Layout(1, cols), "ones": Layout(1, ADDED * length), "w": fold(ADDED * length, cols, 4096)}
     zeros, ones, w = (rec.fixed(name, layout, "state") for name, layout in states.items())
     with rec.entry("probe"):
-        x = ops.stream(rec, zeros, 1, 0.0, True, 0.0, None)
+        x = ops.stream(rec, zeros, tiles, 0.0, True, 0.0, None)
         ops.add_product(rec, ones, w, None, x, "sum")
         rec.output(x.x, "sum")
     program = rec.program()
@@ -148,7 +145,10 @@ def adds_by_blending(device: Device, options: Options) -> bool:
         player.write_matrix("w", states["w"], weights)
         player.play("probe")
         found = player.read(program.entries["probe"].outputs["sum"].texture)
-    return bool(np.array_equal(found[0, :: found.shape[1] // bands, 0, 0], expected))
+    expected = np.zeros(x.bands, np.float32)
+    for i, term in enumerate(terms):
+        expected[i % x.bands] += term
+    return bool(np.array_equal(found[0, :: x.by, 0, 0], expected))
 
 
 def renders_float(device: Device) -> bool:
