@@ -15,7 +15,8 @@ vec2 mean_and_scale() {
   vec4 m = vec4(0.0);
   for (int s = 0; s < SUMS_SPLIT_K; s++) m += MOMENTS(0, s * SUMS_BY, MOMENTS_FIRST);
   float d = m.x / float(WIDTH), mean = m.z + d, variance = max(m.y / float(WIDTH) - d * d, 0.0);
-  return vec2(mean, finite(variance + mean * mean) ? 1.0 / sqrt(variance + EPSILON) : INFINITY);
+  float mean_square = variance + mean * mean;
+  return vec2(mean, finite(mean_square) ? 1.0 / sqrt(variance + EPSILON) : INFINITY);
 }
 #elif !defined(GAIN_W_W)
 vec2 mean_and_scale() {
