@@ -195,6 +195,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("width", "height", "layers", "rows", "cols", "stack"), SIZE),
     **{name: {"items": SIZE} for name in ("tiles", "viewport")},
     **dict.fromkeys(("panel", "flops", "nbytes"), COUNT),
+    "slices": {"minimum": 0, "maximum": spec.MAX_SLICES},
     **dict.fromkeys(("name", "shader", "texture"), NAME),
     "format": {"enum": spec.TEXTURE_FORMATS}, "role": {"enum": spec.ROLES}, "dtype": {"enum": list(ALL)},
     "schema": {"const": spec.SCHEMA}, "scalars": {"additionalProperties": {"enum": ["int", "float"]}},

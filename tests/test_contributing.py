@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cases import CASES, TRAINING, VJPS

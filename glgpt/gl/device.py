@@ -30,6 +30,8 @@ void main() {
   gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0);
 }
 """
+# The same for blended passes: each instance is the triangle of a slice, of which the fragment shader gets the number.
+SLICED_VERTEX = "flat out int slice_of_k;" + VERTEX.replace("{", "{\n  slice_of_k = gl_InstanceID;", 1)
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Device:
         self._thread = threading.get_ident()
         _here.current = self  # a new context is the current one
         ctx.disable(moderngl.BLEND | moderngl.DEPTH_TEST | moderngl.CULL_FACE)
+        ctx.blend_func = moderngl.ONE, moderngl.ONE
 
     def gl(self, name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
         """Returns a GL function that moderngl does not wrap, found by the context's loader."""
@@ -116,10 +119,11 @@ class Device:
     def compile(self, name: str, text: str, options: Options) -> moderngl.Program:
         """Compiles one shader. Raises DeviceError with the driver's message and the source line."""
         preamble = self.preamble(options)
+        vertex = SLICED_VERTEX if "slice_of_k;" in text else VERTEX
         try:
             with _uninterrupted():
                 program = self.ctx.program(
-                    vertex_shader=HEADERS[options.header] + VERTEX, fragment_shader=preamble + text
+                    vertex_shader=HEADERS[options.header] + vertex, fragment_shader=preamble + text
                 )
         except moderngl.Error as error:
             raise DeviceError(_shader_error(name, preamble + text, str(error))) from error

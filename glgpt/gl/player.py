@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import weakref
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -19,6 +20,7 @@ from glgpt.program.spec import Entry, Pass, Program, check
 
 MAX_DRAW_FLOPS = 10_000_000_000  # maximum of one draw: 0.2 s at 50 GFLOPS, far below the 2 s after which drivers reset
 BAND_BYTES = 8 << 20  # size of an upload
+GL_COLOR_BUFFER_BIT = 0x4000
 SCALAR_FORMATS = {"int": "i", "float": "f"}
 
 
@@ -203,6 +205,7 @@ class Player:
     def _build(self, entry: Entry) -> list[Callable[[], Any]]:
         commands: list[Callable[[], Any]] = []
         bound: dict[int, str] = {}
+        clear = self.device.gl("glClear", None, ctypes.c_uint)
         for i, p in enumerate(entry.passes):
             if self._on_progress and entry.name not in self._drawn:
                 self._on_progress(entry.name, i, 2 * len(entry.passes))
@@ -213,7 +216,9 @@ class Player:
                     bound[unit] = name
             framebuffer = self._framebuffer(p)
             draw = partial(vertex_array.render, moderngl.TRIANGLES, 3)
-            if p.row is None:
+            if p.slices:
+                commands.append(partial(self._add_up, self.device.ctx, clear, framebuffer, vertex_array, p))
+            elif p.row is None:
                 commands += self._draws(p, framebuffer, draw)
             else:
                 commands += [partial(self._at_row, self.scalars, framebuffer, p), draw]
@@ -239,6 +244,21 @@ class Player:
     def _at_row(scalars: Mapping[str, float], framebuffer: moderngl.Framebuffer, p: Pass) -> None:
         framebuffer.viewport = (0, int(scalars[p.row or ""]), *p.viewport)
         framebuffer.use()
+
+    @staticmethod
+    def _add_up(
+        ctx: moderngl.Context,
+        clear: Callable[..., Any],
+        framebuffer: moderngl.Framebuffer,
+        vertex_array: moderngl.VertexArray,
+        p: Pass,
+    ) -> None:
+        framebuffer.use()
+        if p.clear:
+            clear(GL_COLOR_BUFFER_BIT)
+        ctx.enable_only(moderngl.BLEND)
+        vertex_array.render(moderngl.TRIANGLES, 3, instances=p.slices)
+        ctx.enable_only(moderngl.NOTHING)
 
     def _shader(self, p: Pass) -> moderngl.VertexArray:
         if p.shader not in self._shaders:

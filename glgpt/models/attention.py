@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from glgpt.program.layout import Layout
 from glgpt.program.tensor import Tensor
 
 if TYPE_CHECKING:
-    from glgpt.models.network import Network
+    from glgpt.models.network import DecodedRow, Network
     from glgpt.models.spec import ModelConfig
 
 PARTS = {"q": Q, "k": K, "v": V}
@@ -118,34 +118,44 @@ def _ends_at_position(net: Network, name: str) -> bool:
     return net.cached and net.edits is None and name not in net.names
 
 
-def decode(net: Network, row: ops.NormedRow, i: int) -> ops.NormedRow:
+def decode(net: Network, row: DecodedRow, i: int) -> DecodedRow:
     """Records the attention of block i for one row at position pos, or for one row of each text.
 
     Returns the residual stream after it, ready for the norm of the MLP unless attention and MLP are parallel.
     """
     c, rec = net.config, net.rec
     q, k, v = caches = [net.cache(i, part) for part in PARTS]
-    if "qkv" in c.tensors:
-        sums, normed = net.product(row, c.tensor("qkv", i))
+    found = net.products(row, [c.tensor(role, i) for role in inputs(c)])
     if "qkv" in c.tensors and _plain(c):
+        (sums, normed), *_ = found
         ops.split_qkv(rec, sums, q, k, v, in_block(i, QKV), normed, net.rows)
     else:
         heads = {}
-        for part, first in zip(PARTS, _firsts(c, caches), strict=True):
-            if "qkv" not in c.tensors:
-                sums, normed = net.product(row, c.tensor(part, i))
+        for n, (part, first) in enumerate(zip(PARTS, _firsts(c, caches), strict=True)):
+            sums, normed = found[n % len(found)]
             columns = ops.HeadColumns(sums, first, normed=normed)
             heads[part] = _normed(net, columns, i, part, in_block(i, PARTS[part]))
-        batch, together = net.rows or 1, ops.can_copy(heads["k"], heads["v"])
-        ops.rotary(rec, heads["q"], q, _rotation(c, i, "q"), in_block(i, Q), batch)
-        copied = (heads["v"], v) if together else None
-        ops.rotary(rec, heads["k"], k, _rotation(c, i, "k"), in_block(i, K), batch, copied)
-        if not together:
-            ops.rotary(rec, heads["v"], v, _rotation(c, i, "v"), in_block(i, V), batch)
+        _place_heads(net, heads, caches, i)
     z = ops.attend_row(rec, _scores_of(net, q, k, i), v, c.n_head, in_block(i, Z), net.keys, c.group, net.rows)
     out, total, linear = in_block(i, ATTN_OUT), in_block(i, RESID_MID), c.tensor("o", i)
     following = None if c.parallel else net.norm_before(SECOND_NORM, i)
-    return net.added(row.x, following, total, z, linear, out)
+    return net.added(row, following, total, z, linear, out)
+
+
+def _place_heads(net: Network, heads: Mapping[str, ops.HeadColumns], caches: Sequence[Tensor], i: int) -> None:
+    """Records the heads of one row, or of one row of each text, rotated and written to the caches."""
+    rec, rotations, batch = net.rec, {part: _rotation(net.config, i, part) for part in PARTS}, net.rows or 1
+    (q, k, v), together = caches, ops.can_copy(heads["k"], heads["v"])
+    if net.kernel.blends and not net.rows:
+        with rec.together():
+            for part, out in zip(PARTS, caches, strict=True):
+                ops.rotary(rec, heads[part], out, rotations[part], in_block(i, PARTS[part]))
+        return
+    ops.rotary(rec, heads["q"], q, rotations["q"], in_block(i, Q), batch)
+    copied = (heads["v"], v) if together else None
+    ops.rotary(rec, heads["k"], k, rotations["k"], in_block(i, K), batch, copied)
+    if not together:
+        ops.rotary(rec, heads["v"], v, rotations["v"], in_block(i, V), batch)
 
 
 def _scores_of(net: Network, q: Tensor, k: Tensor, i: int) -> Tensor:

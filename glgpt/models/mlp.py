@@ -10,7 +10,7 @@ from glgpt.program.layout import Layout
 from glgpt.program.tensor import Tensor
 
 if TYPE_CHECKING:
-    from glgpt.models.network import Network
+    from glgpt.models.network import DecodedRow, Network
     from glgpt.models.spec import ModelConfig
 
 KEPT_PER_LAYER = 4 << 20  # bytes of hidden values that an f16 backward pass stores; larger ones are recomputed
@@ -64,19 +64,22 @@ def _gated(net: Network, m: Tensor, i: int) -> Tensor:
     return net.keep(ops.multiply(net.rec, gate, up, gate.layout, in_block(i, ACT)))
 
 
-def decode(net: Network, row: ops.NormedRow, i: int, following: str | None, before: ops.NormedRow) -> ops.NormedRow:
+def decode(net: Network, row: DecodedRow, i: int, following: str | None, before: DecodedRow) -> DecodedRow:
     """Records the MLP of block i for one row, or for one row of each text; the norm `following` is next.
 
     If attention and MLP are parallel, the MLP reads the row `before` the block.
     """
     c, name = net.config, in_block(i, ACT)
     own = net.row_sum(before.x, in_block(i, SECOND_NORM), f"{in_block(i, SECOND_NORM)}.row") if c.parallel else row
-    sums = {role: net.product(own, c.tensor(role, i)) for role in inputs(c)}
-    first, normed = sums[inputs(c)[0]]
-    factor: ops.PartialSums | Tensor | None = None
-    if c.gated:
-        factor, normed_up = sums["up"]
-        if factor.defines != first.defines:  # the file stores gate and up in different types
-            factor = ops.combine(net.rec, factor, in_block(i, UP), normed=normed_up)
-    m = ops.combine(net.rec, first, name, act=c.activation_function, normed=normed, times=factor)
-    return net.added(row.x, following, in_block(i, RESID_POST), m, c.tensor("down", i), in_block(i, MLP_OUT))
+    found = net.products(own, [c.tensor(role, i) for role in inputs(c)])
+    first, normed = found[0]
+    factor = found[1][0] if c.gated else None
+    m: ops.Row
+    if isinstance(own, ops.Stream):
+        m = ops.Hidden(first, factor, normed, c.activation_function)
+    else:
+        times: ops.PartialSums | Tensor | None = factor
+        if factor is not None and factor.defines != first.defines:  # the file stores gate and up in different types
+            times = ops.combine(net.rec, factor, in_block(i, UP), normed=found[1][1])
+        m = ops.combine(net.rec, first, name, act=c.activation_function, normed=normed, times=times)
+    return net.added(row, following, in_block(i, RESID_POST), m, c.tensor("down", i), in_block(i, MLP_OUT))

@@ -7,8 +7,8 @@ embedding, the norms, the head and the order of the blocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Container
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -34,6 +34,8 @@ from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 from glgpt.program.weight_formats import WeightFormats, activations
+
+DecodedRow = ops.NormedRow | ops.Stream  # a row of the residual stream, before its next norm
 
 # From this many rows of a product on, a GPU decodes integer weights to f16 once beforehand instead of in each fragment.
 # Weights below 1e-6 then lose precision, since f16 has few bits for them.
@@ -159,7 +161,10 @@ class Network:
         """Returns the state with q, k or v of layer i for every position; layers share q unless it is captured."""
         name = in_block(i, f"attn.{which}")
         shared = which == "q" and not self.apart(name)
-        layout = Layout(self.texts.height if self.texts else self.config.context, self.heads_width(name))
+        # A pass writes the queries, keys and values of one row if queries have tiles as wide as keys.
+        group = self.config.group if which == "q" and self.kernel.blends and self.role == "weight" else 1
+        tiles = (1, group if group + 2 <= self.rec.limits.max_draw_buffers and not self.texts else 1)
+        layout = Layout(self.texts.height if self.texts else self.config.context, self.heads_width(name), tiles)
         return self.rec.fixed(("texts." if self.texts else "") + ("q" if shared else name), layout, "state")
 
     def heads_width(self, name: str) -> int:
@@ -389,7 +394,7 @@ class Network:
         if not norms:
             self.rec.output(x, HIDDEN)
             return
-        row = self.row_sum(x, norms[0], f"{x.name}.row") if norms[0] else self.plain_row(x)
+        row = self._first_row(x, norms[0])
         self._tap(x, 0)
         for i, following in zip(part.blocks, [*norms[1:], None], strict=False):
             row = self.decode_block(row, i, following)
@@ -397,9 +402,26 @@ class Network:
         if part.head:
             self.choose(row)
         else:
-            self.rec.output(row.x, HIDDEN)
+            self.rec.output(ops.from_stream(self.rec, row, HIDDEN) if isinstance(row, ops.Stream) else row.x, HIDDEN)
 
-    def decode_block(self, row: ops.NormedRow, i: int, following: str | None) -> ops.NormedRow:
+    def _first_row(self, x: Tensor, norm: str | None) -> DecodedRow:
+        """Returns the row before the first block, which begins with this norm; None if no norm follows."""
+        tiles = self._stream_tiles()
+        if tiles and norm:
+            c, gain = self.config, self.gain(norm)
+            return ops.stream(self.rec, x, tiles, c.layer_norm_epsilon, c.norm != "layer", c.gain_offset, gain)
+        return self.row_sum(x, norm, f"{x.name}.row") if norm else self.plain_row(x)
+
+    def _stream_tiles(self) -> int:
+        """Returns the layers of a residual stream to which blending adds the parts of a block; 0 if it cannot."""
+        c = self.config
+        blends = self.kernel.blends and self.role == "weight" and not self.rows and not self.taps
+        if not blends or c.parallel or c.norm_after or not c.norm_before or not self.part.blocks:
+            return 0
+        names = (c.tensor(role, i) for i in self.part.blocks for role in ("o", "down"))
+        return ops.stream_tiles([self.linear(name)[0] for name in names])
+
+    def decode_block(self, row: DecodedRow, i: int, following: str | None) -> DecodedRow:
         """Records block i for one row at position pos, or for one row of each text; the norm `following` is next.
 
         Norms are applied after the products they feed: one pass cannot both write a row and know its mean, and every
@@ -426,11 +448,15 @@ class Network:
             product = self.matvec(y, w, linear).plus(b)
         return ops.row_sum(self.rec, x, gain, eps, name, product, None, offset)
 
-    def added(self, x: Tensor, norm: str | None, total: str, y: ops.Row, linear: str, out: str) -> ops.NormedRow:
+    def added(self, row: DecodedRow, norm: str | None, total: str, y: ops.Row, linear: str, out: str) -> DecodedRow:
         """Returns `row_sum`; with a norm after the linear layer, it is x + norm(linear(y)).
 
         `out` is that norm's activation.
         """
+        if isinstance(row, ops.Stream):
+            ops.add_product(self.rec, y, *self.linear(linear), row, total)
+            return replace(row, gain=self.gain(norm) if norm else None)
+        x = row.x
         if not self.config.norm_after:
             return self._unscaled(self.row_sum(x, norm, total, y, linear), norm)
         c, (w, b) = self.config, self.linear(linear)
@@ -442,6 +468,18 @@ class Network:
 
     def _unscaled(self, row: ops.NormedRow, norm: str | None) -> ops.NormedRow:
         return row if norm else self.plain_row(row.x)
+
+    def products(self, row: DecodedRow, linears: Sequence[str]) -> list[tuple[ops.PartialSums, ops.Normed | None]]:
+        """Returns `product` of a row with several linear layers."""
+        if not isinstance(row, ops.Stream):
+            return [self.product(row, linear) for linear in linears]
+        layers = [self.linear(linear) for linear in linears]
+        found, moments = ops.products(self.rec, row, [w for w, _ in layers], ", ".join(linears))
+        folded = [self._folded(linear, w) for linear, (w, _) in zip(linears, layers, strict=True)]
+        return [
+            (sums if fold else sums.plus(b), (moments, fold))
+            for sums, fold, (_, b) in zip(found, folded, layers, strict=True)
+        ]
 
     def product(self, row: ops.NormedRow, linear: str) -> tuple[ops.PartialSums, ops.Normed | None]:
         """Returns partial sums of a row times a linear layer, and the norm to apply when they are added, if any."""
@@ -457,10 +495,15 @@ class Network:
         gain, eps, offset = self.gain(FINAL_NORM), self.config.layer_norm_epsilon, self.config.gain_offset
         self.choose(ops.row_sum(self.rec, x, gain, eps, "last", row=row, offset=offset))
 
-    def choose(self, row: ops.NormedRow) -> None:
+    def choose(self, row: DecodedRow) -> None:
         """Records the logits of a row of the residual stream, and writes the best token to `token`."""
-        sums = self.matvec(row.scaled, self.head, "logits.partial_sums")
-        normed = row, self._folded(self.head.name, self.head)
+        name, folded = "logits.partial_sums", self._folded(self.head.name, self.head)
+        normed: ops.Normed
+        if isinstance(row, ops.Stream):
+            (sums,), moments = ops.products(self.rec, row, [self.head], name)
+            normed = moments, folded
+        else:
+            sums, normed = self.matvec(row.scaled, self.head, name), (row, folded)
         self.chosen(ops.combine(self.rec, sums, LOGITS, act=self.config.logit_softcap, normed=normed))
 
     def _tap(self, x: Tensor, blocks: int) -> None:

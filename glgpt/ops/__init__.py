@@ -5,7 +5,6 @@ the same name in `glsl/`. Depends on `glgpt.program` (tensors and the recorder),
 """
 
 from glgpt.ops.adamw import AdamW, LossScale, adamw, gradient_norm, normal
-from glgpt.ops.argmax import argmax
 from glgpt.ops.attention import (
     KEYS,
     PATTERNS,
@@ -22,6 +21,15 @@ from glgpt.ops.attention import (
     softmax,
     split_qkv,
 )
+from glgpt.ops.blending import (
+    SLICE_TEXELS,
+    STREAM_UNIT,
+    add_product,
+    from_stream,
+    products,
+    stream,
+    stream_tiles,
+)
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.few_rows import MAX_ROWS, few_rows
 from glgpt.ops.loss import cross_entropy, cross_entropy_rows, prediction
@@ -37,7 +45,7 @@ from glgpt.ops.matmul import (
     panels,
 )
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
-from glgpt.ops.partial_sums import AttendedRow, Normed, NormedRow, PartialSums, Row, Rows
+from glgpt.ops.partial_sums import AttendedRow, Hidden, Normed, NormedRow, PartialSums, Row, Rows, Stream
 from glgpt.ops.pointwise import (
     ACTIVATIONS,
     act,
@@ -52,7 +60,7 @@ from glgpt.ops.pointwise import (
     transpose,
 )
 from glgpt.ops.rotary import HeadColumns, HeadNorm, Rotation, can_copy, head_scales, rotary
-from glgpt.ops.sample import ALTERNATIVES, MASK_BITS, MAX_STEP, MAX_TEMPERATURE, TOKEN, mask_logits, sample
+from glgpt.ops.sample import ALTERNATIVES, MASK_BITS, MAX_STEP, MAX_TEMPERATURE, TOKEN, argmax, mask_logits, sample
 
 __all__ = [
     "ACTIVATIONS",
@@ -65,7 +73,9 @@ __all__ = [
     "MAX_STEP",
     "MAX_TEMPERATURE",
     "PATTERNS",
+    "SLICE_TEXELS",
     "SOFTWARE_SPLITS",
+    "STREAM_UNIT",
     "TOKEN",
     "TRAINING_SPLITS",
     "UNLIMITED",
@@ -74,6 +84,7 @@ __all__ = [
     "AttentionRows",
     "HeadColumns",
     "HeadNorm",
+    "Hidden",
     "LossScale",
     "Normed",
     "NormedRow",
@@ -83,9 +94,11 @@ __all__ = [
     "Rows",
     "ScoreLimits",
     "Splits",
+    "Stream",
     "act",
     "adamw",
     "add",
+    "add_product",
     "adopt",
     "argmax",
     "attend",
@@ -101,6 +114,7 @@ __all__ = [
     "embed",
     "few_rows",
     "folded_norm",
+    "from_stream",
     "gradient_norm",
     "head_scales",
     "index_layouts",
@@ -114,6 +128,7 @@ __all__ = [
     "panels",
     "place_rows",
     "prediction",
+    "products",
     "rms_norm",
     "rotary",
     "row_sum",
@@ -125,6 +140,8 @@ __all__ = [
     "softmax",
     "sorted_index",
     "split_qkv",
+    "stream",
+    "stream_tiles",
     "take_row",
     "transpose",
 ]

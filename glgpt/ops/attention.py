@@ -61,7 +61,7 @@ def split_qkv(
     """
     inputs, defines = norm_inputs(normed)
     if isinstance(x, PartialSums):
-        inputs, defines = x.inputs | inputs, x.defines | defines | (EACH_NEW_ROW if rows else {})
+        inputs, defines = x.inputs | inputs, x.at | defines | (EACH_NEW_ROW if rows else {})
     else:
         inputs = {"x": x}
     outputs = {"q": q, "k": k, "v": v}

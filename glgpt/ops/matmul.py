@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from glgpt.ops.partial_sums import AttendedRow, Normed, PartialSums, Row, each_row
+from glgpt.ops.partial_sums import AttendedRow, Hidden, Normed, PartialSums, Row, StreamMoments, each_row
 from glgpt.ops.pointwise import (
     Activate,
     activation_defines,
@@ -239,6 +239,8 @@ def matvec(
     a row of w, which is faster on software GL. With 0 it takes two texels that are half a row apart, or one of a wide
     row. It always takes one texel of packed weights.
     """
+    if isinstance(x, Hidden):
+        raise ValueError(f"{name}: only products that are added up by blending finish a hidden layer")
     shared, k4 = w.layout.format.column_tiles_per_texel, -(-x.cols // 4)
     contiguous, texels, columns = columns_of(w, contiguous)
     by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout)
@@ -340,9 +342,10 @@ def combine(
         if times.defines != x.defines or "gain_w" in inputs:
             raise ValueError(f"{name}: both products must have the same shape and an RMS norm or none")
         inputs |= times.second
+        defines |= {"SECOND_FIRST": times.first} if times.first is not None else {}
     else:
         inputs |= {"times": times} if times else {}
-    rec.emit("combine", x.inputs | inputs, {"y": y}, activation_defines(act) | x.defines | defines | each_row(x.rows))
+    rec.emit("combine", x.inputs | inputs, {"y": y}, activation_defines(act) | x.at | defines | each_row(x.rows))
     return y
 
 
@@ -351,7 +354,11 @@ def norm_inputs(normed: Normed | None) -> tuple[dict[str, Tensor], dict[str, int
     if normed is None:
         return {}, {}
     row, folded = normed
-    inputs = {"moments": row.moments}
+    defines: dict[str, int | float | str]
+    if isinstance(row, StreamMoments):
+        inputs, defines = {"moments": row.tensor}, {"WIDTH": row.width, "EPSILON": row.eps, "MOMENTS_FIRST": row.first}
+    else:
+        inputs, defines = {"moments": row.moments}, {"WIDTH": row.x.cols, "EPSILON": row.eps}
     if folded:
         inputs |= {"gain_w": folded[0], "bias_w": folded[1]}
-    return inputs, {"WIDTH": row.x.cols, "EPSILON": row.eps}
+    return inputs, defines

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from glgpt.program.tensor import Tensor
 
+Defines = dict[str, int | float | str]
+
 
 @dataclass(frozen=True)
 class PartialSums:
@@ -16,6 +18,7 @@ class PartialSums:
     defines: dict[str, int | float | str]
     rows: int = 1
     bias: Tensor | None = None
+    first: int | None = None  # pixel column at which it begins, if it was drawn next to other products
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -26,6 +29,11 @@ class PartialSums:
     def second(self) -> dict[str, Tensor]:
         """Returns the samplers with which `finished_sum.glsl` reads it as the second product of a row."""
         return {"second_sums": self.tensor} | ({"second_shift": self.bias} if self.bias else {})
+
+    @property
+    def at(self) -> Defines:
+        """The defines of `partial_sums.glsl`."""
+        return self.defines | ({"SUMS_FIRST": self.first} if self.first is not None else {})
 
     def plus(self, bias: Tensor | None) -> PartialSums:
         """Returns the product of a linear layer with this bias `[1, N]`, which the op that finishes the sums adds."""
@@ -45,8 +53,63 @@ class NormedRow:
     eps: float
 
 
+@dataclass(frozen=True)
+class Stream:
+    """The residual stream of one row, to which products add in place; `gain` and `offset` are those of the next norm.
+
+    The row has `cols` columns in blocks of 4 x `by` columns, `stride` of them in each layer, and is the sum of `bands`:
+    see `stream.glsl`.
+    """
+
+    x: Tensor
+    cols: int
+    by: int
+    bands: int
+    stride: int
+    eps: float
+    rms: bool
+    offset: float = 0.0
+    gain: Tensor | None = None
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """The samplers with which a product reads the row times the gain."""
+        return {"x": self.x} | ({"gain": self.gain} if self.gain else {})
+
+    @property
+    def defines(self) -> Defines:
+        """The defines of `stream.glsl`, and that of the gain's offset."""
+        place: Defines = {"X_BY": self.by, "X_BANDS": self.bands, "X_STRIDE": self.stride}
+        return place | ({"GAIN_OFFSET": self.offset} if self.offset and self.gain else {})
+
+
+@dataclass(frozen=True)
+class StreamMoments:
+    """The moments of a row, drawn next to its products from pixel column `first` on: see `stream_moments.frag`."""
+
+    tensor: Tensor
+    first: int
+    width: int
+    eps: float
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The hidden layer of an MLP, which the product that reads it finishes: act(`sums`) * `factor`."""
+
+    sums: PartialSums
+    factor: PartialSums | None
+    normed: Normed | None
+    act: str | float | None
+
+    @property
+    def cols(self) -> int:
+        """Returns the number of columns of the row."""
+        return self.sums.cols
+
+
 # A row, and its norm's gain and bias folded into the weight that the row is multiplied with (None: an RMS norm).
-Normed = tuple[NormedRow, tuple[Tensor, Tensor] | None]
+Normed = tuple[NormedRow | StreamMoments, tuple[Tensor, Tensor] | None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +129,7 @@ class AttendedRow:
         return self.values.cols
 
 
-Row = Tensor | AttendedRow  # the input of a one-row product
+Row = Tensor | AttendedRow | Hidden  # the input of a one-row product
 
 
 @dataclass(frozen=True)

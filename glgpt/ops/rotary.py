@@ -86,7 +86,7 @@ class HeadColumns:
         """The inputs and defines with which a shader reads x."""
         inputs, defines = norm_inputs(self.normed)
         if isinstance(self.x, PartialSums):
-            return self.x.inputs | inputs, self.x.defines | defines
+            return self.x.inputs | inputs, self.x.at | defines
         return {"x": self.x}, {}
 
 

@@ -23,8 +23,21 @@ SITE = "0x5eedu"  # makes these random numbers differ from those of dropout and 
 BLOCKS = (8, 64)  # maximum rows and columns of pixels, each of which takes a block of the row
 MERGED_BLOCKS = (8, 8)  # rows and columns of the blocks that candidates are merged into
 PARTS = 8  # the candidates are searched in this many parts in parallel
+ARGMAX_ROWS = 8  # argmax reduces each row of x to this many rows of blocks first
 CANDIDATES = 7  # of a merged block: with the block's sums they fill four targets
 MASK_BITS = 16  # tokens in each number of a mask: integers up to 2^24 are exact in float32
+
+
+def argmax(rec: Recorder, x: Tensor, out: Tensor) -> None:
+    """Writes the texel (column, value, 1 if x is not finite, 0) for x `[1, N]` to the state `out`, followed by zeros.
+
+    If several values are equal, the first one wins. If x has several rows, `out` has a row for each.
+    """
+    c4 = -(-x.cols // 4)
+    best = rec.scratch("argmax.blocks", Layout(ARGMAX_ROWS * x.rows, 4 * max(1, min(32, c4 // 128))))
+    blocks = ARGMAX_ROWS * best.layout.width
+    rec.emit("argmax", {"x": x}, {"y": best}, {"C4": c4, "BLOCKS": blocks, "HIGH": ARGMAX_ROWS})
+    rec.emit("argmax_final", {"x": best}, {"y": out}, {"HIGH": ARGMAX_ROWS}, label="argmax")
 
 
 def sample(rec: Recorder, x: Tensor, best: Tensor, out: Tensor, nucleus: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glgpt import ops
@@ -34,7 +34,10 @@ MIN_OWN_ROWS = 256  # minimum tokens of each continuation, if the context is tha
 
 @dataclass(frozen=True)
 class Recording:
-    """A way of recording a model: a kernel, and the number of draw buffers that it needs."""
+    """A way of recording a model: a kernel, and the number of draw buffers that it needs.
+
+    If its kernel `blends`, it is for devices that blend floats, instead of the recording without.
+    """
 
     kernel: Kernel
     draw_buffers: int
@@ -48,6 +51,11 @@ class Recording:
     def name(self) -> str:
         """The part of its file names that identifies it."""
         return self.kernel.label
+
+    @property
+    def plain(self) -> Recording:
+        """The recording without blending, with which it shares probes and captures."""
+        return replace(self, kernel=replace(self.kernel, blends=False))
 
     @property
     def limits(self) -> Limits:
@@ -66,12 +74,13 @@ def page_recordings(dtype: WeightFormats) -> list[Recording]:
         buffers = 4 if kernel.tile_rows * kernel.tile_cols <= 4 else 8
         found += [Recording(k, buffers) for k in variants([kernel])]
     fmt = FORMATS[activations(dtype)]
-    if not fmt.packed:
-        return found
-    own: dict[tuple[str, Kernel], Recording] = {}
-    for r in found:
-        own.setdefault((r.rows, r.kernel.for_format(fmt, r.limits)), r)
-    return list(own.values())
+    if fmt.packed:
+        own: dict[tuple[str, Kernel], Recording] = {}
+        for r in found:
+            own.setdefault((r.rows, r.kernel.for_format(fmt, r.limits)), r)
+        found = list(own.values())
+    blending = (r for r in found if r.draw_buffers == 8 and r.rows == "strided")
+    return found + [replace(r, kernel=replace(r.kernel, blends=True)) for r in blending]
 
 
 class PageEdits:
@@ -236,18 +245,19 @@ def record_page(
         kernel = recording.kernel.name
         files = {
             "generate": f"program-{recording.name}.json",
-            "capture": f"capture-{recording.name}.json",
-            "product": f"probe-{recording.name}.json",
+            "capture": f"capture-{recording.plain.name}.json",
+            "product": f"probe-{recording.plain.name}.json",
             "row": f"probe-{recording.rows}.json",
         }
         programs[files["generate"]] = generate_program(config, recording, dtype, part, taps=taps, tail=tail)
-        programs[files["capture"]] = capture_recording(config, recording, dtype, part, tail)
+        programs[files["capture"]] = capture_recording(config, recording.plain, dtype, part, tail)
         if whole:
             files["interventions"] = f"interventions-{recording.name}.bin"
             programs[files["interventions"]] = generate_program(config, recording, dtype, part, PageEdits(config))
             files["several"] = f"several-{recording.name}.bin"
             programs[files["several"]] = several_program(config, recording, dtype, programs[files["generate"]])
-        probes = probe_programs(recording, _probed_format(main_format(config, dtype)))
+        probes = probe_programs(recording.plain, _probed_format(main_format(config, dtype)))
         programs |= {files[kind]: probe for kind, probe in probes.items()}
-        listed.append({"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows, **files})
+        shown = {"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows}
+        listed.append(shown | ({"blends": True} if recording.kernel.blends else {}) | files)
     return programs, listed

@@ -87,7 +87,7 @@ def _tokenizers(preset: str | Size) -> tuple[str, ...]:
 
 def training_kernels() -> list[tuple[Kernel, int]]:
     """Returns the kernels that a page may choose, with their draw buffers; samples use contiguous columns."""
-    strided = [r for r in page_recordings("f32") if r.rows == "strided"]
+    strided = [r for r in page_recordings("f32") if r.rows == "strided" and not r.kernel.blends]
     return [(replace(r.kernel, contiguous=COLUMNS["contiguous"]), r.draw_buffers) for r in strided]
 
 

@@ -158,16 +158,35 @@ def sampler_of(name: str, copy: int) -> str:
     return f"{name}_{copy}" if copy else name
 
 
-def fused_text(shared: str, own: str, copies: int) -> str:
-    """Returns a shader that runs `own` once for each of the `copies`; the declarations in `shared` occur once."""
-    macros = "\n".join(f"#undef {name}" for name in dict.fromkeys(_DEFINE.findall(own)))
-    calls = " ".join(f"main_{k}();" for k in range(copies))
-    return "\n".join([shared, *(f"{_copy(own, k)}\n{macros}" for k in range(copies)), f"void main() {{ {calls} }}"])
+def fused_text(shared: str, texts: Sequence[str]) -> str:
+    """Returns a shader that runs each of the `texts`; the declarations in `shared` occur once."""
+    calls = " ".join(f"main_{k}();" for k in range(len(texts)))
+    targets = [len(_LOCATION.findall(text)) for text in texts]
+    own = [_copy(text, k, sum(targets[:k])) for k, text in enumerate(texts)]
+    return "\n".join([shared, *own, f"void main() {{ {calls} }}"])
 
 
-def _copy(text: str, k: int) -> str:
-    targets = len(_LOCATION.findall(text))
-    text = _LOCATION.sub(lambda m: f"layout(location = {int(m[1]) + k * targets}) out {m[2]} out_{int(m[1])};", text)
+def beside_text(shared: str, texts: Sequence[str], widths: Sequence[int], targets: int) -> str:
+    """Returns a shader that runs each of the `texts` in a range of pixel columns, whose widths are given.
+
+    All of them write to the same `targets`, and leave zero in those they do not use. Each finds its pixel as PIXEL.
+    """
+    outs = [f"layout(location = {i}) out FLOAT_TEXEL out_{i};" for i in range(targets)]
+    zeros = " ".join(f"out_{i} = FROM_FLOAT(vec4(0.0));" for i in range(targets))
+    own, calls, start = [], "", 0
+    for k, (text, width) in enumerate(zip(texts, widths, strict=True)):
+        pixel = f"#define PIXEL ivec2(int(gl_FragCoord.x) - {start}, int(gl_FragCoord.y))\n"
+        own.append(_copy(pixel + _LOCATION.sub("", text), k, 0))
+        start += width
+        calls += f"if (x < {start}) main_{k}(); else " if k + 1 < len(texts) else f"main_{k}();"
+    return "\n".join([shared, *outs, *own, f"void main() {{ int x = int(gl_FragCoord.x); {zeros} {calls} }}"])
+
+
+def _copy(text: str, k: int, first: int) -> str:
+    """Returns a text whose global names end in k and whose targets begin at `first`, and which leaves no macros."""
+    macros = "\n".join(f"#undef {name}" for name in dict.fromkeys(_DEFINE.findall(text)))
+    text = f"{text}\n{macros}"
+    text = _LOCATION.sub(lambda m: f"layout(location = {int(m[1]) + first}) out {m[2]} out_{int(m[1])};", text)
     names = {*_GLOBAL.findall(text), *_INTERFACE.findall(text)}
     renamed = {name: sampler_of(name, k) if name.startswith("u_") else f"{name}_{k}" for name in names}
     return re.sub(r"\b(" + "|".join(map(re.escape, sorted(renamed))) + r")\b", lambda m: renamed[m[1]], text)

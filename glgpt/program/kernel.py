@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glgpt.program.formats import Format
 from glgpt.program.spec import Limits
@@ -14,12 +14,14 @@ class Kernel:
 
     4x4 fits four draw buffers; 4x8 and 8x4 need eight. `contiguous` is the number of neighbouring texels that a
     fragment of a one-row product takes from f32 weights in panels (`ops.panels`). If it is 0, weights have no panels,
-    and a fragment takes two texels that are half a row apart.
+    and a fragment takes two texels that are half a row apart. With `blends`, the device adds up the slices of one-row
+    products by blending (`ops.products`), which takes eight draw buffers; else another pass adds up partial sums.
     """
 
     tile_rows: int
     tile_cols: int
     contiguous: int = 0
+    blends: bool = False
 
     @property
     def suits_software(self) -> bool:
@@ -34,7 +36,7 @@ class Kernel:
     @property
     def label(self) -> str:
         """Returns the name and whether one-row products take contiguous columns: `4x8`, or `8x4-contiguous`."""
-        return self.name + ("-contiguous" if self.contiguous else "")
+        return self.name + ("-contiguous" if self.contiguous else "-blended" if self.blends else "")
 
     def for_format(self, fmt: Format, limits: Limits) -> Kernel:
         """Returns the kernel for products whose rows are stored in a format.
@@ -43,7 +45,8 @@ class Kernel:
         """
         if not fmt.packed:
             return self
-        return Kernel(8 if limits.max_draw_buffers >= 8 else 4, fmt.column_tiles_per_texel, self.contiguous)
+        rows = 8 if limits.max_draw_buffers >= 8 else 4
+        return replace(self, tile_rows=rows, tile_cols=fmt.column_tiles_per_texel)
 
 
 KERNELS = {k.name: k for k in (Kernel(4, 1), Kernel(4, 2), Kernel(8, 1))}

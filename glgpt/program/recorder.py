@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glgpt.errors import GlgptError
-from glgpt.program.fusion import SMALL, Movable, Shape, fused_text, sampler_of, schedule
+from glgpt.program.fusion import SMALL, Movable, Shape, beside_text, fused_text, sampler_of, schedule
 from glgpt.program.layout import Layout, View
 from glgpt.program.shader import TileRange, accessors, interface, split
 from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, check
@@ -68,6 +68,19 @@ class Window:
 
     size: tuple[int, int]
     row: str
+
+
+@dataclass(frozen=True)
+class Region:
+    """A range of pixel columns of a blended pass: the shader that draws it, and the layout of what it writes there."""
+
+    shader: str
+    inputs: Mapping[str, Tensor]
+    layout: Layout
+    defines: Mapping[str, int | float | str]
+
+
+SLICE = "flat in highp int slice_of_k;"  # the number of the triangle of a blended pass
 
 
 class Recorder:
@@ -197,11 +210,45 @@ class Recorder:
             if key not in self._shaders:
                 self._shaders[key], self._texts[key] = "\n".join(texts), texts
             end = done + tiles.count(first.layout)
-            costs = (n * end // total - n * done // total for n in (cost.flops, cost.nbytes))
-            spec = Pass(label or first.name, key, (), (), size, row, *costs)
+            flops, nbytes = (n * end // total - n * done // total for n in (cost.flops, cost.nbytes))
+            spec = Pass(label or first.name, key, (), (), size, row, flops, nbytes)
             layers = tuple((t, layer) for t in outputs.values() for layer in tiles.layers(t.layout))
             self._drafts[self._current].append(_Draft(spec, samplers, layers))
             done = end
+
+    def add_up(self, regions: Sequence[Region], out: Tensor, slices: int, label: str, onto: bool, cost: Cost) -> None:
+        """Appends a pass that adds up `slices` of its regions, side by side, by blending.
+
+        The sums are added to what `out` holds if `onto` is set. Devices add in the order of the slices.
+        """
+        shared = _shared_text([out.layout, *(t.layout for region in regions for t in region.inputs.values())])
+        texts, inputs = [], []
+        for k, region in enumerate(regions):
+            read = [(name, t.layout) for name, t in region.inputs.items()]
+            before = _declarations(read, [(name, _literal(value)) for name, value in region.defines.items()])
+            tiles = interface({"y": region.layout}, TileRange())
+            texts.append("\n".join([before, tiles, _source(f"{region.shader}.frag")]))
+            inputs += [(sampler_of(f"u_{name}", k), t) for name, t in region.inputs.items()]
+        widths, layout = [region.layout.width for region in regions], out.layout
+        text = beside_text(f"{shared}\n{SLICE}", texts, widths, layout.layers)
+        spec = Pass(label, self._shader(regions[0].shader, text), (), (), (layout.width, layout.height))
+        spec = replace(spec, slices=slices, clear=not onto, flops=cost.flops, nbytes=cost.nbytes)
+        self._drafts[self._current].append(_Draft(spec, tuple(inputs), tuple((out, i) for i in range(layout.layers))))
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Combines the passes emitted inside into one, if they draw the same pixels and fit the limits of a pass.
+
+        None of them may read what another one writes.
+        """
+        drafts = self._drafts[self._current]
+        first = len(drafts)
+        yield
+        inside = drafts[first:]
+        same = len({(d.spec.viewport, d.spec.row, self._texts[d.spec.shader][0]) for d in inside}) == 1
+        outputs, inputs = sum(len(d.outputs) for d in inside), sum(len(d.inputs) for d in inside)
+        if same and outputs <= self.limits.max_draw_buffers and inputs <= self.limits.max_texture_units:
+            drafts[first:] = [self._fused_draft(inside)]
 
     def _shader(self, stem: str, text: str) -> str:
         key = _key(stem, text)
@@ -233,7 +280,7 @@ class Recorder:
                 shapes(t for t, _ in draft.outputs),
                 len(draft.inputs),
                 len(draft.outputs),
-                fixed=math.prod(draft.spec.viewport) > SMALL or draft.spec.row is not None,
+                fixed=math.prod(draft.spec.viewport) > SMALL or draft.spec.row is not None or draft.spec.slices > 0,
             )
             for draft in drafts
         ]
@@ -243,7 +290,7 @@ class Recorder:
         if len(drafts) == 1:
             return drafts[0]
         first = drafts[0].spec
-        shader = self._shader(first.shader.rsplit("-", 1)[0], fused_text(*self._texts[first.shader], len(drafts)))
+        shader = self._shader(first.shader.rsplit("-", 1)[0], self._fused_text(drafts))
         spec = replace(
             first,
             label=", ".join(draft.spec.label for draft in drafts),
@@ -253,6 +300,10 @@ class Recorder:
         )
         inputs = tuple((sampler_of(name, k), t) for k, draft in enumerate(drafts) for name, t in draft.inputs)
         return _Draft(spec, inputs, tuple(output for draft in drafts for output in draft.outputs))
+
+    def _fused_text(self, drafts: Sequence[_Draft]) -> str:
+        texts = [self._texts[draft.spec.shader] for draft in drafts]
+        return fused_text(texts[0][0], [own for _, own in texts])
 
     def _place(self, name: str, textures: dict[str, Texture]) -> Entry:
         """Assigns textures from the pool that all entries share to the scratch tensors of one entry."""
@@ -310,19 +361,8 @@ def _written(
     tiles: TileRange,
 ) -> tuple[str, tuple[str, str]]:
     """Returns the name of a shader, the part of its text that fused copies share, and the rest."""
-    used = dict.fromkeys(layout.format for _, layout in (*inputs, *outputs))
-    shared = [
-        _source("tensor.glsl"),
-        *(_source(path) for path in dict.fromkeys(path for fmt in used for path in fmt.includes)),
-        f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
-    ]
-    rest = [
-        *(f"#define {name} {value}" for name, value in defines),
-        *(accessors(name, layout) for name, layout in inputs),
-        interface(dict(outputs), tiles),
-        _source(f"{shader}.frag"),
-    ]
-    texts = "\n".join(shared), "\n".join(rest)
+    own = [_declarations(inputs, defines), interface(dict(outputs), tiles), _source(f"{shader}.frag")]
+    texts = _shared_text([layout for _, layout in (*inputs, *outputs)]), "\n".join(own)
     return _key(shader, "\n".join(texts)), texts
 
 
@@ -333,6 +373,24 @@ def _shape(layout: Layout) -> Shape:
 
 def _shape_of(texture: Texture) -> Shape:
     return texture.width, texture.height, texture.layers, texture.format
+
+
+def _shared_text(layouts: Iterable[Layout]) -> str:
+    """Returns the declarations that the shaders of a fused pass have in common."""
+    used = dict.fromkeys(layout.format for layout in layouts)
+    return "\n".join(
+        [
+            _source("tensor.glsl"),
+            *(_source(path) for path in dict.fromkeys(path for fmt in used for path in fmt.includes)),
+            f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
+        ]
+    )
+
+
+def _declarations(inputs: Iterable[tuple[str, Layout]], defines: Iterable[tuple[str, str]]) -> str:
+    """Returns a shader's macros and samplers."""
+    macros = [f"#define {name} {value}" for name, value in defines]
+    return "\n".join([*macros, *(accessors(name, layout) for name, layout in inputs)])
 
 
 def _literal(value: int | float | str) -> str:

@@ -17,6 +17,7 @@ from glgpt.program.layout import View
 
 SCHEMA = 2
 TEXTURE_FORMATS = ("float", "uint")
+MAX_SLICES = 4096  # maximum triangles of a pass that adds up
 ROLES = ("weight", "state", "input", "scratch")
 TEXEL_BYTES = 16
 
@@ -50,6 +51,9 @@ class Pass:
     `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are pairs (texture, layer), in
     the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0, or the value of the
     runtime scalar that `row` names. The cost of the pass is `flops` and `nbytes` (bytes of weights read).
+
+    With `slices`, as many triangles are drawn, one after the other, and each adds its colours to the outputs, which are
+    zero before the first one if `clear` is set. The shader finds the triangle's number in `slice_of_k`.
     """
 
     label: str
@@ -60,6 +64,8 @@ class Pass:
     row: str | None = None
     flops: int = 0
     nbytes: int = 0
+    slices: int = 0
+    clear: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,6 +189,8 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
                 _fail(entry, f"{here}: {name} is read before it was written")
         for name, layer in p.outputs:
             _check_output(entry, p, textures[name], layer, here)
+            if p.slices and not p.clear and (name, layer) not in written:
+                _fail(entry, f"{here}: adds to {name} before it was written")
             written.add((name, layer))
     _check_ping_pong(entry, textures)
     for view in entry.outputs.values():
@@ -213,6 +221,10 @@ def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> N
         _fail(entry, f"{here}: {t.name} is a weight and cannot be written")
     if not 0 <= layer < t.layers or p.viewport[0] > t.width or p.viewport[1] > t.height:
         _fail(entry, f"{here}: {t.name} has no layer {layer} of {p.viewport[0]} x {p.viewport[1]}")
+    if not 0 <= p.slices <= MAX_SLICES:
+        _fail(entry, f"{here}: {p.slices} slices; at most {MAX_SLICES} are supported")
+    if p.slices and t.format != "float":
+        _fail(entry, f"{here}: adds to {t.name}, whose texels are integers")
     if t.role != "state" and (p.row is not None or p.viewport != (t.width, t.height)):
         _fail(entry, f"{here}: {t.name} is written only in part")
 

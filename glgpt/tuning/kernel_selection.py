@@ -29,6 +29,7 @@ PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on
 COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # columns of a one-row product (`Kernel.contiguous`)
 PANELS_PAY = 0.8  # panels are used if a one-row product takes less than this fraction of its time with strided columns
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and the number of weights, enough to exceed caches
+ADDED = 16  # numbers that a device adds up by blending to show that it can
 MIN_PROBE_S = 0.003  # minimum seconds of a long run of the probe
 STEADY = 1.3  # maximum ratio of the two best runs of a product; above it, the machine was busy
 VERSION = 11  # of the cached probe results
@@ -105,7 +106,10 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
         f"fastest of {len(among)}{' with panels' if contiguous else ''} in the probe, {among[chosen, fetch]:.2f} ms"
     )
     why = fastest if len(among) > 1 else "as requested"
-    return Choice(chosen, replace(options, fetch=fetch), why, measured)
+    options = replace(options, fetch=fetch)
+    gpu = options.storage == "float" and not contiguous and not device.software
+    chosen = replace(chosen, blends=gpu and adds_by_blending(device, options))
+    return Choice(chosen, options, why, measured)
 
 
 def variants(kernels: Iterable[Kernel]) -> list[Kernel]:
@@ -114,6 +118,37 @@ def variants(kernels: Iterable[Kernel]) -> list[Kernel]:
     With panels, a second column tile would read other rows of memory.
     """
     return [replace(k, contiguous=n) for k in kernels for n in COLUMNS.values() if not n or k.tile_cols == 1]
+
+
+def adds_by_blending(device: Device, options: Options) -> bool:
+    """True if the device adds floats by blending like additions one after the other, which a drawn sum shows.
+
+    Software drivers do, but more slowly than another pass adds up partial sums.
+    """
+    if device.limits.max_draw_buffers < 8:
+        return False
+    length, cols, tiles = 4 * ops.SLICE_TEXELS, ops.STREAM_UNIT, 2
+    random = np.random.default_rng(0)
+    terms = (random.standard_normal(ADDED) * 10.0 ** random.integers(-3, 4, ADDED)).astype(np.float32)
+    rec = Recorder()
+    states = {"x": Layout(1, cols), "ones": Layout(1, ADDED * length), "w": fold(ADDED * length, cols, 4096)}
+    zeros, ones, w = (rec.fixed(name, layout, "state") for name, layout in states.items())
+    with rec.entry("probe"):
+        x = ops.stream(rec, zeros, tiles, 0.0, True, 0.0, None)
+        ops.add_product(rec, ones, w, None, x, "sum")
+        rec.output(x.x, "sum")
+    program = rec.program()
+    weights = np.zeros((ADDED * length, cols), np.float32)
+    weights[::length] = terms[:, None]  # all products but the first of a slice are zero
+    with Player(device, program, options) as player:
+        player.write_matrix("ones", states["ones"], np.ones((1, ADDED * length), np.float32))
+        player.write_matrix("w", states["w"], weights)
+        player.play("probe")
+        found = player.read(program.entries["probe"].outputs["sum"].texture)
+    expected = np.zeros(x.bands, np.float32)
+    for i, term in enumerate(terms):
+        expected[i % x.bands] += term
+    return bool(np.array_equal(found[0, :: x.by, 0, 0], expected))
 
 
 def renders_float(device: Device) -> bool:

@@ -1,7 +1,7 @@
 // One row: z[head] = softmax(scores[head]) v over a range of keys, without storing the pattern. The sum is rescaled
 // when a greater score is found (Milakov and Gimelshein 2018). The second output is the logarithm of the range's summed
 // exponentials, by which `attended.glsl` weighs the ranges. Sixteen keys are processed at once, so that many fetches run in
-// parallel; the rest one by one, since rows of v beyond the position are undefined.
+// parallel; the rest at once too, with the last of them instead of keys beyond, whose rows of v are undefined.
 // With PLACES, the same for several texts, with RANGES rows of y for each. PLACES holds their positions, and TABLE the rows
 // of v with their keys, four in a texel.
 #ifdef PLACES_W
@@ -10,12 +10,15 @@
 #define LAST int(PLACES(0, TEXT, 0).x)
 #define HEAD (TEXT * N_HEAD + p.x / D4)
 #define VALUES_OF(k) ivec4(TABLE(0, TEXT, k))
+#define LAST_VALUES(k) ivec4(mix(TABLE(0, TEXT, WITHIN(k)), TABLE(0, TEXT, WITHIN(k)).xxxx, BEYOND(k)))
 #else
 #define RANGE p.y
 #define LAST pos
 #define HEAD (p.x / D4)
 #define VALUES_OF(k) (4 * (k) + ivec4(0, 1, 2, 3))
+#define LAST_VALUES(k) min(VALUES_OF(k), ivec4(keys - 1))
 #endif
+#define NOTHING -1.0e38  // the score of a key beyond the last one
 float greatest(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 
 void main() {
@@ -26,27 +29,26 @@ void main() {
   acc[0] = vec4(0.0);
   vec4 total = vec4(0.0);
 #define WEIGH(t, at) (t.x * V(0, at.x, c4) + t.y * V(0, at.y, c4)) + (t.z * V(0, at.z, c4) + t.w * V(0, at.w, c4))
-  for (; s + 16 <= keys; s += 16) {
-    int k = s / 4;
-    vec4 a = X(0, head, k), b = X(0, head, k + 1), c = X(0, head, k + 2), d = X(0, head, k + 3);
-    ivec4 at = VALUES_OF(k), bt = VALUES_OF(k + 1), ct = VALUES_OF(k + 2), dt = VALUES_OF(k + 3);
-    float before = m;
-    m = max(m, greatest(max(max(a, b), max(c, d))));
-    float rescale = exp(before - m);
-    a = exp(a - m);
-    b = exp(b - m);
-    c = exp(c - m);
-    d = exp(d - m);
-    acc[0] = acc[0] * rescale + WEIGH(a, at) + WEIGH(b, bt) + WEIGH(c, ct) + WEIGH(d, dt);
-    total = total * rescale + a + b + c + d;
+#define SIXTEEN(SCORES, VALUES) { \
+    int k = s / 4; \
+    vec4 a = SCORES(k), b = SCORES(k + 1), c = SCORES(k + 2), d = SCORES(k + 3); \
+    ivec4 at = VALUES(k), bt = VALUES(k + 1), ct = VALUES(k + 2), dt = VALUES(k + 3); \
+    float before = m; \
+    m = max(m, greatest(max(max(a, b), max(c, d)))); \
+    float rescale = exp(before - m); \
+    a = exp(a - m); \
+    b = exp(b - m); \
+    c = exp(c - m); \
+    d = exp(d - m); \
+    acc[0] = acc[0] * rescale + WEIGH(a, at) + WEIGH(b, bt) + WEIGH(c, ct) + WEIGH(d, dt); \
+    total = total * rescale + a + b + c + d; \
   }
-  for (; s < keys; s++) {
-    float x = X(0, head, s / 4)[s % 4], before = m;
-    m = max(m, x);
-    float rescale = exp(before - m), w = exp(x - m);
-    acc[0] = acc[0] * rescale + w * V(0, VALUES_OF(s / 4)[s % 4], c4);
-    total = total * rescale + vec4(w, 0.0, 0.0, 0.0);
-  }
+#define SCORES_OF(k) X(0, head, k)
+  for (; s + 16 <= keys; s += 16) SIXTEEN(SCORES_OF, VALUES_OF)
+#define WITHIN(k) min(k, (keys - 1) / 4)
+#define BEYOND(k) greaterThanEqual(4 * (k) + ivec4(0, 1, 2, 3), ivec4(keys))
+#define LAST_SCORES(k) mix(X(0, head, WITHIN(k)), vec4(NOTHING), BEYOND(k))
+  if (s < keys) SIXTEEN(LAST_SCORES, LAST_VALUES)
   float sum = max(total.x + total.y + total.z + total.w, 1.0e-30);  // the sum of a range beyond the position is 0
   acc[0] /= sum;
   STORE_Y(acc)

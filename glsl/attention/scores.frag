@@ -19,8 +19,22 @@ void main() {
   Y_TILES(START)
   if (first <= pos + T_OF((Y_I + Y_NR - 1))) {
     int last = K_H / BATCH - 1;
-    for (int d = 0; d < D4; d++) {
+    int d = 0;
 #define KEY(s) k_at(min(s, last) * BATCH + b, head / K_GROUP * D4 + d)
+#if Y_N == 1
+    // A GPU waits for four of these at once.
+    for (; d + 4 <= D4; d += 4) {
+      vec4 k[16], q[4];
+      for (int e = 0; e < 4; e++) {
+        q[e] = q_at(min(pos + T_OF(Y_I), last) * BATCH + b, head / Q_GROUP * D4 + d + e);
+        for (int s = 0; s < 4; s++) k[4 * e + s] = k_at(min(first + s, last) * BATCH + b, head / K_GROUP * D4 + d + e);
+      }
+      for (int e = 0; e < 4; e++) {
+        acc[0] += vec4(dot(q[e], k[4 * e]), dot(q[e], k[4 * e + 1]), dot(q[e], k[4 * e + 2]), dot(q[e], k[4 * e + 3]));
+      }
+    }
+#endif
+    for (; d < D4; d++) {
       vec4 k0 = KEY(first), k1 = KEY(first + 1), k2 = KEY(first + 2), k3 = KEY(first + 3);
       vec4 q[Y_N];
 #define QUERY(n, i, j) q[n] = q_at(min(pos + T_OF(i), last) * BATCH + b, head / Q_GROUP * D4 + d);

@@ -21,10 +21,13 @@ vec4 finished_sum(int c4, vec2 row) {
 }
 
 #ifdef SECOND_SUMS_W
+#ifndef SECOND_FIRST
+#define SECOND_FIRST 0
+#endif
 vec4 second_sum(int c4, vec2 row) {
   ivec3 at = place_of_sums(c4);
   vec4 v = vec4(0.0);
-  for (int s = 0; s < SPLIT_K; s++) v += SECOND_SUMS(at.z, s * BY + at.y, at.x);
+  for (int s = 0; s < SUMS_SPLIT_K; s++) v += SECOND_SUMS(at.z, s * SUMS_BY + at.y, SECOND_FIRST + at.x);
 #ifdef MOMENTS
   v = normed(v, c4, row);
 #endif

@@ -5,10 +5,20 @@
 // MOMENTS holds (mean, squared deviations, count) of slices of the row, which are added in one loop without a division.
 // If the mean square overflows, the factor is infinite, since zero would turn the row into the bias.
 #include "finite.glsl"
+#include "places.glsl"
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
 #endif
-#ifndef GAIN_W_W
+// With MOMENTS_FIRST, MOMENTS is what `stream_moments.frag` wrote from this pixel column on.
+#ifdef MOMENTS_FIRST
+vec2 mean_and_scale() {
+  vec4 m = vec4(0.0);
+  for (int s = 0; s < SUMS_SPLIT_K; s++) m += MOMENTS(0, s * SUMS_BY, MOMENTS_FIRST);
+  float d = m.x / float(WIDTH), mean = m.z + d, variance = max(m.y / float(WIDTH) - d * d, 0.0);
+  float mean_square = variance + mean * mean;
+  return vec2(mean, finite(mean_square) ? 1.0 / sqrt(variance + EPSILON) : INFINITY);
+}
+#elif !defined(GAIN_W_W)
 vec2 mean_and_scale() {
   float sum = 0.0;
   for (int i = 0; i < MOMENTS_W; i++) {
@@ -18,8 +28,6 @@ vec2 mean_and_scale() {
   float square = sum / float(WIDTH);
   return vec2(0.0, finite(square) ? 1.0 / sqrt(square + EPSILON) : INFINITY);
 }
-
-vec4 normed(vec4 product, int c4, vec2 row) { return product * row.y; }
 #else
 vec2 mean_and_scale() {
   float origin = MOMENTS(0, BATCH_ROW, 0).x;  // sums are relative to it, so that a large common mean costs no precision
@@ -33,6 +41,10 @@ vec2 mean_and_scale() {
   return vec2(mean, finite(variance + mean * mean) ? 1.0 / sqrt(variance + EPSILON) : INFINITY);
 }
 
+#endif
+#ifndef GAIN_W_W
+vec4 normed(vec4 product, int c4, vec2 row) { return product * row.y; }
+#else
 vec4 normed(vec4 product, int c4, vec2 row) {
   return (product - row.x * gain_w_at(0, c4)) * row.y + bias_w_at(0, c4);
 }

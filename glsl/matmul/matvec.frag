@@ -2,24 +2,53 @@
 // x is one row, or the ranges of keys of a row of attention.
 // A fragment takes CONTIGUOUS texels of a row of w, or Y_N / W_SHARED texels at a distance of STRIDE. Pixels are arranged in
 // blocks of 4 x BY columns, so that the pixels that a driver runs together read one stretch of a row.
+// In a blended pass (`Recorder.add_up`), each slice is a triangle, and the device adds them up. x may then be the residual
+// stream times the GAIN of a norm, or the hidden layer of an MLP, which is finished here from the product before it (and
+// SECOND_SUMS). With PARTS, a fragment takes every PARTS-th column tile of a texel. ADDED is a bias.
 #ifdef KEYS
 #include "attended.glsl"
 #define FACTOR(k4) attended(k4)
+#elif defined(X_STRIDE)
+#include "stream.glsl"
+#ifdef GAIN_OFFSET
+#define FACTOR(k4) stream_at(k4) * (gain_at(0, k4) + GAIN_OFFSET)
+#else
+#define FACTOR(k4) stream_at(k4) * gain_at(0, k4)
+#endif
+#elif defined(PARTIAL_SUMS_W)
+#include "activation.glsl"
+#include "finished_sum.glsl"
+#ifdef SECOND_SUMS_W
+#define FACTOR(k4) act(finished_sum(k4, row_norm)) * second_sum(k4, row_norm)
+#else
+#define FACTOR(k4) act(finished_sum(k4, row_norm))
+#endif
 #else
 #define FACTOR(k4) x_at(0, k4)
 #endif
 #define COLUMNS ((Y_N + W_SHARED - 1) / W_SHARED)  // texels of a row of w; a pass may use only a part of one
-#define TILE(n) ((Y_J + n) % W_SHARED)
+#ifdef PARTS
+#define TILE_OF(n) ((n) * PARTS + part)
+#else
+#define TILE_OF(n) ((Y_J + n) % W_SHARED)
+#endif
 
 // sums += 4 * AT_ONCE columns of x times as many rows of w, up to texel `last` of K. All fetches precede the
 // multiplications: on software GL a fetch is a call that spills the registers, and a GPU waits for all of them together. They
 // go row by row, since the texels of a row are in the same memory page, and those of a column are not (2x faster there).
+#if AT_ONCE == 1 || (defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0)
+#define WHOLE true
+#define LIMITED(k, last) (k)
+#else
+#define WHOLE false
+#define LIMITED(k, last) min(k, last)
+#endif
 #define MULTIPLY(sums, k4, last) { \
     vec4 xs[AT_ONCE]; \
     W_TEXEL w[4 * COLUMNS * AT_ONCE]; \
     for (int m = 0; m < AT_ONCE; m++) { \
-      int k = min((k4) + m, last), tile = W_TR == 1 ? 0 : 4 * k / W_H, row = W_Y(4 * k - tile * W_H); \
-      xs[m] = AT_ONCE == 1 || (k4) + m <= last ? FACTOR(k) : vec4(0.0); \
+      int k = LIMITED((k4) + m, last), tile = W_TR == 1 ? 0 : 4 * k / W_H, row = W_Y(4 * k - tile * W_H); \
+      xs[m] = WHOLE || (k4) + m <= last ? FACTOR(k) : vec4(0.0); \
       for (int o = 0; o < 4; o++) { \
         for (int n = 0; n < COLUMNS; n++) { \
           w[4 * (COLUMNS * m + n) + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row + o, at[n].x); \
@@ -38,38 +67,65 @@
 #define ADD_INPUTS(x)
 #endif
 #ifdef W_GROUP
-#define ROW(n, o) W_PLACED(w[4 * (COLUMNS * m + n / W_SHARED) + o], TILE(n))
+#define ROW(n, o) W_PLACED(w[4 * (COLUMNS * m + n / W_SHARED) + o], TILE_OF(n))
 #else
-#define ROW(n, o) W_DECODE(w[4 * (COLUMNS * m + n / W_SHARED) + o], TILE(n))
+#define ROW(n, o) W_DECODE(w[4 * (COLUMNS * m + n / W_SHARED) + o], TILE_OF(n))
 #endif
 #define SUM(n) x.x * ROW(n, 0) + x.y * ROW(n, 1) + x.z * ROW(n, 2) + x.w * ROW(n, 3)
 #define ADD(n, i, j) acc[n] += SUM(n);
 #define ADD_TO_GROUP(n, i, j) of_group[n] += SUM(n);
 
 void main() {
+#ifdef PIXEL
+  ivec2 p = PIXEL;
+#else
   ivec2 p = ivec2(gl_FragCoord.xy);
+#endif
+#ifdef PARTIAL_SUMS_W
+  vec2 row_norm = mean_and_scale();
+#endif
 #ifdef PAD  // these rows are not read; `discard` would take Mesa's llvmpipe twenty times as long
   bool is_read = p.y >= PAD;
   p.y = max(p.y - PAD, 0);
 #else
 #define is_read true
 #endif
-  int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, slice = p.y / BY;
+  int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;
+#ifdef PIXEL
+  int slice = slice_of_k * BANDS + p.y / BY;
+#else
+  int slice = p.y / BY;
+#endif
+#ifdef PARTS
+  int part = min(column / W_W, PARTS - 1);
+#define COLUMN_OF_W (column % W_W)
+#else
+#define COLUMN_OF_W column
+#endif
   vec4 acc[Y_N];
   float inputs = 0.0;  // their sum within a group of rows, which is multiplied with the minima of w
   ivec3 at[COLUMNS];  // places in w
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
   for (int n = 0; n < COLUMNS; n++) {
-    int texel = min(CONTIGUOUS > 0 ? CONTIGUOUS * column + n : column + n * STRIDE, W_TEXELS - 1);
+    int texel = min(CONTIGUOUS > 0 ? CONTIGUOUS * COLUMN_OF_W + n : COLUMN_OF_W + n * STRIDE, W_TEXELS - 1);
     at[n] = W_AT(texel);
   }
+#if defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0
+  // A constant number of rounds, which compilers unroll, so that a GPU fetches for several at a time.
+#define EACH_OF_SLICE(sums) \
+  if (slice * SLICE < K4) { \
+    for (int round = 0; round < SLICE / AT_ONCE; round++) MULTIPLY(sums, slice * SLICE + AT_ONCE * round, K4 - 1) \
+  }
+#else
+#define EACH_OF_SLICE(sums) for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(sums, k4, end - 1)
+#endif
   int end = is_read ? min((slice + 1) * SLICE, K4) : 0;
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
   // The slice is inside one group of rows; scaling the sums at the end halves the registers.
-  for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(ADD, k4, end - 1)
-#define SCALING(n) w_scaling(0, 4 * slice * SLICE, at[n / W_SHARED], TILE(n))
-#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n] * W_UNIT(TILE(n)), SCALING(n), inputs);
+  EACH_OF_SLICE(ADD)
+#define SCALING(n) w_scaling(0, 4 * slice * SLICE, at[n / W_SHARED], TILE_OF(n))
+#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n] * W_UNIT(TILE_OF(n)), SCALING(n), inputs);
   Y_TILES(SCALE)
 #elif defined W_GROUP
   // The sums of each group of rows are multiplied with the group's scales.
@@ -82,12 +138,16 @@ void main() {
     Y_TILES(START_GROUP)
     for (; k4 < stop; k4 += AT_ONCE) MULTIPLY(ADD_TO_GROUP, k4, stop - 1)
     k4 = stop;
-#define SCALING(n) w_scaling(tile, row, at[n / W_SHARED], TILE(n))
-#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(acc[n], of_group[n] * W_UNIT(TILE(n)), SCALING(n), inputs);
+#define SCALING(n) w_scaling(tile, row, at[n / W_SHARED], TILE_OF(n))
+#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(acc[n], of_group[n] * W_UNIT(TILE_OF(n)), SCALING(n), inputs);
     Y_TILES(SCALE)
   }
 #else
-  for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(ADD, k4, end - 1)
+  EACH_OF_SLICE(ADD)
+#endif
+#ifdef ADDED_W
+#define ADD_ONCE(n, i, j) if (slice == 0) acc[n] += added_at(0, min(n * STRIDE + column, (ADDED_COLS - 1) / 4));
+  Y_TILES(ADD_ONCE)
 #endif
   STORE_Y(acc)
 }

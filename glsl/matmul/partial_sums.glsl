@@ -1,5 +1,6 @@
 // Adds up the partial sums of a one-row product for one texel of columns. `matvec.frag` describes their places, and
-// `few_rows.frag` those of row BATCH_ROW of several.
+// `few_rows.frag` those of row BATCH_ROW of several. Products that were drawn side by side begin at the pixel columns
+// SUMS_FIRST and SECOND_FIRST.
 #ifndef ROW_GROUPS
 #define ROW_GROUPS 1
 #endif
@@ -9,6 +10,10 @@
 #ifndef PAD
 #define PAD 0
 #endif
+#ifndef SUMS_FIRST
+#define SUMS_FIRST 0
+#endif
+#include "places.glsl"
 // The place of a texel of columns in the first slice: (texel, row, layer).
 ivec3 place_of_sums(int c4) {
 #if SHARED > 1
@@ -16,23 +21,23 @@ ivec3 place_of_sums(int c4) {
 #else
   int texel = c4;
 #endif
-#if CONTIGUOUS > 0
-  int layer = texel % CONTIGUOUS, column = texel / CONTIGUOUS;
+#if SUMS_CONTIGUOUS > 0
+  int layer = texel % SUMS_CONTIGUOUS, column = texel / SUMS_CONTIGUOUS;
 #else
-  int layer = texel / STRIDE, column = texel % STRIDE;
+  int layer = texel / SUMS_STRIDE, column = texel % SUMS_STRIDE;
 #endif
 #if SHARED > 1
   layer = layer * SHARED + c4 / TILE % SHARED;
 #endif
   layer += BATCH_ROW / ROW_GROUPS * PARTIAL_SUMS_TC;
-  int y = PAD + BATCH_ROW % ROW_GROUPS * (SPLIT_K * BY) + column / 4 % BY;
-  return ivec3(column / (4 * BY) * 4 + column % 4, y, layer);
+  int y = PAD + BATCH_ROW % ROW_GROUPS * (SUMS_SPLIT_K * SUMS_BY) + column / 4 % SUMS_BY;
+  return ivec3(column / (4 * SUMS_BY) * 4 + column % 4, y, layer);
 }
 
 // A plain loop with a constant bound: drivers unroll it better than by hand.
 vec4 sum_of_partial_sums(int c4) {
   ivec3 at = place_of_sums(c4);
   vec4 sum = vec4(0.0);
-  for (int s = 0; s < SPLIT_K; s++) sum += PARTIAL_SUMS(at.z, s * BY + at.y, at.x);
+  for (int s = 0; s < SUMS_SPLIT_K; s++) sum += PARTIAL_SUMS(at.z, s * SUMS_BY + at.y, SUMS_FIRST + at.x);
   return sum;
 }

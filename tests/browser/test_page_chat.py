@@ -51,7 +51,9 @@ def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[
         more = [*prompt, {"role": "assistant", "content": answer}, {"role": "user", "content": "b"}]
         ids = page.evaluate("(m) => glgpt.chatPrompt(m, 6).then((p) => p.ids)", more)
         assert ids == model.chat_template.prompt(more).ids
-        assert page.evaluate("(ids) => glgpt.model.cache.held(ids)", ids) >= len(expected)  # a turn reads only new tokens
+        assert page.evaluate("(ids) => glgpt.model.cache.held(ids)", ids) >= len(
+            expected
+        )  # a turn reads only new tokens
     page.get_by_role("button", name="Tokens").click()
     token = page.locator("[data-part=token]").nth(2)
     token.click()

@@ -89,9 +89,9 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
     with Checkpoint.open(goldens / "wide") as checkpoint:
         config = checkpoint.config
     for dtype, names in (
-        ("f32", ["4x4", "4x4-contiguous", "4x8", "8x4", "8x4-contiguous"]),
-        ("f16", ["4x4", "4x4-contiguous", "4x8", "8x4-contiguous"]),
-        ("q4", ["4x4", "4x4-contiguous", "4x8", "8x4-contiguous"]),
+        ("f32", ["4x4", "4x4-contiguous", "4x8", "4x8-blended", "8x4", "8x4-blended", "8x4-contiguous"]),
+        ("f16", ["4x4", "4x4-contiguous", "4x8", "4x8-blended", "8x4-contiguous"]),
+        ("q4", ["4x4", "4x4-contiguous", "4x8", "4x8-blended", "8x4-contiguous"]),
     ):
         recordings = page_recordings(dtype)
         assert sorted(r.name for r in recordings) == names

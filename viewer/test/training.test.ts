@@ -248,6 +248,8 @@ describe("ping-pong states", () => {
     outputs: [[to, 0]] as [string, number][],
     viewport: [1, 1] as [number, number],
     row: null,
+    slices: 0,
+    clear: false,
     flops: 0,
     nbytes: 0,
   });

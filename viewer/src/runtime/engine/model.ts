@@ -25,6 +25,7 @@ import { parseProgram, parseTokenizer, type Manifest, type Recording, type Shard
 import { Names } from "./names";
 import type { Opened } from "./opened-model";
 import { Placement } from "./placement";
+import { playable } from "./probe";
 import { Split } from "./split";
 import { SplitGenerator } from "./split-generate";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
@@ -147,7 +148,7 @@ export class Model {
     const start = performance.now();
     const { manifest } = model;
     const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);
-    const fitting = manifest.recordings.filter((r) => r.draw_buffers <= buffers);
+    const fitting = playable(manifest.recordings, buffers, device.blends && modelOptions.storage !== "uint");
     if (!fitting.length) {
       const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
       throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);

@@ -37,6 +37,16 @@ export interface Choices {
   forced: Fetch | undefined;
 }
 
+/**
+ * Returns the recordings for devices of this many draw buffers. Of those with and without blending, it is the one with, if
+ * the device `blends`.
+ */
+export function playable(recordings: readonly Recording[], buffers: number, blends: boolean): Recording[] {
+  const fitting = recordings.filter((r) => r.draw_buffers <= buffers && (blends || !r.blends));
+  const blended = new Set(fitting.flatMap((r) => (r.blends ? [label(r)] : [])));
+  return fitting.filter((r) => r.blends || !blended.has(label(r)));
+}
+
 /** Chooses the layout of one-row products (by `tuning.panels_pay`), then the fastest kernel for it and its fetch. */
 export function choose(choices: Choices): Chosen {
   const { device, recordings, tuning } = choices;

@@ -71,6 +71,8 @@ export interface ManifestDocument {
     draw_buffers: number;
     kernel: string;
     rows: "strided" | "contiguous";
+    /** only for devices that blend floats (EXT_float_blend) */
+    blends?: boolean;
     generate: File;
     capture: File;
     product: File;

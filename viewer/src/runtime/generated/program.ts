@@ -17,7 +17,8 @@ export interface Entry {
  * One draw of one triangle. `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are
  * pairs (texture, layer), in the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0,
  * or the value of the runtime scalar that `row` names. The cost of the pass is `flops` and `nbytes` (bytes of weights
- * read).
+ * read). With `slices`, as many triangles are drawn, one after the other, and each adds its colours to the outputs,
+ * which are zero before the first one if `clear` is set. The shader finds the triangle's number in `slice_of_k`.
  */
 export interface Pass {
   label: string;
@@ -28,6 +29,8 @@ export interface Pass {
   row: string | null;
   flops: number;
   nbytes: number;
+  slices: number;
+  clear: boolean;
 }
 
 /**

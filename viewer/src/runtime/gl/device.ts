@@ -25,6 +25,8 @@ export interface Host {
   hidden(): boolean;
 }
 
+const SOFTWARE = /llvmpipe|softpipe|swiftshader/i;
+
 /** Thrown by work that was running when the browser took the context. `Device.restored` resolves when it is back. */
 export class ContextLost extends Error {
   constructor() {
@@ -38,6 +40,8 @@ export class Device {
   renderer = "";
   limits!: Limits;
   storage: Options["storage"] = "float";
+  /** True if the device adds floats by blending, and faster than another pass would, which software does not. */
+  blends = false;
   parallel: KHR_parallel_shader_compile | null = null;
   /** Number of the current context. Objects of an earlier context are gone. */
   generation = 0;
@@ -111,9 +115,11 @@ export class Device {
     const gl = this.gl;
     const float = gl.getExtension("EXT_color_buffer_float") !== null && this.renders("float", 1);
     this.storage = float ? "float" : "uint";
+    this.blends = float && gl.getExtension("EXT_float_blend") !== null;
     this.parallel = gl.getExtension("KHR_parallel_shader_compile");
     const info = gl.getExtension("WEBGL_debug_renderer_info");
     this.renderer = String(gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
+    if (SOFTWARE.test(this.renderer)) this.blends = false;
     const get = (what: number) => gl.getParameter(what) as number;
     const announced = Math.min(get(gl.MAX_DRAW_BUFFERS), get(gl.MAX_COLOR_ATTACHMENTS));
     this.limits = {
@@ -124,6 +130,8 @@ export class Device {
       uniformBlock: get(gl.MAX_UNIFORM_BLOCK_SIZE),
     };
     gl.disable(gl.BLEND);
+    gl.blendFunc(gl.ONE, gl.ONE);
+    gl.clearColor(0, 0, 0, 0);
     gl.disable(gl.DITHER);
     gl.pixelStorei(gl.UNPACK_ALIGNMENT, 4);
   }

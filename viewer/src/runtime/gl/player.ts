@@ -27,7 +27,10 @@ export interface Block {
   skip: number;
 }
 
-/** One draw and its state. `row`: index of the scalar that holds the viewport's y, or -1. `bands`: see `banded`. */
+/**
+ * One draw and its state. `row`: index of the scalar that holds the viewport's y, or -1. `bands`: see `banded`.
+ * `slices`, `clear`: see `Pass`.
+ */
 interface Step {
   program: WebGLProgram;
   units: readonly WebGLTexture[];
@@ -36,6 +39,8 @@ interface Step {
   height: number;
   row: number;
   bands: number;
+  slices: number;
+  clear: boolean;
 }
 
 export class Player {
@@ -266,7 +271,9 @@ export class Player {
       width,
       height,
       row: p.row === null ? -1 : this.names.indexOf(p.row),
-      bands: p.row === null ? Math.max(1, Math.min(width, Math.ceil(p.flops / this.drawFlops))) : 1,
+      slices: p.slices,
+      clear: p.clear ?? false,
+      bands: p.row === null && !p.slices ? Math.max(1, Math.min(width, Math.ceil(p.flops / this.drawFlops))) : 1,
     };
   }
 
@@ -336,10 +343,20 @@ export class Player {
       before = s.units;
       gl.bindFramebuffer(gl.DRAW_FRAMEBUFFER, s.framebuffer);
       gl.viewport(0, s.row < 0 ? 0 : scalars.getInt32(4 * s.row, true), s.width, s.height);
-      if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
+      if (s.slices) this.addUp(s);
+      else if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
       else this.banded(s);
     }
     if (last === steps.length) this.pingPong.swap(entry, this.textures);
+  }
+
+  /** Draws a step's slices, which add up. */
+  private addUp(s: Step): void {
+    const { gl } = this.device;
+    if (s.clear) gl.clear(gl.COLOR_BUFFER_BIT);
+    gl.enable(gl.BLEND);
+    gl.drawArraysInstanced(gl.TRIANGLES, 0, 3, s.slices);
+    gl.disable(gl.BLEND);
   }
 
   /** Draws a step in vertical bands, one draw for each. */

@@ -8,8 +8,14 @@ import type { Device, Options } from "./device";
 const GROUP = 8; // programs for each fence
 
 const VERTEX = `#version 300 es
-// One triangle over the whole viewport, made from the vertex's number alone.
+// One triangle over the whole viewport, made from the vertex's number alone. A pass of slices has one for each.
+#ifdef SLICES
+flat out highp int slice_of_k;
+#endif
 void main() {
+#ifdef SLICES
+  slice_of_k = gl_InstanceID;
+#endif
   gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0);
 }
 `;
@@ -34,9 +40,8 @@ export async function compileAll(
   onCompiled: (compiled: number, shaders: number) => void = () => {},
 ): Promise<Map<string, WebGLProgram>> {
   const { gl, parallel, generation } = device;
-  const vertex = gl.createShader(gl.VERTEX_SHADER)!;
-  gl.shaderSource(vertex, VERTEX);
-  gl.compileShader(vertex);
+  const vertex = vertexShader(gl, VERTEX);
+  const sliced = vertexShader(gl, VERTEX.replace("\n", "\n#define SLICES 1\n"));
   const found = new Map<string, WebGLProgram>();
   const shaders = new Map<string, WebGLShader>();
   const reader = new Reader(device);
@@ -46,7 +51,7 @@ export async function compileAll(
     gl.shaderSource(shader, header(options) + text);
     gl.compileShader(shader);
     const program = gl.createProgram();
-    gl.attachShader(program, vertex);
+    gl.attachShader(program, text.includes("slice_of_k;") ? sliced : vertex);
     gl.attachShader(program, shader);
     gl.linkProgram(program);
     found.set(name, program);
@@ -89,7 +94,15 @@ export async function compileAll(
   }
   for (const shader of shaders.values()) gl.deleteShader(shader);
   gl.deleteShader(vertex);
+  gl.deleteShader(sliced);
   return found;
+}
+
+function vertexShader(gl: WebGL2RenderingContext, text: string): WebGLShader {
+  const shader = gl.createShader(gl.VERTEX_SHADER)!;
+  gl.shaderSource(shader, text);
+  gl.compileShader(shader);
+  return shader;
 }
 
 /** Returns an error message with the driver's first line and the source line that it refers to. */

@@ -1,0 +1,8 @@
+// Reads a row from the residual stream's blocks: see `stream.glsl`.
+#include "stream.glsl"
+
+void main() {
+  vec4 v[1];
+  v[0] = stream_at(int(gl_FragCoord.x));
+  STORE_Y(v)
+}

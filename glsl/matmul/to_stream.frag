@@ -1,0 +1,9 @@
+// Writes a row to the residual stream's blocks: see `stream.glsl`. Bands but the first are zero.
+void main() {
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;
+  vec4 v[Y_N];
+#define STORE_COLUMN(n, i, j) v[n] = column < STRIDE && p.y < BY ? x_at(0, j * STRIDE + column) : vec4(0.0);
+  Y_TILES(STORE_COLUMN)
+  STORE_Y(v)
+}

@@ -1,0 +1,116 @@
+"""Decoding with products that the device adds up by blending, next to decoding with partial sums, on one device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glgpt import models
+from glgpt.bench.engine import RandomCheckpoint
+from glgpt.errors import GlgptError
+from glgpt.gl.device import Device
+from glgpt.gl.player import Player
+from glgpt.inference.programs import load_weights
+from glgpt.models.network import Network
+from glgpt.models.spec import ModelConfig
+from glgpt.program.kernel import Kernel
+from glgpt.program.recorder import Recorder
+from glgpt.program.spec import Program, check
+from glgpt.tuning.kernel_selection import DeviceSettings, adds_by_blending, choose
+
+PLAIN, BLENDED = Kernel(4, 2), Kernel(4, 2, blends=True)
+SIZES: dict[str, Any] = {"vocab_size": 200, "n_layer": 2}
+GROUPED = {**SIZES, "n_positions": 150, "kv_heads": 2, "n_inner": 192}
+CONFIGS = {
+    "gpt2": models.family("gpt2")(**SIZES, n_positions=150, n_embd=64, n_head=4),
+    "llama": models.family("llama")(**GROUPED, n_embd=96, n_head=6),
+    "qwen2": models.family("qwen2")(**GROUPED, n_embd=64, n_head=4),
+    "qwen3": models.family("qwen3")(**GROUPED, n_embd=64, n_head=4, head_dim=32),
+}
+TOKENS = 40
+
+
+def decoding(config: ModelConfig, kernel: Kernel, dtype: str) -> Program:
+    rec = Recorder()
+    network = Network(rec, config, kernel, dtype)
+    with rec.entry("prepare"):
+        network.prepare()
+    with rec.entry("decode", fused=True):
+        network.decode()
+    return rec.program()
+
+
+def decoded(device: Device, config: ModelConfig, kernel: Kernel, dtype: str, times: int = 1) -> list[np.ndarray]:
+    """Returns the logits after the same tokens, once for each time that they are decoded on one player."""
+    options = replace(DeviceSettings(device="software").open()[1].options, fetch="texelFetch")
+    found = []
+    checkpoint: Any = RandomCheckpoint(config)
+    with Player(device, decoding(config, kernel, dtype), options) as player:
+        load_weights(player, checkpoint)
+        for _ in range(times):
+            rows = []
+            for position in range(TOKENS):
+                token = np.zeros((1, player.program.textures["token"].width, 4), np.float32)
+                token[0, 0, 0] = 7 * position % config.vocab_size
+                player.write("token", 0, token)
+                player.play("decode", pos=position)
+                rows.append(player.read("logits"))
+            found.append(np.stack(rows))
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["f32", "q4"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_blending_decodes_like_partial_sums(name: str, dtype: str, device: Device) -> None:
+    (plain,), (blended,) = (decoded(device, CONFIGS[name], kernel, dtype) for kernel in (PLAIN, BLENDED))
+    assert np.abs(blended - plain).max() < 3e-6 * np.abs(plain).max()  # sums of another order
+
+
+def test_blending_gives_the_same_bits_each_time(device: Device) -> None:
+    first, *others = decoded(device, CONFIGS["llama"], BLENDED, "q8", times=4)
+    assert all(np.array_equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize(("name", "more"), [("gpt2", 0), ("llama", 0), ("qwen3", 2)])
+def test_a_block_takes_seven_passes(name: str, more: int) -> None:
+    for dtype in ("f32", "q4"):
+        passes = decoding(CONFIGS[name], BLENDED, dtype).entries["decode"].passes
+        assert len(passes) == 6 + 2 * (7 + more)  # with norms of queries and keys, their scales are two more
+
+
+def test_norms_after_a_product_keep_partial_sums() -> None:
+    """A residual stream that is not the sum of products cannot be added up in place."""
+    config = models.family("gemma2")(**GROUPED, n_embd=64, n_head=4, head_dim=16)
+    assert not any(p.slices for p in decoding(config, BLENDED, "f32").entries["decode"].passes)
+
+
+def test_a_stream_without_equal_tiles_keeps_partial_sums() -> None:
+    config = models.family("gpt2")(**SIZES, n_positions=50, n_embd=24, n_head=2)
+    assert not any(p.slices for p in decoding(config, BLENDED, "f32").entries["decode"].passes)
+
+
+def test_a_program_that_adds_to_nothing_is_refused() -> None:
+    program = decoding(CONFIGS["gpt2"], BLENDED, "f32")
+    decode = program.entries["decode"]
+    passes = tuple(replace(p, clear=False) for p in decode.passes)
+    with pytest.raises(GlgptError, match=r"adds to .* before it was written"):
+        check(replace(program, entries={"decode": replace(decode, passes=passes)}))
+    added = next(p for p in decode.passes if p.slices)
+    (name, _), *_ = added.outputs
+    integers = program.textures | {name: replace(program.textures[name], format="uint")}
+    with pytest.raises(GlgptError, match="whose texels are integers"):
+        check(replace(program, textures=integers))
+
+
+def test_a_driver_that_adds_in_another_order_gets_partial_sums(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = DeviceSettings(device="software").open()[1].options
+    assert adds_by_blending(device, options)
+    assert not choose(device).kernel.blends  # software adds up partial sums faster
+    read = Player.read
+    monkeypatch.setattr(Player, "read", lambda player, name: np.nextafter(read(player, name), np.float32(9)))
+    assert not adds_by_blending(device, options)
+    monkeypatch.setattr(device, "limits", replace(device.limits, max_draw_buffers=4))
+    assert not adds_by_blending(device, options)
