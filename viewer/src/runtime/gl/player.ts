@@ -272,7 +272,7 @@ export class Player {
       height,
       row: p.row === null ? -1 : this.names.indexOf(p.row),
       slices: p.slices,
-      clear: p.clear ?? false,
+      clear: p.clear,
       bands: p.row === null && !p.slices ? Math.max(1, Math.min(width, Math.ceil(p.flops / this.drawFlops))) : 1,
     };
   }
