@@ -57,8 +57,8 @@ def _plays() -> str:
 
 
 def _code() -> str:
-    """Returns modules of this package: the models, the ops and the recorded program."""
-    files = sorted(path for name in ("models", "ops", "program") for path in (PACKAGE / name).glob("*.py"))
+    """Returns modules of this package: the models and the ops."""
+    files = sorted(path for name in ("models", "ops") for path in (PACKAGE / name).glob("*.py"))
     text = "\n".join(path.read_text(encoding="utf-8").strip() + "\n" for path in files)
     return re.sub(r"\n{3,}", "\n\n", text)  # so that cleaning changes nothing
 

@@ -231,7 +231,8 @@ class Recorder:
             inputs += [(sampler_of(f"u_{name}", k), t) for name, t in region.inputs.items()]
         widths, layout = [region.layout.width for region in regions], out.layout
         text = beside_text(f"{shared}\n{SLICE}", texts, widths, layout.layers)
-        spec = Pass(label, self._shader(regions[0].shader, text), (), (), (layout.width, layout.height))
+        stem = "+".join(dict.fromkeys(region.shader for region in regions))
+        spec = Pass(label, self._shader(stem, text), (), (), (layout.width, layout.height))
         spec = replace(spec, slices=slices, clear=not onto, flops=cost.flops, nbytes=cost.nbytes)
         self._drafts[self._current].append(_Draft(spec, tuple(inputs), tuple((out, i) for i in range(layout.layers))))
 

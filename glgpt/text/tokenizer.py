@@ -68,7 +68,8 @@ class Tokenizer:
             str
         ]()  # those of `special` that are words, such as runs of blanks: any text may hold them
         self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
-        self._tokens, self.special, self._ordinary = tokens, special, ordinary
+        self._tokens, self._ordinary = tokens, ordinary
+        self.special = dict(sorted(special.items(), key=lambda token: token[1]))  # the same order in each run
         longest_first = sorted(special, key=len, reverse=True)
         self._is_special = re.compile("|".join(map(re.escape, longest_first))) if special else None
 

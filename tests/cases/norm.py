@@ -81,6 +81,24 @@ def rms_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(row.x, total), Want(y, silu(normed @ a["w"][:n]) * (normed @ a["v"][:n]))]
 
 
+def blended_row(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """Records an RMS norm, a gated MLP and its residual sum for one row, whose products add up by blending."""
+    inner, cols = 32 * (1 + s.inner % 3), 32 * (1 + s.cols % 3)
+    x, gain, w = b.normal("x", 1, inner), b.normal("gain", 1, inner), b.weight("w", inner, cols)
+    v, down, a = b.weight("v", inner, cols), b.weight("down", cols, inner), b.held
+    normed = rms(a["x"], a["gain"], 1e-5)
+    outputs = 8 if down.layout.format.packed else 2
+    tiles = ops.stream_tiles([down]) if b.style.options.storage == "float" else 0
+    if not tiles or outputs > b.limits.max_draw_buffers:  # integers do not blend, and folded weights of packed formats have no such products
+        return [Want(ops.rms_norm(b, x, gain, 1e-5, b.many(1, inner), "y"), normed)]
+    stream = ops.stream(b, x, tiles, 1e-5, True, 0.0, gain)
+    (gate, up), moments = ops.products(b, stream, [w, v], "sums")
+    hidden = ops.Hidden(gate, up, (moments, None), "silu")
+    ops.add_product(b, hidden, down, None, stream, "added")
+    total = a["x"] + (silu(normed @ a["w"]) * (normed @ a["v"])) @ a["down"]
+    return [Want(ops.from_stream(b, stream, "y"), total)]
+
+
 def sum_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
     """Records each row of the residual stream plus a product and its bias."""
     tall(b)
@@ -110,6 +128,7 @@ CASES = {
     "norm_fold": Case(shapes(inner=COLS, cols=COLS, shift=FLAG), norm_fold, (2e-5, 2)),
     "rms_norm": Case(shapes(**MATRIX), rms_norm, (4e-6, 8)),
     "rms_row": Case(shapes(**ROW, cols=COLS), rms_row, (1e-4, 16)),
+    "blended_row": Case(shapes(inner=COLS, cols=COLS), blended_row, (4e-3, 32)),
     "sum_rows": Case(shapes(**FEW, cols=COLS), sum_rows, (2e-5, 8)),
 }
 

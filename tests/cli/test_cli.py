@@ -348,7 +348,7 @@ def test_a_full_stdout_is_named() -> None:
         (["export", "--tokens", "5"], "unrecognized arguments: --tokens (see glgpt export --help)"),
         (["data", "fetch", "x", "--ou", "y"], "--ou; did you mean --out? (see glgpt data fetch --help)"),
         (["split", "serve", "--block", "1"], "did you mean --blocks? (see glgpt split serve --help)"),
-        (["genrate"], "invalid choice: 'genrate' (did you mean generate? choose from generate, chat, logits"),
+        (["genrate"], "invalid choice: 'genrate' (did you mean generate? choose from generate, chat, api"),
         (["generate", "--dtype", "f15"], "invalid choice: 'f15' (did you mean f16? choose from f32, f16"),
         (["--foo"], "glgpt: error: unrecognized arguments: --foo (see glgpt --help)"),
     ],

@@ -77,7 +77,7 @@ class ChatTemplate:
     def __init__(self, source: str, tools_source: str, named: Mapping[str, str], tokenizer: Tokenizer, file: Path):
         """Stores the template, the one for messages with tools, and the special tokens by role."""
         self._sources, self._named, self._tokenizer, self._file = (source, tools_source), named, tokenizer, file
-        self._special = sorted(tokenizer.special.keys() - tokenizer.plain, key=len, reverse=True)
+        self._special = sorted(tokenizer.special.keys() - tokenizer.plain, key=lambda token: (-len(token), token))
         self._pattern = "|".join(map(re.escape, self._special)) or "(?!)"
         self.renderer = Renderer()
 
