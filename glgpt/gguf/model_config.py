@@ -19,6 +19,7 @@ MAX_LAYERS = 1000
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 FREQUENCIES = "rope_freqs.weight"
 
+WINDOW = "attention.sliding_window"  # changes nothing if it is at least the context
 # Keys that change what a model computes, and the values with which they change nothing, for architectures without them.
 NEUTRAL: dict[str, float | None] = {
     "expert_count": 0,
@@ -27,6 +28,7 @@ NEUTRAL: dict[str, float | None] = {
     "attention.scale": 0.0,
     "attention.clamp_kqv": 0.0,
     "attention.max_alibi_bias": 0.0,
+    WINDOW: 0,
     "attn_logit_softcapping": 0.0,
     "final_logit_softcapping": 0.0,
     "logit_scale": 1.0,
@@ -108,6 +110,8 @@ def _check_neutral(file: GgufFile, about: Architecture, config: Mapping[str, Any
     width = config.get("head_dim") or _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
     for key, neutral in (NEUTRAL | {"attention.value_length": width}).items():
         value = None if key in about.fields else _number(file, f"{about.name}.{key}")
+        if key == WINDOW and value is not None and value >= (config.get("max_position_embeddings") or math.inf):
+            continue
         if value is not None and value != neutral:
             name = f"{about.name}.{key}"
             raise FileError(

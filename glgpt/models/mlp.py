@@ -74,12 +74,13 @@ def decode(net: Network, row: DecodedRow, i: int, following: str | None, before:
     found = net.products(own, [c.tensor(role, i) for role in inputs(c)])
     first, normed = found[0]
     factor = found[1][0] if c.gated else None
+    alike = factor is None or factor.defines == first.defines  # a file may store gate and up in different types
     m: ops.Row
-    if isinstance(own, ops.Stream):
+    if alike and isinstance(own, ops.Stream):
         m = ops.Hidden(first, factor, normed, c.activation_function)
     else:
         times: ops.PartialSums | Tensor | None = factor
-        if factor is not None and factor.defines != first.defines:  # the file stores gate and up in different types
+        if factor is not None and not alike:
             times = ops.combine(net.rec, factor, in_block(i, UP), normed=found[1][1])
         m = ops.combine(net.rec, first, name, act=c.activation_function, normed=normed, times=times)
     return net.added(row, following, in_block(i, RESID_POST), m, c.tensor("down", i), in_block(i, MLP_OUT))

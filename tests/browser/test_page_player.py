@@ -150,6 +150,8 @@ def test_files_that_it_cannot_open_say_what_to_do(
     assert "glgpt export --player --shape 'it'\\''s other.gguf' --out player" in shown
     experts = llama(tmp_path / "experts.gguf", metadata=LLAMA | tokenizer() | {"llama.expert_count": 8})
     assert "in expert_count" in give(page, [experts])
+    window = llama(tmp_path / "window.gguf", metadata=LLAMA | tokenizer() | {"llama.attention.sliding_window": 63})
+    assert "in attention.sliding_window" in give(page, [window])
     mixed = wide_llama(tmp_path / "few.gguf", {"blk.0.ffn_up": "Q4_0"}, "Q5_K")
     shown = give(page, [mixed])
     assert "a mix for which this page has no program" in shown and "--shape few.gguf" in shown

@@ -80,6 +80,7 @@ def test_rotary_scaling_is_read(tmp_path: Path) -> None:
         ("attention.scale", 0.5),
         ("attention.causal", False),
         ("attention.clamp_kqv", 8.0),
+        ("attention.sliding_window", 63),
         ("attn_logit_softcapping", 30.0),
         ("logit_scale", 2.0),
     ],
@@ -89,6 +90,12 @@ def test_a_key_that_no_field_describes_is_refused_by_name(tmp_path: Path, key: s
     path = tmp_path / "a.gguf"
     with pytest.raises(FileError, match=rf"llama\.{key} is {value}; glgpt runs llama with"):
         Checkpoint.open(llama(path, metadata=LLAMA | tokenizer() | {f"llama.{key}": value}))
+
+
+@pytest.mark.parametrize("window", [0, 64])
+def test_a_window_that_holds_all_positions_changes_nothing(tmp_path: Path, window: int) -> None:
+    plain = model_config(opened(tmp_path, LLAMA))
+    assert model_config(opened(tmp_path, LLAMA | {"llama.attention.sliding_window": window})) == plain
 
 
 def test_an_architecture_that_is_not_known_is_named(tmp_path: Path) -> None:

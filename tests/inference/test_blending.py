@@ -19,6 +19,7 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.kernel import Kernel
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Program, check
+from glgpt.program.weight_formats import StoredFormats, WeightFormats
 from glgpt.tuning.kernel_selection import DeviceSettings, adds_by_blending, choose
 
 PLAIN, BLENDED = Kernel(4, 2), Kernel(4, 2, blends=True)
@@ -33,7 +34,7 @@ CONFIGS = {
 TOKENS = 40
 
 
-def decoding(config: ModelConfig, kernel: Kernel, dtype: str) -> Program:
+def decoding(config: ModelConfig, kernel: Kernel, dtype: WeightFormats) -> Program:
     rec = Recorder()
     network = Network(rec, config, kernel, dtype)
     with rec.entry("prepare"):
@@ -43,7 +44,9 @@ def decoding(config: ModelConfig, kernel: Kernel, dtype: str) -> Program:
     return rec.program()
 
 
-def decoded(device: Device, config: ModelConfig, kernel: Kernel, dtype: str, times: int = 1) -> list[np.ndarray]:
+def decoded(
+    device: Device, config: ModelConfig, kernel: Kernel, dtype: WeightFormats, times: int = 1
+) -> list[np.ndarray]:
     """Returns the logits after the same tokens, once for each time that they are decoded on one player."""
     options = replace(DeviceSettings(device="software").open()[1].options, fetch="texelFetch")
     found = []
@@ -67,6 +70,20 @@ def decoded(device: Device, config: ModelConfig, kernel: Kernel, dtype: str, tim
 def test_blending_decodes_like_partial_sums(name: str, dtype: str, device: Device) -> None:
     (plain,), (blended,) = (decoded(device, CONFIGS[name], kernel, dtype) for kernel in (PLAIN, BLENDED))
     assert np.abs(blended - plain).max() < 3e-6 * np.abs(plain).max()  # sums of another order
+
+
+@pytest.mark.parametrize("wide", ["q8", "f16"])
+def test_layers_of_different_types_are_blended(wide: str, device: Device) -> None:
+    """Fails if q, k and v, gate and up, or o and down must be stored in one type; files may mix them."""
+    config = CONFIGS["llama"]
+    narrow = ("q_proj", "v_proj", "gate_proj", "o_proj")
+    names = {p.name: wide if p.product else "f32" for p in config.parameters.values()}
+    names |= {name: "q4" for name in names if name.split(".")[-2] in narrow}
+    formats = StoredFormats(tuple(names.items()), ("Q4_1", wide), "f16")
+    (plain,), (blended,) = (decoded(device, config, kernel, formats) for kernel in (PLAIN, BLENDED))
+    assert np.abs(blended - plain).max() < 3e-6 * np.abs(plain).max()
+    passes = decoding(config, BLENDED, formats).entries["decode"].passes
+    assert len(passes) == 6 + 2 * (7 + 2) and any(p.slices for p in passes)  # gate and up are finished in two passes
 
 
 def test_blending_gives_the_same_bits_each_time(device: Device) -> None:

@@ -160,7 +160,8 @@ function missesGguf(
     .map(([name]) => name);
   for (const [name, neutral] of gguf.neutral) {
     const own = key(name);
-    if (own !== undefined && !equal(common(own), neutral)) missed.push(name);
+    const whole = name === "attention.sliding_window" && Number(own) >= Number(key("context_length") ?? Infinity);
+    if (own !== undefined && !whole && !equal(common(own), neutral)) missed.push(name);
   }
   const scaling = key("rope.scaling.type");
   if (scaling !== undefined && scaling !== "none" && !gguf.values.some(([name]) => name === "rope.scaling.type")) {
