@@ -146,7 +146,12 @@ function Found({ model }: { model: Openable }) {
         </label>
       )}
       <div class={ui.buttons}>
-        <button ref={button} class={ui.primary} disabled={opening.doing.value !== ""} onClick={() => void opening.load()}>
+        <button
+          ref={button}
+          class={ui.primary}
+          disabled={opening.doing.value !== ""}
+          onClick={() => void opening.load()}
+        >
           Load the model
         </button>
         <button disabled={opening.doing.value !== ""} onClick={() => opening.reset()}>
@@ -202,7 +207,11 @@ function Kept() {
               <button onClick={() => void opening.openKept(model)} aria-label={`Open ${model.name}`}>
                 Open
               </button>
-              <button class={ui.quiet} onClick={() => void opening.removeKept(model)} aria-label={`Remove ${model.name}`}>
+              <button
+                class={ui.quiet}
+                onClick={() => void opening.removeKept(model)}
+                aria-label={`Remove ${model.name}`}
+              >
                 Remove
               </button>
             </span>
