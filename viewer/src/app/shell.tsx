@@ -49,7 +49,7 @@ export function App() {
           <h1>glgpt</h1>
           {phase === "loading" && generation.recorded.value && <Loading />}
           {phase === "ready" && playerFile() !== null && (
-            <button class="quiet take" onClick={() => location.assign(location.pathname)}>
+            <button class={classes(ui.quiet, style.take)} onClick={() => location.assign(location.pathname)}>
               Open another model
             </button>
           )}

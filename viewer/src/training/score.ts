@@ -1,7 +1,8 @@
 // Scores a trained model, with the same results as `glgpt eval --suite` within rounding.
 
 import { ofLogits, figures, noPredictions, sizeOf, targetsOf, type Figures } from "./predictions";
-import { fixedWindows } from "./batches";
+import { fixedWindows, splitAt } from "./batches";
+import type { Offer } from "../runtime/engine/manifest";
 import type { Model } from "../runtime/engine/model";
 import { parseTokenizer } from "../runtime/engine/manifest";
 import { must, PageError } from "../runtime/gl/errors";
@@ -9,6 +10,7 @@ import { pause } from "../runtime/gl/wait";
 import type { Copies } from "./copies";
 import type { Plan } from "./plan";
 import type { Answers } from "./task";
+import { tokenBytes } from "./tokenise";
 import ScoreWorker from "./score-worker?worker&inline";
 import type { Counted, Judged, ScoreJob, ScoreSaid } from "./score-worker";
 
@@ -30,7 +32,10 @@ export interface Score {
 }
 
 /** Returns the windows that are scored and their targets. Throws PageError if the held-back text is too short. */
-export function scored({ validation, offer }: Plan): { first: number[]; targets: Int32Array } {
+export function scored({ validation, offer }: Pick<Plan, "validation" | "offer">): {
+  first: number[];
+  targets: Int32Array;
+} {
   const { context } = offer.recipe;
   if (validation.length <= context) {
     const { length } = validation;
@@ -57,7 +62,7 @@ function work<T>(job: ScoreJob, progress: (share: number) => void, signal?: Abor
 
 /** Returns the metrics of chance and of n-gram models of the training text, on the windows that are scored. */
 export async function baselineFigures(
-  plan: Plan,
+  plan: Pick<Plan, "train" | "validation" | "offer">,
   bytes: readonly Uint8Array[],
   progress: (share: number) => void = () => {},
 ): Promise<Figures[]> {
@@ -66,6 +71,15 @@ export async function baselineFigures(
   const size = sizeOf(validation, targets, bytes);
   const vocab = offer.config.vocab_size;
   return (await work<Counted>({ kind: "count", train, ids: validation, targets, vocab, size }, progress)).figures;
+}
+
+/** Returns the same metrics for a training on the bytes of a text that has not started; none for a text too short. */
+export async function baselinesAhead(text: string, share: number, offer: Offer): Promise<Figures[]> {
+  const bytes = new TextEncoder().encode(text);
+  const at = splitAt(bytes, share);
+  const [train, validation] = [Uint16Array.from(bytes.subarray(0, at)), Uint16Array.from(bytes.subarray(at))];
+  if (validation.length <= offer.recipe.context) return [];
+  return baselineFigures({ train, validation, offer }, tokenBytes(null));
 }
 
 /** Returns what the sample copies from the training text, and the toy task's results; both null without a text. */

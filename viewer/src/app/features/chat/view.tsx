@@ -65,7 +65,7 @@ function Messages() {
           </li>
         ))}
       </ol>
-      <div ref={end} />
+      <div class={style.end} ref={end} />
     </>
   );
 }

@@ -6,6 +6,8 @@ import { canKeep } from "../../../runtime/engine/kept-models";
 import type { Openable } from "../../../runtime/engine/opened-model";
 import { megabytes } from "../../../runtime/io/fetch-stream";
 import { countInWords } from "../../ui/tools";
+import { classes } from "../../ui/classes";
+import ui from "../../ui/shared.module.css";
 import { opening } from "./store";
 import style from "./style.module.css";
 
@@ -43,7 +45,7 @@ function Choose() {
     };
   }, []);
   return (
-    <div class={`${style.drop} ${over.value ? style.over : ""}`}>
+    <div class={classes(style.drop, over.value && style.over)}>
       <svg viewBox="0 0 33 33" aria-hidden="true" class={style.tiles}>
         <path class={style.above} d="M0 0h10v10H0zM22 0h10v10H22zM11 11h10v10H11zM22 22h10v10H22z" />
         <path class={style.below} d="M11 0h10v10H11zM0 11h10v10H0zM22 11h10v10H22zM11 22h10v10H11z" />
@@ -53,7 +55,7 @@ function Choose() {
         Drop a <b>.gguf</b> file here, or <b>config.json</b>, <b>tokenizer.json</b> and the <b>.safetensors</b> files of
         a Hugging Face folder together.
       </p>
-      <button class="primary" disabled={opening.doing.value !== ""} onClick={() => input.current?.click()}>
+      <button class={ui.primary} disabled={opening.doing.value !== ""} onClick={() => input.current?.click()}>
         Choose a file
       </button>
       <input
@@ -68,7 +70,7 @@ function Choose() {
           event.currentTarget.value = "";
         }}
       />
-      <p class="dim">The file stays on this device: the page reads it here and sends it nowhere.</p>
+      <p class={ui.dim}>The file stays on this device: the page reads it here and sends it nowhere.</p>
     </div>
   );
 }
@@ -77,15 +79,15 @@ function Choose() {
 function Link({ url }: { url: URL }) {
   const name = decodeURIComponent(url.pathname.split("/").at(-1) ?? "");
   return (
-    <div class="panel">
+    <div class={ui.panel}>
       <h2>Fetch {name}?</h2>
       <p>
         The link to this page asks for a model from <b>{url.host}</b>. That server then learns this device's address.
         Nothing was fetched so far.
       </p>
       <p class={style.address}>{url.href}</p>
-      <div class="buttons">
-        <button class="primary" disabled={opening.doing.value !== ""} onClick={() => void opening.fetch()}>
+      <div class={ui.buttons}>
+        <button class={ui.primary} disabled={opening.doing.value !== ""} onClick={() => void opening.fetch()}>
           Fetch the model
         </button>
         {opening.fetching ? (
@@ -121,7 +123,7 @@ function Found({ model }: { model: Openable }) {
     ["Tokenizer", model.tokenizer ? "in the file" : "none that this page supports: prompts are lists of token ids"],
   ];
   return (
-    <div class="panel">
+    <div class={ui.panel}>
       <h2>{model.title}</h2>
       <table class={style.facts}>
         <tbody>
@@ -143,8 +145,13 @@ function Found({ model }: { model: Openable }) {
           Keep a copy in this browser for the next visit ({megabytes(file)}; you can remove it on this page)
         </label>
       )}
-      <div class="buttons">
-        <button ref={button} class="primary" disabled={opening.doing.value !== ""} onClick={() => void opening.load()}>
+      <div class={ui.buttons}>
+        <button
+          ref={button}
+          class={ui.primary}
+          disabled={opening.doing.value !== ""}
+          onClick={() => void opening.load()}
+        >
           Load the model
         </button>
         <button disabled={opening.doing.value !== ""} onClick={() => opening.reset()}>
@@ -190,17 +197,21 @@ function Kept() {
   const kept = opening.kept.value;
   if (!kept.length) return null;
   return (
-    <div class="panel">
+    <div class={ui.panel}>
       <h2>Kept in this browser</h2>
       <ul class={style.kept}>
         {kept.map((model) => (
           <li key={model.name}>
-            <span class={style.name}>{model.name}</span> <span class="dim">{megabytes(model.bytes)}</span>
-            <span class="buttons">
+            <span class={style.name}>{model.name}</span> <span class={ui.dim}>{megabytes(model.bytes)}</span>
+            <span class={ui.buttons}>
               <button onClick={() => void opening.openKept(model)} aria-label={`Open ${model.name}`}>
                 Open
               </button>
-              <button class="quiet" onClick={() => void opening.removeKept(model)} aria-label={`Remove ${model.name}`}>
+              <button
+                class={ui.quiet}
+                onClick={() => void opening.removeKept(model)}
+                aria-label={`Remove ${model.name}`}
+              >
                 Remove
               </button>
             </span>

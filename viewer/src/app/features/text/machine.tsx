@@ -143,6 +143,7 @@ function Cells() {
   const entry = model.programs.generate.entries[ENTRY]!;
   const frame = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
+  const over = useRef<HTMLDivElement>(null);
   const there = () => canvas.current;
   const strip = useRef<Strip | null>(null);
   const width = useWidth(frame);
@@ -156,6 +157,12 @@ function Cells() {
   const margins = marginsOf(rolesOf(model.names));
   const lines = model.names.stages.length;
   const busy = generation.running.value;
+  useLayoutEffect(() => {
+    for (const each of over.current!.getAnimations({ subtree: true })) {
+      each.cancel(); // restarts it in the same cells, which keep the focus
+      each.play();
+    }
+  }, [shown.value]);
   useEffect(() => {
     const ignore = generation.upcoming.subscribe((update) => {
       if (update) strip.current?.see(update.read);
@@ -197,7 +204,7 @@ function Cells() {
         </Diagram>
         <div
           class={classes(style.over, busy && style.busy)}
-          key={busy ? -1 : shown.value}
+          ref={over}
           role="toolbar"
           aria-label="Stages of the model; arrow keys move between them"
           onKeyDown={walkCells}

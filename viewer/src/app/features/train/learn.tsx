@@ -4,6 +4,8 @@ import { Facts } from "../../ui/facts";
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { NGRAMS } from "../../../training/ngrams";
+import type { Figures } from "../../../training/predictions";
+import { baselinesAhead } from "../../../training/score";
 import type { Offer } from "../../../runtime/engine/manifest";
 import type { Session } from "../../../training/session";
 import { Curves } from "../../ui/curves";
@@ -13,10 +15,12 @@ import { NumberField } from "../../ui/number";
 import { engine } from "../../stores/model";
 import { countInWords } from "../../ui/tools";
 import { duration, train } from "./store";
+import { HELD } from "./text-store";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
+const COUNTED = 2_000_000; // maximum characters of a text whose n-grams are counted before the training starts
 const LOOK_MS = 700; // minimum ms between two drawings of the textures
 
 export function LearnStage() {
@@ -235,8 +239,23 @@ const CURVE = "M2 9C7 11 8 30 13 37S26 54 36 61S62 79 82 82L99 83.5";
 /** Shows, before the first step, what the training will do and which lines it has to beat. */
 function Ahead() {
   const offer = train.offer();
+  const text = train.text.value;
+  const counted = useSignal<readonly Figures[]>([]);
+  useEffect(() => {
+    counted.value = [];
+    if (offer?.tokenizer !== "bytes" || !text || text.length > COUNTED) return;
+    let current = true;
+    const show = (found: readonly Figures[]) => {
+      if (current) counted.value = found;
+    };
+    void baselinesAhead(text, HELD, offer).then(show, () => {}); // without numbers, the sketch is complete too
+    return () => {
+      current = false;
+    };
+  }, [offer, text]);
   if (!offer) return null;
-  const { vocab_size: count } = offer.config;
+  const known = new Map(counted.value.map(({ name, nats_per_token }) => [name, nats_per_token]));
+  if (!known.size) known.set("chance", Math.log(offer.config.vocab_size));
   return (
     <div class={classes(ui.panel, style.ahead)}>
       <h2>Can it beat the dashed lines?</h2>
@@ -259,7 +278,7 @@ function Ahead() {
         {LEVELS.map(([at, what, name]) => (
           <span key={name} class={style.levelName} style={{ top: `${at}%` }}>
             <b>{name}</b>
-            {name === "chance" && ` ${Math.log(count).toFixed(2)}`} <small>{what}</small>
+            {known.has(name) && ` ${known.get(name)!.toFixed(2)}`} <small>{what}</small>
           </span>
         ))}
         {PHASES.map(([x, y], i) => (
@@ -277,8 +296,9 @@ function Ahead() {
         ))}
       </ol>
       <p class={ui.dim}>
-        A sketch: the real curve and lines, measured in nats per token on text that is held out, appear here after
-        Start.
+        {known.size > 1
+          ? "The curve is a sketch; the numbers of the lines are those of your text, in nats per token on text that is held out. The real curve appears here after Start."
+          : "A sketch: the real curve and lines, measured in nats per token on text that is held out, appear here after Start."}
       </p>
     </div>
   );
