@@ -32,8 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     - Each of n workers computes with 1/n of the processors.
     - Mesa draws in the thread that calls it (except in tests that measure alone): its own threads sometimes use freed
       memory, which ended Chromium's GPU process about once in 50 tests (docs/design/decisions/page.md).
-    - Mesa compiles shaders without LLVM's optimisation (except in tests that measure alone), which takes most of the time
-      of a run without a cache and does not change results.
+    - Mesa compiles shaders without LLVM's optimisation (except in tests that measure alone), which takes most of the
+      time of a run without a cache and does not change results.
     - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)

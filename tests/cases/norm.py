@@ -89,7 +89,7 @@ def blended_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     normed = rms(a["x"], a["gain"], 1e-5)
     outputs = 8 if down.layout.format.packed else 2
     tiles = ops.stream_tiles([down]) if b.style.options.storage == "float" else 0
-    if not tiles or outputs > b.limits.max_draw_buffers:  # integers do not blend, and folded weights of packed formats have no such products
+    if not tiles or outputs > b.limits.max_draw_buffers:  # integers do not blend; folded packed weights are not added
         return [Want(ops.rms_norm(b, x, gain, 1e-5, b.many(1, inner), "y"), normed)]
     stream = ops.stream(b, x, tiles, 1e-5, True, 0.0, gain)
     (gate, up), moments = ops.products(b, stream, [w, v], "sums")

@@ -90,7 +90,8 @@ def test_a_short_context_and_several_samples_are_measured(outliers: Path, capsys
 def test_an_export_measures_too(
     outliers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("glgpt.page.export.export", lambda *_, **__: {"model": "m", "dtype": "q4", "stored": None, "shards": []})
+    manifest = {"model": "m", "dtype": "q4", "stored": None, "shards": []}
+    monkeypatch.setattr("glgpt.page.export.export", lambda *_, **__: manifest)
     args = [
         "export",
         "--model",
