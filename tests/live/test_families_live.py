@@ -47,7 +47,7 @@ NEO = {"hidden_size": 24, "num_layers": 3, "num_heads": 4}
 FAMILIES: dict[str, list[dict[str, Any]]] = {
     "llama": [
         {**GROUPED, "attention_bias": True, "mlp_bias": True},
-        {**WHOLE, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}, "sliding_window": 5},
+        {**WHOLE, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
         {**GROUPED, "head_dim": 10, "rope_parameters": YARN, "tie_word_embeddings": True},
     ],
     "qwen2": [
