@@ -20,7 +20,7 @@ from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection.reference import run_transformers
 from glgpt.models.spec import ModelConfig
-from glgpt.program.tolerance import Tolerance, kl_divergence
+from glgpt.program.tolerance import Tolerance, kl_divergence, tokens_first
 from glgpt.training.trainer import Trainer
 
 ATOL, RTOL = 2e-4, 1e-5
@@ -93,6 +93,9 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**GROUPED, "head_dim": 10, "attn_logit_softcapping": None, "final_logit_softcapping": None},
     ],
 }
+# The step of a format relative to the deviation of normal weights, of which a block spans 4.2, and the roundings in
+# series in three blocks: 12 products, embedding and head. f16 rounds their inputs too, and half of q4 is 8-bit.
+ROUNDING = {"f16": (2**-10, 28), "q8": (2 * 2.4 / 254, 14), "q4": (4.2 / 15, 7)}
 CASES = [
     pytest.param(name, shape, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i, shape in enumerate(shapes)
 ]
@@ -165,24 +168,26 @@ def test_a_model_split_at_any_block_has_the_same_logits(tmp_path: Path, name: st
             assert list(split.generate_ids(ids, 4, temperature=0, eos=False)) == text
 
 
-@pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_narrow_weights_give_transformers_numbers(tmp_path: Path, name: str, dtype: str) -> None:
+def test_narrow_weights_give_transformers_numbers(tmp_path: Path, name: str) -> None:
     """Fails if a product of a family reads other weights than the rounded ones, or its inputs lose more than f16."""
     checkpoint(tmp_path / "model", name, FAMILIES[name][0])
+    shutil.copytree(tmp_path / "model", tmp_path / "rounded")
     ids = np.random.default_rng(1).integers(0, COMMON["vocab_size"], 31).tolist()
-    with LanguageModel.from_pretrained(tmp_path / "model", dtype, device=DEVICE) as model:
-        shutil.copytree(tmp_path / "model", tmp_path / "rounded")
-        rounded = {model.config.prefix + each: model.parameter(each) for each in model.config.parameters}
-        save_file(rounded, tmp_path / "rounded" / "model.safetensors", {"format": "pt"})
-        (case,) = run_transformers(tmp_path / "rounded", [ids])
+    exact = run_transformers(tmp_path / "model", [ids])[0].arrays["logits"]
+    for dtype, (step, roundings) in ROUNDING.items():
+        with LanguageModel.from_pretrained(tmp_path / "model", dtype, device=DEVICE) as model:
+            rounded = {model.config.stored_name(each): model.parameter(each) for each in model.config.parameters}
+            save_file(rounded, tmp_path / "rounded" / "model.safetensors", {"format": "pt"})
+            (case,) = run_transformers(tmp_path / "rounded", [ids])
+            logits, found = model.run_with_cache(ids)
         tolerance = Tolerance.of(dtype, model.config.n_layer, same_weights=True)
-        for activation, value in model.run_with_cache(ids)[1].items():
-            wanted = case.arrays[activation]
-            near = tolerance.measure(value.reshape(-1, value.shape[-1]), wanted.reshape(-1, wanted.shape[-1]))
-            assert near.excess <= 1, (activation, near)
-        whole = run_transformers(tmp_path / "model", [ids])[0].arrays["logits"]
-        assert kl_divergence(whole, model.logits(ids)).mean() < {"f16": 1e-4, "q8": 1e-2, "q4": 1.0}[dtype]
+        for activation, value in found.items():
+            near = tolerance.measure(tokens_first(value), tokens_first(case.arrays[activation]))
+            assert near.excess <= 1, (dtype, activation, near)
+        # To first order, KL is half of the variance of the logits' errors, and that of a rounding is step**2 / 12.
+        limit = roundings * step**2 / 12 * exact.var(axis=1).mean() / 2
+        assert kl_divergence(exact, logits).mean() < limit, dtype
 
 
 @pytest.mark.parametrize(
