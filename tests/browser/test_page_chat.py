@@ -141,14 +141,16 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
           for await (const chunk of await create(asked)) chunks.push(chunk);
           const text = whole.choices[0].message.content;
           const stopped = await create({...greedy, stop: [text.slice(2, 5)]});
-          for await (const chunk of await create({max_tokens: 60, stream: true})) if (chunk.choices[0].delta.content) break;
+          const left = await create({max_tokens: 60, stream: true});
+          for await (const chunk of left) if (chunk.choices[0].delta.content) break;
           const stop = new AbortController();
           const aborted = create({max_tokens: 60}, {signal: stop.signal}).catch((error) => error.name);
           stop.abort();
           const refused = [];
           for (const more of [{n: 2}, {tokens: 3}, {top_logprobs: 2}, {messages: []}, {temperature: -1},
                               {messages: [{role: "user", content: "long ".repeat(99)}]}]) {
-            await create(more).catch((error) => refused.push([error.status, error.param, error.code, error.error.type]));
+            const {status, param, code, error} = await create(more).catch((thrown) => thrown);
+            refused.push([status, param, code, error.type]);
           }
           return {whole, chunks, stopped, aborted: await aborted, refused};
         }"""

@@ -31,7 +31,7 @@ export interface ChatCompletionRequest {
   logit_bias?: Record<number, number> | null;
   /** Send the log probability of each token. */
   logprobs?: boolean | null;
-  /** How many of the most likely tokens to send with each token. Needs `logprobs`. */
+  /** The number of the most likely tokens to send with each token. Needs `logprobs`. */
   top_logprobs?: number | null;
   /** Only 1. */
   n?: number | null;
@@ -184,6 +184,7 @@ interface Prepared {
 }
 
 export class Completions {
+  /** @internal */
   constructor(private readonly glgpt: Glgpt) {}
 
   /**
