@@ -165,6 +165,7 @@ export class Glgpt {
   private disposed = false;
   private unfollow: () => void = () => {};
 
+  /** @internal `open` of the embed module makes one. */
   constructor(source: Source | Opened = EmbeddedSource.here() ?? new HttpSource(folder()), options: ModelOptions = {}) {
     this.ready = this.open(source, options);
     this.ready.catch(() => {}); // callers that await it receive the error
