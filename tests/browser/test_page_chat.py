@@ -124,3 +124,59 @@ def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[
     )
     assert found["before"] > 0 and found["more"] > 0 and found["text"] > 3 and found["grown"]
     assert (found["refused"], found["constrained"], found["window"]) == ("AbortError", "NotSupportedError", 96)
+
+
+def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+    """Catches: a shape that OpenAI's users do not know, a stop text that is shown, an abandoned stream that runs on."""
+    page = browse(serve(deep("llama")[1]) + "#tokens=1")
+    page.evaluate("glgpt.ready")
+    found = page.evaluate(
+        """async () => {
+          const messages = [{role: "user", content: [{type: "text", text: "hi"}]}];
+          const create = (more, options) => glgpt.chat.completions.create({messages, ...more}, options);
+          const greedy = {temperature: 0, max_tokens: 6};
+          const whole = await create({...greedy, logprobs: true, top_logprobs: 2});
+          const chunks = [];
+          const asked = {...greedy, stream: true, logprobs: true, stream_options: {include_usage: true}};
+          for await (const chunk of await create(asked)) chunks.push(chunk);
+          const text = whole.choices[0].message.content;
+          const stopped = await create({...greedy, stop: [text.slice(2, 5)]});
+          const left = await create({max_tokens: 60, stream: true});
+          for await (const chunk of left) if (chunk.choices[0].delta.content) break;
+          const stop = new AbortController();
+          const aborted = create({max_tokens: 60}, {signal: stop.signal}).catch((error) => error.name);
+          stop.abort();
+          const refused = [];
+          for (const more of [{n: 2}, {tokens: 3}, {top_logprobs: 2}, {messages: []}, {temperature: -1},
+                              {messages: [{role: "user", content: "long ".repeat(99)}]}]) {
+            const {status, param, code, error} = await create(more).catch((thrown) => thrown);
+            refused.push([status, param, code, error.type]);
+          }
+          return {whole, chunks, stopped, aborted: await aborted, refused};
+        }"""
+    )
+    whole, chunks = found["whole"], found["chunks"]
+    (choice,) = whole["choices"]
+    text, usage = choice["message"]["content"], whole["usage"]
+    assert (whole["object"], choice["finish_reason"], usage["completion_tokens"]) == ("chat.completion", "length", 6)
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 6
+    assert [len(each["top_logprobs"]) for each in choice["logprobs"]["content"]] == [2] * 6
+    assert all(each["logprob"] == each["top_logprobs"][0]["logprob"] < 0 for each in choice["logprobs"]["content"])
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks[:-1]) == text
+    chances = [p["token"] for c in chunks[:-1] for p in (c["choices"][0]["logprobs"] or {"content": []})["content"]]
+    assert chances == [p["token"] for p in choice["logprobs"]["content"]]
+    assert (chunks[-1]["choices"], chunks[-1]["usage"]) == ([], usage)
+    assert chunks[-2]["choices"][0]["finish_reason"] == "length"
+    (stopped,) = found["stopped"]["choices"]
+    assert text.startswith(stopped["message"]["content"]) and stopped["finish_reason"] == "stop"
+    assert len(stopped["message"]["content"]) <= 2 and found["aborted"] == "AbortError"
+    bad = "invalid_request_error"
+    assert found["refused"] == [
+        [400, "n", None, bad],
+        [400, "tokens", None, bad],
+        [400, "top_logprobs", None, bad],
+        [400, "messages", None, bad],
+        [400, "temperature", None, bad],
+        [400, "messages", "context_length_exceeded", bad],
+    ]

@@ -2,6 +2,7 @@
 
 import { fit, type Fitted } from "./runtime/chat/context";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
+import { Completions } from "./completions";
 import { effect, signal, untracked } from "@preact/signals-core";
 import { ContextLost, Device } from "./runtime/gl/device";
 import { Loader, type Progress } from "./runtime/engine/loader";
@@ -88,6 +89,7 @@ export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
 
 const loaderOf = (source: Source) =>
   Loader.open(source, source instanceof HttpSource && source.base.href === folder().href ? exportId() : "");
+
 export interface ChatOptions extends Omit<GenerateOptions, "prompt" | "ids" | "drawn"> {
   /** The number of the oldest messages after the system message that the model no longer reads (default: 0). */
   dropped?: number;
@@ -113,6 +115,17 @@ const CHAT: Names<ChatOptions> = {
 /** An answer, the number of tokens of its prompt, and the number of the oldest messages that the prompt leaves out. */
 export type Answered = Generated & { promptTokens: number; dropped: number };
 
+/** `glgpt.chat`: a function, with OpenAI's interface as `completions`. */
+export interface Chat {
+  /**
+   * Answers the last of `messages` with up to `tokens` tokens (default: 512). Tokens that the KV cache holds from an
+   * earlier turn are not computed again. If the context is full, the oldest turns are left out. Rejects for invalid
+   * options, for a model without a chat template, and if the last message alone does not fit the context.
+   */
+  (messages: readonly ChatMessage[], options?: ChatOptions): Promise<Answered>;
+  readonly completions: Completions;
+}
+
 const REST = 2000; // ms without a call after which a page warms up
 export const CHAT_TOKENS = 512; // maximum tokens of an answer; the same as on the desktop
 const ATTEMPTS = 20; // attempts to warm up; a call interrupts one
@@ -132,11 +145,11 @@ export type Used = "own" | "mine" | "file";
 export class Glgpt {
   /** Resolves when the model can be used. Rejects with a message for the user. */
   readonly ready: Promise<void>;
-  /** The page's model. */
+  /** @internal The page's model. */
   own!: Model;
   private readonly current = signal<{ model: Model; used: Used } | null>(null);
   private readonly store = new Store(folder().pathname);
-  /** Runs `train` and holds the sessions that the page shows. */
+  /** @internal Runs `train` and holds the sessions that the page shows. */
   readonly training = new Training(
     () => this.own,
     this.store,
@@ -145,19 +158,20 @@ export class Glgpt {
   private warmedUp: Promise<void> = Promise.resolve();
   private played: Session | null = null; // the session whose model is in use
   onProgress: (progress: Progress) => void = () => {};
-  /** Called with the recorded generation while the model is loading. */
+  /** @internal Called with the recorded generation while the model is loading. */
   onRecorded: (recorded: Recorded, manifest: Manifest) => void = () => {};
   private last: number[] = [];
   private readonly queue = new Queue(); // one call at a time, since all share one set of caches
   private disposed = false;
   private unfollow: () => void = () => {};
 
+  /** @internal `open` of the embed module makes one. */
   constructor(source: Source | Opened = EmbeddedSource.here() ?? new HttpSource(folder()), options: ModelOptions = {}) {
     this.ready = this.open(source, options);
     this.ready.catch(() => {}); // callers that await it receive the error
   }
 
-  /** The model that all calls use: the page's, or one selected with `use`. Reading it subscribes to changes of it. */
+  /** @internal The model that all calls use: the page's, or one selected with `use`. Reading it subscribes to changes. */
   get model(): Model {
     return this.current.value?.model as Model; // undefined until `ready`
   }
@@ -317,7 +331,7 @@ export class Glgpt {
     if (this.played && this.played !== session) await this.use("own");
   }
 
-  /** Returns the names of files that later calls may need on this device. */
+  /** @internal Returns the names of files that later calls may need on this device. */
   async later(recording = this.own.recording): Promise<string[]> {
     const { manifest } = this.own;
     const more = [recording.interventions, recording.several].filter((name) => name !== undefined);
@@ -357,12 +371,13 @@ export class Glgpt {
     return Promise.race([done, given]);
   }
 
-  /**
-   * Answers the last of `messages` with up to `tokens` tokens (default: 512). Tokens that the KV cache holds from an
-   * earlier turn are not computed again. If the context is full, the oldest turns are left out. Rejects for invalid
-   * options, for a model without a chat template, and if the last message alone does not fit the context.
-   */
-  async chat(messages: readonly ChatMessage[], options: ChatOptions = {}): Promise<Answered> {
+  /** Answers messages; `chat.completions.create` has the shape of OpenAI's API. */
+  readonly chat: Chat = Object.assign(
+    (messages: readonly ChatMessage[], options: ChatOptions = {}) => this.answer(messages, options),
+    { completions: new Completions(this) },
+  );
+
+  private async answer(messages: readonly ChatMessage[], options: ChatOptions): Promise<Answered> {
     checkOptions("chat", options, CHAT);
     await this.usable();
     const { dropped = 0, tokens = CHAT_TOKENS, ...others } = options;
@@ -542,7 +557,7 @@ export class Glgpt {
     return this.queued(() => logProbabilities(this.model, ids, from, going));
   }
 
-  /** Runs `work`, which needs the device, between other calls. */
+  /** @internal Runs `work`, which needs the device, between other calls. */
   borrow<T>(work: (model: Model) => Promise<T>): Promise<T> {
     return this.queued(() => work(this.model));
   }

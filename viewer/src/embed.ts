@@ -7,7 +7,29 @@ import { checkOptions, type Names } from "./runtime/engine/options";
 import { HttpSource } from "./runtime/engine/source";
 
 export { Glgpt };
-export type { Continuation, ContinuationsOptions, Generated, GenerateOptions } from "./api";
+export type {
+  Answered,
+  Chat,
+  ChatOptions,
+  Continuation,
+  ContinuationsOptions,
+  Generated,
+  GenerateOptions,
+} from "./api";
+export { CompletionError } from "./completions";
+export type {
+  ChatCompletion,
+  ChatCompletionChunk,
+  ChatCompletionMessage,
+  ChatCompletionRequest,
+  ChatLogprobs,
+  Completions,
+  CompletionUsage,
+  TokenLogprob,
+} from "./completions";
+export type { LanguageModelOptions, LanguageModelSession, PromptInput, PromptOptions } from "./language-model";
+export type { ChatMessage } from "./runtime/chat/template";
+export type { Fitted } from "./runtime/chat/context";
 export type { Values } from "./runtime/engine/capture";
 export type { Progress } from "./runtime/engine/loader";
 export type { Candidate, Token } from "./runtime/engine/sampling";

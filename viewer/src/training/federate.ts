@@ -169,6 +169,7 @@ export class Federation {
   private roundTrip = 0;
   private readonly unlock = new AbortController();
 
+  /** @internal */
   constructor(
     private readonly options: FederateOptions,
     private readonly training: Training,

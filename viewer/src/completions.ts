@@ -1,0 +1,414 @@
+// `glgpt.chat.completions.create`: chat completions with the shape of OpenAI's API, as users of web-llm know it.
+
+import type { ChatOptions, Glgpt } from "./api";
+import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
+import { PageError } from "./runtime/gl/errors";
+import { samplingOptions, type Candidate, type SamplingRequest, type Token } from "./runtime/engine/sampling";
+
+const MAX_STOPS = 16; // the same as on the desktop
+const MAX_TOP = 20;
+const LEAST_LOGPROB = -9999; // stands for ln 0, which JSON lacks
+
+export interface ChatCompletionMessage {
+  role: ChatMessage["role"];
+  content: string | readonly { type: "text"; text: string }[];
+}
+
+export interface ChatCompletionRequest {
+  messages: readonly ChatCompletionMessage[];
+  stream?: boolean | null;
+  stream_options?: { include_usage?: boolean } | null;
+  /** The maximum number of tokens of the answer (default: as many as the context holds). */
+  max_tokens?: number | null;
+  max_completion_tokens?: number | null;
+  /** 1 by default; 0 is greedy. */
+  temperature?: number | null;
+  top_p?: number | null;
+  seed?: number | null;
+  /** Texts before which the answer ends. */
+  stop?: string | readonly string[] | null;
+  /** Values to add to the logits of these ids. */
+  logit_bias?: Record<number, number> | null;
+  /** Send the log probability of each token. */
+  logprobs?: boolean | null;
+  /** The number of the most likely tokens to send with each token. Needs `logprobs`. */
+  top_logprobs?: number | null;
+  /** Only 1. */
+  n?: number | null;
+  response_format?: { type: "text" | "json_object" | "json_schema" } | null;
+  /** Has no effect: a page has one model. */
+  model?: string | null;
+  /** Has no effect. */
+  user?: string | null;
+}
+
+export interface CompletionRequestOptions {
+  signal?: AbortSignal;
+}
+
+export interface TokenLogprob {
+  token: string;
+  logprob: number;
+  bytes: number[];
+}
+
+export interface ChatLogprobs {
+  content: (TokenLogprob & { top_logprobs: TokenLogprob[] })[];
+  refusal: null;
+}
+
+export interface CompletionUsage {
+  prompt_tokens: number;
+  completion_tokens: number;
+  total_tokens: number;
+}
+
+interface Shared<Kind extends string> {
+  id: string;
+  object: Kind;
+  /** Seconds since 1970. */
+  created: number;
+  model: string;
+}
+
+export type FinishReason = "stop" | "length";
+
+export interface ChatCompletion extends Shared<"chat.completion"> {
+  choices: {
+    index: number;
+    message: { role: "assistant"; content: string; refusal: null };
+    logprobs: ChatLogprobs | null;
+    finish_reason: FinishReason;
+  }[];
+  usage: CompletionUsage;
+}
+
+export interface ChatCompletionChunk extends Shared<"chat.completion.chunk"> {
+  choices: {
+    index: number;
+    delta: { role?: "assistant"; content?: string };
+    logprobs: ChatLogprobs | null;
+    finish_reason: FinishReason | null;
+  }[];
+  /** In the last chunk, if `stream_options` asks for it. */
+  usage?: CompletionUsage;
+}
+
+/** An error with the fields of OpenAI's: `param` is the field at fault, `code` a word for programs. */
+export class CompletionError extends PageError {
+  override readonly name = "CompletionError";
+  readonly status = 400;
+  readonly type = "invalid_request_error";
+
+  constructor(
+    message: string,
+    readonly param: string | null = null,
+    readonly code: string | null = null,
+  ) {
+    super(message);
+  }
+
+  /** The object that OpenAI's API would answer. */
+  get error(): { message: string; type: string; param: string | null; code: string | null } {
+    const { message, type, param, code } = this;
+    return { message, type, param, code };
+  }
+}
+
+const FIELDS: Record<keyof Required<ChatCompletionRequest>, true> = {
+  messages: true,
+  stream: true,
+  stream_options: true,
+  max_tokens: true,
+  max_completion_tokens: true,
+  temperature: true,
+  top_p: true,
+  seed: true,
+  stop: true,
+  logit_bias: true,
+  logprobs: true,
+  top_logprobs: true,
+  n: true,
+  response_format: true,
+  model: true,
+  user: true,
+};
+
+/** Finds stop texts in a text that arrives in pieces. Holds back what could be the start of one. */
+class StopTexts {
+  found = false;
+  private held = "";
+
+  constructor(private readonly stops: readonly string[]) {}
+
+  /** Returns the text that may be shown after this piece. */
+  push(piece: string): string {
+    if (this.found) return "";
+    const text = this.held + piece;
+    const at = Math.min(...this.stops.map((stop) => text.indexOf(stop)).filter((i) => i >= 0));
+    this.found = at !== Infinity;
+    const end = this.found ? at : text.length - Math.max(0, ...this.stops.map((stop) => begun(text, stop)));
+    this.held = this.found ? "" : text.slice(end);
+    return text.slice(0, end);
+  }
+
+  /** Returns what was held back at the end of the text. */
+  flush(): string {
+    return this.held;
+  }
+}
+
+/** Returns the length of the longest end of `text` that begins `stop`. */
+function begun(text: string, stop: string): number {
+  for (let n = Math.min(text.length, stop.length - 1); n > 0; n--) if (text.endsWith(stop.slice(0, n))) return n;
+  return 0;
+}
+
+interface Piece {
+  text: string;
+  logprobs: ChatLogprobs | null;
+}
+
+interface Ended {
+  reason: FinishReason;
+  tokens: number;
+}
+
+/** A request that was checked, and the ids of its prompt. */
+interface Prepared {
+  ids: number[];
+  stops: readonly string[];
+  /** The number of the most likely tokens to send; null without log probabilities. */
+  top: number | null;
+  options: Pick<ChatOptions, "tokens" | "temperature" | "topP" | "seed" | "logitBias" | "alternatives">;
+}
+
+export class Completions {
+  /** @internal */
+  constructor(private readonly glgpt: Glgpt) {}
+
+  /**
+   * Answers `messages`; with `stream`, resolves to an async iterable of chunks, and leaving it early stops the answer.
+   * Rejects with CompletionError for a request that cannot be answered, and with the signal's reason once it aborts.
+   */
+  create(
+    request: ChatCompletionRequest & { stream: true },
+    options?: CompletionRequestOptions,
+  ): Promise<AsyncIterable<ChatCompletionChunk>>;
+  create(
+    request: ChatCompletionRequest & { stream?: false | null },
+    options?: CompletionRequestOptions,
+  ): Promise<ChatCompletion>;
+  create(
+    request: ChatCompletionRequest,
+    options?: CompletionRequestOptions,
+  ): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>>;
+  async create(
+    request: ChatCompletionRequest,
+    { signal }: CompletionRequestOptions = {},
+  ): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>> {
+    const prepared = await this.prepared(request).catch((error: unknown) => {
+      if (error instanceof CompletionError || !(error instanceof PageError)) throw error;
+      throw new CompletionError(error.message);
+    });
+    signal?.throwIfAborted();
+    if (request.stream) return this.stream(prepared, Boolean(request.stream_options?.include_usage), signal);
+    const pieces: Piece[] = [];
+    const ended = await this.answer(prepared, (piece) => pieces.push(piece), signal);
+    const content = pieces.flatMap(({ logprobs }) => logprobs?.content ?? []);
+    const choice = {
+      index: 0,
+      message: { role: "assistant", content: pieces.map(({ text }) => text).join(""), refusal: null },
+      logprobs: prepared.top === null ? null : { content, refusal: null },
+      finish_reason: ended.reason,
+    } as const;
+    return { ...this.shared("chat.completion"), choices: [choice], usage: usage(prepared, ended) };
+  }
+
+  /** Yields the chunks of an answer. */
+  private async *stream(
+    prepared: Prepared,
+    withUsage: boolean,
+    signal?: AbortSignal,
+  ): AsyncGenerator<ChatCompletionChunk> {
+    const about = this.shared("chat.completion.chunk");
+    const chunk = (
+      delta: ChatCompletionChunk["choices"][number]["delta"],
+      logprobs: ChatLogprobs | null = null,
+      finish_reason: FinishReason | null = null,
+    ): ChatCompletionChunk => ({ ...about, choices: [{ index: 0, delta, logprobs, finish_reason }] });
+    const left = new AbortController(); // the reader wants no more
+    const arrived: Piece[] = [];
+    let wake = () => {};
+    const state = { running: true };
+    const either = signal ? AbortSignal.any([signal, left.signal]) : left.signal;
+    const push = (piece: Piece) => {
+      arrived.push(piece);
+      wake();
+    };
+    const done = this.answer(prepared, push, either).finally(() => {
+      state.running = false;
+      wake();
+    });
+    done.catch(() => {}); // awaited below, unless the reader leaves
+    try {
+      yield chunk({ role: "assistant", content: "" });
+      while (state.running || arrived.length) {
+        const piece = arrived.shift();
+        if (piece) yield chunk({ content: piece.text }, piece.logprobs);
+        else await new Promise<void>((resolve) => (wake = resolve));
+      }
+      const ended = await done;
+      yield chunk({}, null, ended.reason);
+      if (withUsage) yield { ...about, choices: [], usage: usage(prepared, ended) };
+    } finally {
+      left.abort();
+    }
+  }
+
+  /** Generates an answer and passes its pieces on. */
+  private async answer(prepared: Prepared, push: (piece: Piece) => void, signal?: AbortSignal): Promise<Ended> {
+    const { ids, top, options } = prepared;
+    const stops = new StopTexts(prepared.stops);
+    const stopped = new AbortController();
+    let waiting: ChatLogprobs["content"] = []; // of tokens whose text is not complete yet
+    let text = ""; // of all tokens
+    const send = (piece: string, last = false) => {
+      if (!piece && !(last && waiting.length)) return;
+      push({ text: piece, logprobs: top === null ? null : { content: waiting, refusal: null } });
+      waiting = [];
+    };
+    const answer = await this.glgpt.generate({
+      ...options,
+      ids,
+      signal: signal ? AbortSignal.any([signal, stopped.signal]) : stopped.signal,
+      onToken: (token) => {
+        if (top !== null) waiting.push(this.logprobs(token, top));
+        text += token.text;
+        send(stops.push(token.text));
+        if (stops.found) stopped.abort();
+      },
+    });
+    if (!stops.found) {
+      signal?.throwIfAborted();
+      if (answer.stopped === "aborted") throw new PageError("The model was disposed of.");
+      send(stops.push(answer.text.slice(text.length)) + stops.flush(), true);
+    }
+    return { reason: answer.stopped === "tokens" && !stops.found ? "length" : "stop", tokens: answer.ids.length };
+  }
+
+  /** Checks a request and encodes its messages. */
+  private async prepared(request: ChatCompletionRequest): Promise<Prepared> {
+    check(request);
+    await this.glgpt.ready;
+    const { chatTemplate, manifest } = this.glgpt.model;
+    if (!chatTemplate) throw new CompletionError("This model has no chat template; use glgpt.generate.", "messages");
+    const ids = await chatTemplate.ids(plain(request.messages)).catch((error: unknown) => {
+      throw error instanceof PageError ? new CompletionError(error.message, "messages") : error;
+    });
+    const limit = manifest.config.n_positions;
+    if (ids.length > limit) {
+      const why = `The prompt has ${ids.length} tokens and the context holds ${limit}; shorten it.`;
+      throw new CompletionError(why, "messages", "context_length_exceeded");
+    }
+    const { logprobs, top_logprobs, stop } = request;
+    const asked = request.max_completion_tokens ?? request.max_tokens ?? Infinity;
+    const top = logprobs ? (top_logprobs ?? 0) : null;
+    return {
+      ids,
+      stops: typeof stop === "string" ? [stop] : (stop ?? []),
+      top,
+      options: {
+        tokens: Math.min(asked, limit - ids.length + 1),
+        ...sampling(request),
+        ...(top === null ? {} : { alternatives: Math.max(1, top) }),
+      },
+    };
+  }
+
+  private logprobs(token: Token, top: number): ChatLogprobs["content"][number] {
+    const { model } = this.glgpt;
+    const about = ({ id, p = 0 }: Token | Candidate): TokenLogprob => {
+      const logprob = p > 0 ? Math.log(p) : LEAST_LOGPROB;
+      return { token: this.glgpt.decode([id]), logprob, bytes: [...(model.tokenizer?.tokenBytes(id) ?? [])] };
+    };
+    return { ...about(token), top_logprobs: (token.top ?? []).slice(0, top).map(about) };
+  }
+
+  private shared<Kind extends string>(object: Kind): Shared<Kind> {
+    const id = `chatcmpl-${crypto.randomUUID()}`;
+    return { id, object, created: Math.floor(Date.now() / 1000), model: this.glgpt.model.manifest.model };
+  }
+}
+
+function usage({ ids }: Prepared, { tokens }: Ended): CompletionUsage {
+  return { prompt_tokens: ids.length, completion_tokens: tokens, total_tokens: ids.length + tokens };
+}
+
+/** Throws CompletionError for a request with unknown or invalid fields. The model checks messages and sampling. */
+function check(request: ChatCompletionRequest): void {
+  if (typeof request !== "object" || (request as unknown) === null)
+    throw new CompletionError("create takes an object with messages.");
+  const unknown = Object.entries(request).find(([name, value]) => !Object.hasOwn(FIELDS, name) && value !== undefined);
+  if (unknown) throw new CompletionError(`${unknown[0]} is not a field that this model knows.`, unknown[0]);
+  const { n, response_format: format, stop, top_logprobs: top, logprobs } = request;
+  if ((n ?? 1) !== 1) throw new CompletionError(`n is ${n}; a page writes 1 answer at a time.`, "n");
+  if (format && format.type !== "text") {
+    throw new CompletionError("A page supports only response_format of type text.", "response_format");
+  }
+  for (const name of ["max_tokens", "max_completion_tokens"] as const) {
+    const value = request[name] ?? 1;
+    if (!(Number.isInteger(value) && value >= 1))
+      throw new CompletionError(`${name} is ${value}; it must be 1 or more.`, name);
+  }
+  const stops = typeof stop === "string" ? [stop] : (stop ?? []);
+  if (!(Array.isArray(stops) && stops.length <= MAX_STOPS && stops.every((s) => typeof s === "string" && s))) {
+    throw new CompletionError(`stop must be a text or a list of up to ${MAX_STOPS} texts.`, "stop");
+  }
+  if (top != null && !(Number.isInteger(top) && top >= 0 && top <= MAX_TOP)) {
+    throw new CompletionError(`top_logprobs is ${top}; it must be from 0 to ${MAX_TOP}.`, "top_logprobs");
+  }
+  if (top && !logprobs) throw new CompletionError("top_logprobs needs logprobs: true.", "top_logprobs");
+}
+
+/** Returns how tokens are chosen. Throws CompletionError for a value out of range. */
+function sampling({ temperature, top_p, seed, logit_bias }: ChatCompletionRequest) {
+  const checked = <T extends SamplingRequest>(param: string, options: T): T => {
+    try {
+      samplingOptions(options);
+      return options;
+    } catch (error) {
+      throw error instanceof PageError ? new CompletionError(error.message, param) : error;
+    }
+  };
+  return {
+    ...checked("temperature", { temperature: temperature ?? 1 }),
+    ...checked("top_p", { topP: top_p || null }), // 0 is greedy in some clients, and no share of tokens here
+    ...checked("logit_bias", { logitBias: logit_bias ?? null }),
+    ...checked("seed", { seed: seed ?? Math.floor(Math.random() * 2 ** 32) }),
+  };
+}
+
+/** Returns messages whose content is a text. Throws CompletionError for images, sounds and tools. */
+function plain(messages: ChatCompletionRequest["messages"]): ChatMessage[] {
+  const texts = Array.isArray(messages)
+    ? (messages as readonly ChatCompletionMessage[]).map((message, i) => {
+        const { content } = Object(message) as Partial<ChatCompletionMessage>;
+        if (!Array.isArray(content)) return message;
+        const parts = content as readonly { type: string; text: string }[];
+        const other = parts.find(({ type }) => type !== "text");
+        if (other) {
+          throw new CompletionError(
+            `messages[${i}] has a part of type ${other.type}; this model reads text.`,
+            "messages",
+          );
+        }
+        return { ...message, content: parts.map(({ text }) => text).join("") };
+      })
+    : messages;
+  try {
+    return checkedMessages(texts);
+  } catch (error) {
+    throw error instanceof PageError ? new CompletionError(error.message, "messages") : error;
+  }
+}
