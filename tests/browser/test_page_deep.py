@@ -81,7 +81,7 @@ def deep_page(
     context.on("console", lambda m: complaints.append(m.text) if m.type in ("warning", "error", "assert") else None)
     page = wait_without_eval(context.new_page())
     page.set_default_timeout(90_000)
-    page.goto(serve(site) + "#tokens=6&temperature=0")
+    page.goto(serve(site) + "#view=text&tokens=6&temperature=0")
     page.evaluate("glgpt.ready")
     page.wait_for_function(DONE)
     yield Deep(request.param, page, folder)
@@ -145,7 +145,8 @@ def test_textures_are_in_their_blocks_and_explained(deep_page: Deep) -> None:
             assert shown.count() == len(wanted), group
             templates = [name if block is None else name.replace(f".{block}.", ".{}.", 1) for name in wanted]
             assert shown.evaluate_all("(all) => all.map((b) => b.title)") == [names[t].about for t in templates]
-            assert [t.split("{}.")[-1] for t in templates] == shown.all_inner_texts(), "another order"
+            listed = shown.evaluate_all("(all) => all.map((b) => b.firstChild.textContent)")
+            assert [t.split("{}.")[-1] for t in templates] == listed, "another order"
     deep_page.show("textures", texture=f"{config.block_prefix.format(3)}mlp")
     weight = next(p.name for p in config.parameters.values() if p.layer == 3 and p.product)
     deep_page.show("textures", texture=weight)
@@ -178,7 +179,7 @@ def test_attention_is_that_of_each_layer(deep_page: Deep) -> None:
     page, ids = deep_page.page, deep_page.ids
     deep_page.show("attention", layer=10, head=1)
     page.get_by_role("heading", name="Layer 10, head 1").wait_for()
-    assert page.locator(".attention-lines span").all_inner_texts() == ["layer 0", *map(str, range(1, BLOCKS))]
+    assert page.locator(".attention-grid .attention-lines span").all_inner_texts() == ["layer 0", *map(str, range(1, BLOCKS))]
     script = """([ids, layers]) => glgpt.borrow(async (model) => {
       const {attention} = await glgpt.drawing(model), rows = [];
       model.cache.fill(ids);

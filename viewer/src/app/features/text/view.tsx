@@ -330,9 +330,14 @@ function Text() {
           {count} tokens
           {running.value
             ? " · Writing…"
-            : rate &&
-              ` · prefill ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s` +
-                (rate.decode ? `, decode ${rate.decode.toFixed(0)} tokens/s` : "")}
+            : rate && (
+                <>
+                  <span class={style.prefill}>
+                    {` · prefill ${((1000 * rate.given) / rate.prefill).toFixed(0)} tokens/s`}
+                  </span>
+                  {rate.decode ? ` · decode ${rate.decode.toFixed(0)} tokens/s` : ""}
+                </>
+              )}
         </span>
       </div>
       <div
