@@ -179,7 +179,10 @@ def test_attention_is_that_of_each_layer(deep_page: Deep) -> None:
     page, ids = deep_page.page, deep_page.ids
     deep_page.show("attention", layer=10, head=1)
     page.get_by_role("heading", name="Layer 10, head 1").wait_for()
-    assert page.locator(".attention-grid .attention-lines span").all_inner_texts() == ["layer 0", *map(str, range(1, BLOCKS))]
+    assert page.locator(".attention-grid .attention-lines span").all_inner_texts() == [
+        "layer 0",
+        *map(str, range(1, BLOCKS)),
+    ]
     script = """([ids, layers]) => glgpt.borrow(async (model) => {
       const {attention} = await glgpt.drawing(model), rows = [];
       model.cache.fill(ids);
