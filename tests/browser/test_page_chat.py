@@ -119,9 +119,14 @@ def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[
           session.destroy();
           const refused = await session.prompt("c").catch((error) => error.name);
           const constrained = await copy.prompt("c", {responseConstraint: {}}).catch((error) => error.name);
-          return {before, more, text: text.length, grown, refused, constrained, window: copy.contextWindow};
+          delete globalThis.LanguageModel;
+          const set = [glgpt.polyfillLanguageModel(), glgpt.polyfillLanguageModel()];
+          set.push(await LanguageModel.availability());
+          (await LanguageModel.create({topK: (await LanguageModel.params()).maxTopK})).destroy();
+          return {set, before, more, text: text.length, grown, refused, constrained, window: copy.contextWindow};
         }"""
     )
+    assert found["set"] == [True, False, "available"]
     assert found["before"] > 0 and found["more"] > 0 and found["text"] > 3 and found["grown"]
     assert (found["refused"], found["constrained"], found["window"]) == ("AbortError", "NotSupportedError", 96)
 

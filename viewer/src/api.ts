@@ -14,7 +14,7 @@ import { canRemember } from "./runtime/engine/probe";
 import { PageError } from "./runtime/gl/errors";
 import { logProbabilities } from "./runtime/engine/probabilities";
 import { checkFinite, samplingOptions, type SamplingOptions, type Token } from "./runtime/engine/sampling";
-import { LanguageModelSession, type LanguageModelOptions } from "./language-model";
+import { LanguageModelSession, polyfill, type LanguageModelOptions } from "./language-model";
 import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./runtime/engine/manifest";
 import type { Opened } from "./runtime/engine/opened-model";
@@ -389,6 +389,11 @@ export class Glgpt {
   /** Starts a session with the interface of the browser's Prompt API. Rejects for a model without a chat template. */
   languageModel(options: LanguageModelOptions = {}): Promise<LanguageModelSession> {
     return LanguageModelSession.create(this, options);
+  }
+
+  /** Sets `globalThis.LanguageModel` to this model where the browser has none. Returns true if it did. */
+  polyfillLanguageModel(): boolean {
+    return polyfill(this);
   }
 
   /** Returns the ids of messages, up to where the answer begins, and how many of the oldest they leave out. */

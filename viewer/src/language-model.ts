@@ -180,3 +180,20 @@ export class LanguageModelSession extends EventTarget {
     return this.glgpt.model.chatTemplate!.ids(messages, messages.at(-1)?.role === "user");
   }
 }
+
+/** Sets `globalThis.LanguageModel` to a model where the browser has none. Returns true if it did. */
+export function polyfill(glgpt: Glgpt): boolean {
+  if ("LanguageModel" in globalThis) return false;
+  const availability = async () => {
+    const usable = glgpt.ready.then(() => Boolean(glgpt.model.chatTemplate)).catch(() => false);
+    return (await usable) ? "available" : "unavailable";
+  };
+  const params = async () => {
+    await glgpt.ready;
+    const { vocab_size } = glgpt.model.manifest.config;
+    return { defaultTopK: vocab_size, maxTopK: vocab_size, defaultTemperature: 1, maxTemperature: 2 };
+  };
+  const create = (options: LanguageModelOptions = {}) => LanguageModelSession.create(glgpt, options);
+  Object.assign(globalThis, { LanguageModel: { availability, params, create } });
+  return true;
+}
