@@ -1,15 +1,14 @@
 // The scriptable object without a page, which `glgpt export --embed` writes as `glgpt.js`.
 
-import { Glgpt } from "./api";
-import type { Progress } from "./runtime/engine/loader";
+import { effect, untracked } from "@preact/signals-core";
+import { Glgpt, type Progress } from "./api";
 import type { ModelOptions } from "./runtime/engine/model";
 import { checkOptions, type Names } from "./runtime/engine/options";
 import { HttpSource } from "./runtime/engine/source";
 
 export { Glgpt };
-export type { Continuation, ContinuationsOptions, Generated, GenerateOptions } from "./api";
+export type { Continuation, ContinuationsOptions, Generated, GenerateOptions, Progress } from "./api";
 export type { Values } from "./runtime/engine/capture";
-export type { Progress } from "./runtime/engine/loader";
 export type { Candidate, Token } from "./runtime/engine/sampling";
 export type { Federation, FederateOptions } from "./training/federate";
 export type { Trained, TrainOptions } from "./training/training";
@@ -36,7 +35,10 @@ export async function open(asked: OpenOptions = {}): Promise<Glgpt> {
   const { folder, onProgress, ...options } = asked;
   const base = folder ? new URL(folder, document.baseURI) : new URL(/* @vite-ignore */ ".", import.meta.url);
   const glgpt = new Glgpt(new HttpSource(base.href.endsWith("/") ? base : new URL(`${base.href}/`)), options);
-  if (onProgress) glgpt.onProgress = onProgress;
-  await glgpt.ready;
+  const unfollow = effect(() => {
+    const { value } = glgpt.progress;
+    untracked(() => onProgress?.(value));
+  });
+  await glgpt.ready.finally(unfollow);
   return glgpt;
 }

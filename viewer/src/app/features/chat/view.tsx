@@ -383,7 +383,7 @@ function Settings() {
   const open = useRef(matchMedia(WIDE).matches).current;
   const { settings } = generation;
   return (
-    <details class={classes(ui.controls, style.settings)} open={open}>
+    <details class={ui.controls} open={open}>
       <summary>Settings</summary>
       <label class={ui.prompt}>
         <span>System prompt</span>
