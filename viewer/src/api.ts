@@ -160,7 +160,7 @@ export class Glgpt {
     this.ready.catch(() => {}); // callers that await it receive the error
   }
 
-  /** What is loaded so far. It changes until the model can be used. */
+  /** The bytes and shaders loaded so far. They change until the model can be used. */
   get progress(): ReadonlySignal<Progress> {
     return this.loading;
   }

@@ -34,7 +34,7 @@ export class ContextLost extends Error {
   }
 }
 
-/** How many shaders are ready, of those that are compiled at once. */
+/** The number of shaders that are ready, of those that are compiled. */
 export interface Compiling {
   compiled: number;
   shaders: number;
