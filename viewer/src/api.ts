@@ -3,11 +3,11 @@
 import { fit, type Fitted } from "./runtime/chat/context";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { Completions } from "./completions";
-import { effect, signal, untracked } from "@preact/signals-core";
-import { ContextLost, Device } from "./runtime/gl/device";
-import { Loader, type Progress } from "./runtime/engine/loader";
+import { effect, signal, untracked, type ReadonlySignal } from "@preact/signals-core";
+import { ContextLost, Device, type Compiling } from "./runtime/gl/device";
+import { Loader, type Progress as Fetched } from "./runtime/engine/loader";
 import { Queue, sleep } from "./runtime/gl/wait";
-import { Model, type Compiled, type ModelOptions } from "./runtime/engine/model";
+import { Model, type ModelOptions } from "./runtime/engine/model";
 import { checkOptions, type Names } from "./runtime/engine/options";
 import { parity, type Parity } from "./runtime/engine/parity";
 import { canRemember } from "./runtime/engine/probe";
@@ -24,7 +24,7 @@ import { otherFigures, type Score, type ScoreProgress } from "./training/score";
 import type { Session } from "./training/session";
 import { Training, type Trained, type TrainOptions } from "./training/training";
 import { Federation, type FederateOptions } from "./training/federate";
-import { allowed, fetchText, type FetchedText, type FetchOptions } from "./training/fetching";
+import { allowed, TextFetcher, type FetchedText, type FetchOptions } from "./training/fetching";
 import type { Files } from "./training/files";
 import type { Values } from "./runtime/engine/capture";
 
@@ -125,6 +125,8 @@ export interface Chat {
   (messages: readonly ChatMessage[], options?: ChatOptions): Promise<Answered>;
   readonly completions: Completions;
 }
+/** Bytes of weights and shaders that are loaded. */
+export type Progress = Fetched & Compiling;
 
 const REST = 2000; // ms without a call after which a page warms up
 export const CHAT_TOKENS = 512; // maximum tokens of an answer; the same as on the desktop
@@ -134,7 +136,7 @@ export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "a
   /** Called with all texts after each token. The array holds the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
   /** Called with the progress of the shaders, which the first call compiles. */
-  onCompiled?: Compiled;
+  onCompiled?: (compiled: number, shaders: number) => void;
 }
 
 const CONTINUATIONS: Names<ContinuationsOptions> = { ...SHARED, onTexts: true, onCompiled: true };
@@ -148,6 +150,7 @@ export class Glgpt {
   /** @internal The page's model. */
   own!: Model;
   private readonly current = signal<{ model: Model; used: Used } | null>(null);
+  private readonly texts = new TextFetcher();
   private readonly store = new Store(folder().pathname);
   /** @internal Runs `train` and holds the sessions that the page shows. */
   readonly training = new Training(
@@ -157,9 +160,8 @@ export class Glgpt {
   );
   private warmedUp: Promise<void> = Promise.resolve();
   private played: Session | null = null; // the session whose model is in use
-  onProgress: (progress: Progress) => void = () => {};
-  /** @internal Called with the recorded generation while the model is loading. */
-  onRecorded: (recorded: Recorded, manifest: Manifest) => void = () => {};
+  private readonly loading = signal<Progress>({ done: 0, total: 0, cached: 0, compiled: 0, shaders: 0 });
+  private readonly found = signal<{ document: Recorded; manifest: Manifest } | null>(null);
   private last: number[] = [];
   private readonly queue = new Queue(); // one call at a time, since all share one set of caches
   private disposed = false;
@@ -169,6 +171,16 @@ export class Glgpt {
   constructor(source: Source | Opened = EmbeddedSource.here() ?? new HttpSource(folder()), options: ModelOptions = {}) {
     this.ready = this.open(source, options);
     this.ready.catch(() => {}); // callers that await it receive the error
+  }
+
+  /** @internal The bytes and shaders loaded so far. They change until the model can be used. */
+  get progress(): ReadonlySignal<Progress> {
+    return this.loading;
+  }
+
+  /** @internal The recorded generation, which is there before the model can be used; null: not yet, or the page has none. */
+  get recorded(): ReadonlySignal<{ document: Recorded; manifest: Manifest } | null> {
+    return this.found;
   }
 
   /** @internal The model that all calls use: the page's, or one selected with `use`. Reading it subscribes to changes. */
@@ -216,14 +228,16 @@ export class Glgpt {
     const device = new Device(HOST);
     const opened = "loader" in source ? source : null;
     const loader = "loader" in source ? source.loader : await loaderOf(source);
-    loader.onProgress = (p) => this.onProgress({ ...p }); // a copy that the caller may retain
+    const follow = () => void (this.loading.value = { ...loader.progress.value, ...device.compiling.value });
+    const unfollow = effect(follow);
     const { recorded } = loader.manifest;
     if (recorded) {
       // Loaded before the weights, which would delay it. The page also opens without it.
       const document = await loader.json(recorded).catch(() => null);
-      if (document) this.onRecorded(parseRecorded(document, recorded, loader.manifest.config), loader.manifest);
+      const { manifest } = loader;
+      if (document) this.found.value = { document: parseRecorded(document, recorded, manifest.config), manifest };
     }
-    this.own = await Model.load(device, loader, options, opened);
+    this.own = await Model.load(device, loader, options, opened).finally(unfollow);
     this.current.value = { model: this.own, used: "own" };
     if (this.disposed) this.release();
     this.unfollow = effect(() => {
@@ -304,7 +318,7 @@ export class Glgpt {
    * is a model from files written by `glgpt train` or `save`; `own` is the page's. Releases the previous model's
    * textures, except the weights of the page's model.
    */
-  async use(which: Used, files: readonly File[] = [], onCompiled?: Compiled): Promise<void> {
+  async use(which: Used, files: readonly File[] = []): Promise<void> {
     await this.usable();
     await this.training.settled();
     return this.queue.run(async () => {
@@ -314,7 +328,7 @@ export class Glgpt {
       }
       const session = which === "mine" ? this.training.current() : null;
       const about = session ? await this.training.trained(session) : await this.training.saved(files);
-      const build = () => this.own.beside(about, onCompiled);
+      const build = () => this.own.beside(about);
       this.replace(await (session ? session.lend(build) : build()), which, session);
     });
   }
@@ -467,11 +481,18 @@ export class Glgpt {
   async continuations(options: ContinuationsOptions = {}): Promise<Continuation[]> {
     checkOptions("continuations", options, CONTINUATIONS);
     await this.usable();
-    return this.queue.run(() => this.lent(() => this.sideBySide(options)));
+    const { onCompiled } = options;
+    return this.queue.run(async () => {
+      const unfollow = effect(() => {
+        const { compiled, shaders } = this.own.device.compiling.value;
+        if (compiled < shaders) untracked(() => onCompiled?.(compiled, shaders));
+      });
+      return this.lent(() => this.sideBySide(options)).finally(unfollow);
+    });
   }
 
   private async sideBySide(options: ContinuationsOptions): Promise<Continuation[]> {
-    const { tokens = 100, stop, onTexts, onCompiled, eos = true, signal } = options;
+    const { tokens = 100, stop, onTexts, eos = true, signal } = options;
     checkLength(tokens, stop);
     const sampling = samplingOf(options);
     const { model } = this;
@@ -487,7 +508,7 @@ export class Glgpt {
     if (model.stale) await model.recover(signal);
     model.follow();
     const run = { tokens, sampling, eos, ...(signal ? { signal } : {}) };
-    for await (const found of model.batch.generate(ids, run, { over, ...(onCompiled ? { onCompiled } : {}) })) {
+    for await (const found of model.batch.generate(ids, run, { over })) {
       for (const [i, text] of texts.entries()) {
         const token = found[i];
         if (!token) {
@@ -550,8 +571,8 @@ export class Glgpt {
    * first. `h.3.mlp@7@text` patches token 7 with the part's output at that token in another text. `h.3.attn.5:previous`
    * makes a head attend to the previous token (or `uniform`, `first`).
    */
-  intervene(parts: readonly string[], onCompiled?: Compiled): Promise<void> {
-    return this.queued(() => this.model.interventions.apply(parts, onCompiled));
+  intervene(parts: readonly string[]): Promise<void> {
+    return this.queued(() => this.model.interventions.apply(parts));
   }
 
   /**
@@ -571,22 +592,17 @@ export class Glgpt {
   async train(options: TrainOptions): Promise<Trained> {
     await this.usable();
     const session = await this.training.create(options);
-    return new Promise((resolve, reject) => {
-      session.onEnd = () => {
-        if (session.status === "failed") reject(new PageError(session.problem));
-        if (session.status === "done") {
-          const last = session.points.at(-1)!;
-          const judged = session.points.findLast((p) => p.validation !== undefined);
-          resolve({ step: last.step, loss: last.loss, validation: judged?.validation ?? null });
-        }
-      };
-      void session.start();
-    });
+    void session.start();
+    const { status, problem, points } = await session.ended();
+    if (status === "failed") throw new PageError(problem);
+    const last = points.at(-1)!;
+    const judged = points.findLast((p) => p.validation !== undefined);
+    return { step: last.step, loss: last.loss, validation: judged?.validation ?? null };
   }
 
   /** Fetches a text from an address that the page's policy allows. Rejects with a message for the user. */
   async fetchText(address: string, options: FetchOptions = {}): Promise<FetchedText> {
-    return fetchText(allowed(address, connections()), options);
+    return this.texts.fetch(allowed(address, connections()), options);
   }
 
   /** The federation that this page has joined last; null: none. */

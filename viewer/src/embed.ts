@@ -1,7 +1,7 @@
 // The scriptable object without a page, which `glgpt export --embed` writes as `glgpt.js`.
 
-import { Glgpt } from "./api";
-import type { Progress } from "./runtime/engine/loader";
+import { effect, untracked } from "@preact/signals-core";
+import { Glgpt, type Progress } from "./api";
 import type { ModelOptions } from "./runtime/engine/model";
 import { checkOptions, type Names } from "./runtime/engine/options";
 import { HttpSource } from "./runtime/engine/source";
@@ -15,6 +15,7 @@ export type {
   ContinuationsOptions,
   Generated,
   GenerateOptions,
+  Progress,
 } from "./api";
 export { CompletionError } from "./completions";
 export type {
@@ -31,7 +32,6 @@ export type { LanguageModelOptions, LanguageModelSession, PromptInput, PromptOpt
 export type { ChatMessage } from "./runtime/chat/template";
 export type { Fitted } from "./runtime/chat/context";
 export type { Values } from "./runtime/engine/capture";
-export type { Progress } from "./runtime/engine/loader";
 export type { Candidate, Token } from "./runtime/engine/sampling";
 export type { Federation, FederateOptions } from "./training/federate";
 export type { Trained, TrainOptions } from "./training/training";
@@ -58,7 +58,10 @@ export async function open(asked: OpenOptions = {}): Promise<Glgpt> {
   const { folder, onProgress, ...options } = asked;
   const base = folder ? new URL(folder, document.baseURI) : new URL(/* @vite-ignore */ ".", import.meta.url);
   const glgpt = new Glgpt(new HttpSource(base.href.endsWith("/") ? base : new URL(`${base.href}/`)), options);
-  if (onProgress) glgpt.onProgress = onProgress;
-  await glgpt.ready;
+  const unfollow = effect(() => {
+    const { value } = glgpt.progress;
+    untracked(() => onProgress?.(value));
+  });
+  await glgpt.ready.finally(unfollow);
   return glgpt;
 }

@@ -10,7 +10,7 @@ import { tabStorage } from "./runtime/io/storage";
 import { App } from "./app/shell";
 import { opening } from "./app/features/open/store";
 import { start } from "./app/start";
-import { drawing } from "./app/ui/tools";
+import { drawing } from "./app/stores/drawing";
 
 const RELOADED = "glgpt reloaded";
 if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(opened)));
@@ -25,7 +25,7 @@ else {
 
 /** Shows a model, and makes it the global `glgpt` with functions of the views. */
 function launch(glgpt: Glgpt): Glgpt {
-  Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing, lens, probabilities }) });
+  Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing: drawing.ready, lens, probabilities }) });
   start(glgpt);
   return glgpt;
 }

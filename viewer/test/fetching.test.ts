@@ -2,7 +2,7 @@
 
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { HttpSource } from "../src/runtime/engine/source";
-import { fetchText, type FetchOptions } from "../src/training/fetching";
+import { TextFetcher, type FetchOptions } from "../src/training/fetching";
 
 const url = new URL("https://texts.example/a.txt");
 
@@ -30,6 +30,8 @@ const rest = (text: string, range: string | null, headers: Record<string, string
     },
   });
 
+const texts = new TextFetcher();
+
 /** Fetches from a server that returns these answers in turn and then repeats the last one. */
 async function answered(answers: ((stop: AbortSignal) => Response)[], options: FetchOptions = {}): Promise<string> {
   let asked = 0;
@@ -37,7 +39,7 @@ async function answered(answers: ((stop: AbortSignal) => Response)[], options: F
   vi.stubGlobal("fetch", (_: URL, { signal }: { signal: AbortSignal }) =>
     Promise.resolve(answers[Math.min(asked++, answers.length - 1)]!(signal)),
   );
-  return (await fetchText(url, { wait: 1, ...options })).text;
+  return (await texts.fetch(url, { wait: 1, ...options })).text;
 }
 
 afterEach(() => vi.unstubAllGlobals());

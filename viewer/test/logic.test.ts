@@ -236,6 +236,8 @@ const pass = {
   viewport: [4, 4],
   row: null,
   flops: 0,
+  slices: 0,
+  clear: false,
   nbytes: 0,
 };
 const FAMILY = {
@@ -562,7 +564,7 @@ describe("loader", () => {
     const got = [];
     for await (const shard of loader.shards()) got.push(new TextDecoder().decode(shard.data));
     expect(got).toEqual(["weights"]);
-    expect(loader.progress).toMatchObject({ done: 7, total: 7 });
+    expect(loader.progress.value).toMatchObject({ done: 7, total: 7 });
     expect(bytes.mock.calls.at(-1)![3 as never]).toBe(true);
   });
   it("names a shard that stays damaged", async () => {

@@ -204,7 +204,8 @@ describe("the steps of a session", () => {
       sampleEvery: 0,
     } as unknown as Plan;
     const device = { generation: 0, lost: false } as unknown as Device;
-    return new Session(plan, device, () => Promise.resolve(trainer as unknown as Trainer));
+    const keep = () => Promise.resolve();
+    return new Session(plan, device, () => Promise.resolve(trainer as unknown as Trainer), keep);
   }
 
   it.each([10, 200])("have the device's speed in tokens per second over %i steps", async (steps) => {
@@ -288,6 +289,7 @@ describe("ping-pong states", () => {
       lost: false,
       generation: 0,
       still: () => {},
+      compiles: () => () => {},
       parallel: null,
       limits: { maxTextureSize: 4, maxLayers: 4, drawBuffers: 4, textureUnits: 4, uniformBlock: 64 },
       texture: () => `texture ${textures++}`,

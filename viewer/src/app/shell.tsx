@@ -13,7 +13,7 @@ import { openCard, Tour } from "./features/tour/tour";
 import { Compass, Link } from "lucide";
 import { Icon } from "./ui/icon";
 import { Mark } from "./ui/mark";
-import type { Progress } from "../runtime/engine/loader";
+import type { Progress } from "../api";
 import { ModelSwitch, TrainingChip } from "./ui/models";
 import { generation } from "./stores/generation";
 import { engine, models } from "./stores/model";

@@ -13,7 +13,10 @@ import { route, type ViewName } from "./stores/route";
 export function start(engine: Glgpt): void {
   models.open(engine, () => generation.stop());
   readAddress();
-  engine.onRecorded = (document, manifest) => generation.showRecorded(document, manifest);
+  effect(() => {
+    const found = engine.recorded.value;
+    if (found) untracked(() => generation.showRecorded(found.document, found.manifest));
+  });
   engine.ready.then(begin).catch((error: unknown) => models.fail(error));
 }
 

@@ -24,7 +24,7 @@ export interface FetchedText {
   bytes: number;
 }
 
-/** Thrown if the bytes are not valid in the encoding. They are retained, so that another encoding needs no fetch. */
+/** Thrown if the bytes are not valid in the encoding. `TextFetcher` retains them, so that another encoding needs no fetch. */
 export class WrongEncoding extends PageError {}
 
 /** Returns the URL of an address on the page's origin or in `origins` (null: any). Throws PageError for any other. */
@@ -90,19 +90,23 @@ async function decoded(url: URL, chunks: Chunks, encoding: string): Promise<stri
   return parts.join("");
 }
 
-let held: { address: string; chunks: Chunks } | null = null; // bytes to decode in another encoding
+/** Fetches texts, and retains the bytes of one that is not valid in its encoding. */
+export class TextFetcher {
+  private held: { address: string; chunks: Chunks } | null = null; // bytes to decode in another encoding
 
-/** Fetches a text. Throws PageError with a message for the user about the network, the server or the text. */
-export async function fetchText(url: URL, options: FetchOptions = {}): Promise<FetchedText> {
-  const earlier = held?.address === url.href && options.encoding ? held.chunks : null;
-  held = null;
-  const chunks = earlier ?? (await download(url, options));
-  try {
-    const text = await decoded(url, chunks, options.encoding ?? "utf-8");
-    const bytes = chunks.reduce((sum, chunk) => sum + chunk.length, 0);
-    return { text, source: url.href, date: new Date().toISOString().replace(/\.\d+Z$/, "Z"), bytes };
-  } catch (error) {
-    if (error instanceof WrongEncoding) held = { address: url.href, chunks };
-    throw error;
+  /** Fetches a text. Throws PageError with a message for the user about the network, the server or the text. */
+  async fetch(url: URL, options: FetchOptions = {}): Promise<FetchedText> {
+    const { held } = this;
+    const earlier = held?.address === url.href && options.encoding ? held.chunks : null;
+    this.held = null;
+    const chunks = earlier ?? (await download(url, options));
+    try {
+      const text = await decoded(url, chunks, options.encoding ?? "utf-8");
+      const bytes = chunks.reduce((sum, chunk) => sum + chunk.length, 0);
+      return { text, source: url.href, date: new Date().toISOString().replace(/\.\d+Z$/, "Z"), bytes };
+    } catch (error) {
+      if (error instanceof WrongEncoding) this.held = { address: url.href, chunks };
+      throw error;
+    }
   }
 }

@@ -1,6 +1,6 @@
 // Runs a training: schedules evaluations, samples and checkpoints; pauses, resumes and recovers from a lost context.
 
-import { signal, type ReadonlySignal } from "@preact/signals-core";
+import { effect, signal, type ReadonlySignal } from "@preact/signals-core";
 import type { Weights } from "../runtime/engine/model";
 import { ContextLost, type Device } from "../runtime/gl/device";
 import { must, PageError } from "../runtime/gl/errors";
@@ -41,10 +41,7 @@ export class Session {
   /** The activity other than steps, for the page; "" for none. */
   doing = "";
   private readonly snapshot = signal<SessionState | null>(null);
-  onStep: (point: Point) => void = () => {};
-  /** Called when it has stopped for any reason. */
-  onEnd: () => void = () => {};
-  keep: (checkpoint: Checkpoint) => Promise<void> = () => Promise.resolve();
+  private readonly stepped = signal<Point | null>(null);
   trainer!: Trainer;
   /** Writes texts with the current parameters. */
   readonly writer: Writer;
@@ -67,6 +64,8 @@ export class Session {
     private readonly device: Device,
     /** Creates a trainer on the device's current context and compiles its shaders. */
     private readonly build: (begin: boolean) => Promise<Trainer>,
+    /** Stores a checkpoint for a later visit. */
+    private readonly keep: (checkpoint: Checkpoint) => Promise<void>,
   ) {
     const { batch, context } = plan.offer.recipe;
     this.speed = new Speed(batch * context);
@@ -109,6 +108,11 @@ export class Session {
     return this.snapshot;
   }
 
+  /** The latest step's results; null: no step yet. */
+  get latest(): ReadonlySignal<Point | null> {
+    return this.stepped;
+  }
+
   /** The current parameters, for another player of the model. */
   readonly weights: Weights = {
     own: false,
@@ -132,6 +136,18 @@ export class Session {
     this.set("running");
     this.running = this.enqueue(() => this.run(going));
     return this.running;
+  }
+
+  /** Resolves with the state once all steps are done or the training has failed; a pause may come before. */
+  ended(): Promise<SessionState> {
+    return new Promise((resolve) => {
+      const unfollow = effect(() => {
+        const found = this.state.value;
+        if (found?.status !== "done" && found?.status !== "failed") return;
+        queueMicrotask(() => unfollow());
+        resolve(found);
+      });
+    });
   }
 
   /** Stops after the running steps and other work. Resolves when the checkpoint is saved. */
@@ -216,7 +232,6 @@ export class Session {
   private set(status: Status): void {
     this.status = status;
     this.changed();
-    if (status !== "running") this.onEnd();
   }
 
   private fail(error: unknown): void {
@@ -371,7 +386,7 @@ export class Session {
       this.speed.add(result.step, at);
       const point = { ...result, lr: rateAt(this.plan.rates, result.step), tokensPerS: this.tokensPerS };
       this.points.push(point);
-      this.onStep(point);
+      this.stepped.value = point;
       if (!Number.isFinite(result.loss) || !Number.isFinite(result.gradNorm)) {
         throw new Diverged(
           `Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}.`,

@@ -1,6 +1,6 @@
 // Training in the page: the sizes it offers, the current session, and its saved state.
 
-import { signal } from "@preact/signals-core";
+import { effect, signal, untracked } from "@preact/signals-core";
 import { check } from "../runtime/gl/player";
 import { pause, Queue } from "../runtime/gl/wait";
 import {
@@ -340,9 +340,17 @@ export class Training {
       evalEvery,
       sampleEvery,
     };
-    const session = new Session(plan, this.model().device, (begin) => this.trainer(plan, program, begin));
-    session.onStep = onStep ?? session.onStep;
-    session.keep = (checkpoint) => this.keep(run, checkpoint);
+    const session = new Session(
+      plan,
+      this.model().device,
+      (begin) => this.trainer(plan, program, begin),
+      (checkpoint) => this.keep(run, checkpoint),
+    );
+    if (onStep)
+      effect(() => {
+        const point = session.latest.value;
+        if (point) untracked(() => onStep(point));
+      });
     const before = this.session;
     await before?.leave();
     try {

@@ -14,7 +14,11 @@ class InterventionStore {
   /** The unchanged model's text. */
   readonly before = signal<readonly Tok[] | null>(null);
   /** Progress or error message of the pending intervention. */
-  readonly status = signal("");
+  readonly status = computed(() =>
+    this.pending.value ? models.compilingOr("Changing the model…") : this.problem.value,
+  );
+  private readonly pending = signal(false);
+  private readonly problem = signal("");
   /** Change of each token's log-probability (nats) in the original text, caused by the interventions; null: not computed yet. */
   readonly shifts = signal<readonly number[] | null>(null);
 
@@ -29,17 +33,17 @@ class InterventionStore {
     await generation.stop();
     if (parts.length && !this.before.value) this.before.value = generation.tokens.value;
     this.parts.value = parts;
-    this.status.value = parts.length ? "Changing the model…" : "";
+    batch(() => {
+      this.problem.value = "";
+      this.pending.value = parts.length > 0;
+    });
     try {
-      await engine().intervene(
-        parts,
-        (compiled, shaders) => (this.status.value = `Compiling shaders ${compiled} of ${shaders}`),
-      );
-      this.status.value = "";
+      await engine().intervene(parts);
     } catch (error) {
       this.parts.value = engine().model.interventions.parts;
-      this.status.value = error instanceof Error ? error.message : String(error);
+      this.problem.value = error instanceof Error ? error.message : String(error);
     }
+    this.pending.value = false;
     if (!this.applied.value) this.before.value = null;
     this.shifts.value = null;
     if (again) await generation.again();
@@ -57,7 +61,7 @@ class InterventionStore {
   reset(): void {
     batch(() => {
       this.parts.value = [];
-      this.status.value = "";
+      this.problem.value = "";
       this.before.value = null;
     });
   }

@@ -1,8 +1,7 @@
 // The engine and the model in use: loading, failures, and switching to another model.
 
-import { computed, signal } from "@preact/signals";
-import type { Glgpt, Used } from "../../api";
-import type { Progress } from "../../runtime/engine/loader";
+import { computed, effect, signal, untracked } from "@preact/signals";
+import type { Glgpt, Progress, Used } from "../../api";
 import { PageError, reason } from "../../runtime/gl/errors";
 import { route } from "./route";
 
@@ -25,20 +24,25 @@ class ModelStore {
   readonly used = signal<Used>("own");
   readonly fileName = signal("");
   /** Progress of a switch to another model, and the error message if it failed. */
-  readonly switching = signal("");
+  readonly switching = computed(() => (this.preparing.value ? this.compilingOr("Preparing the model…") : ""));
   readonly refused = signal("");
   /** True while the graphics context is lost. */
   readonly lost = computed(() => this.phase.value === "ready" && this.engine.own.device.contextLost.value);
   /** The scriptable object. Its `model` is a signal's value, so that reading it subscribes to changes of the model. */
   engine!: Glgpt;
   private files: readonly File[] = []; // of the last model that was opened
+  private readonly preparing = signal(false);
   private stop: () => Promise<void> = () => Promise.resolve();
 
   /** Follows the loading of a model; `stop` stops a running generation. */
   open(engine: Glgpt, stop: () => Promise<void>): void {
     this.engine = engine;
     this.stop = stop;
-    engine.onProgress = measuringSpeed((progress) => (this.progress.value = progress));
+    const measured = measuringSpeed((progress) => (this.progress.value = progress));
+    effect(() => {
+      const { value } = engine.progress;
+      untracked(() => measured(value));
+    });
   }
 
   /** Shows why the model cannot be used. */
@@ -56,7 +60,7 @@ class ModelStore {
   async use(which: Used, files: readonly File[] = []): Promise<void> {
     if (this.switching.value || (which === this.used.value && !files.length)) return;
     this.refused.value = "";
-    this.switching.value = "Preparing the model…";
+    this.preparing.value = true;
     try {
       const { training } = this.engine;
       if (which === "mine" && !training.session && !(await training.restore())) {
@@ -65,15 +69,17 @@ class ModelStore {
       }
       if (which === "file" && files.length) this.files = files;
       await this.stop();
-      await this.engine.use(
-        which,
-        this.files,
-        (compiled, shaders) => (this.switching.value = `Compiling shaders ${compiled} of ${shaders}`),
-      );
+      await this.engine.use(which, this.files);
     } catch (error) {
       this.refused.value = error instanceof Error ? error.message : String(error);
     }
-    this.switching.value = "";
+    this.preparing.value = false;
+  }
+
+  /** Returns how many shaders are ready while some are compiled, else another text. */
+  compilingOr(otherwise: string): string {
+    const { compiled, shaders } = this.engine.own.device.compiling.value;
+    return compiled < shaders ? `Compiling shaders ${compiled} of ${shaders}` : otherwise;
   }
 }
 

@@ -1,50 +1,20 @@
 // The header's switch between models, and the chip that shows a running training on every tab.
 
-import { effect, signal, untracked } from "@preact/signals";
 import { X } from "lucide";
 import { useEffect } from "preact/hooks";
-import type { Session, Status } from "../../training/session";
+import { learning } from "../stores/learning";
 import { engine, models } from "../stores/model";
 import { route } from "../stores/route";
-import { throttled } from "./tools";
 import { classes } from "./classes";
 import { Icon } from "./icon";
 import ui from "./shared.module.css";
 import style from "./models.module.css";
 
-const FRAME_MS = 250; // ms between two updates of the chip
-
-/** The training that the header shows; null: none. */
-const learning = signal<{ step: number; steps: number; loss: number | null; status: Status } | null>(null);
-
-const read = () => {
-  const found = engine().training.session?.state.peek() ?? null;
-  const last = found?.points.findLast(({ step }) => step > 0);
-  learning.value = found && {
-    step: last?.step ?? found.step,
-    steps: found.plan.rates.steps,
-    loss: last?.loss ?? null,
-    status: found.status,
-  };
-};
-const changed = throttled(read, FRAME_MS);
-
-/** Follows the training: another session at once, its changes at most every `FRAME_MS`. */
-function watch(): () => void {
-  let shown: Session | null = null;
-  return effect(() => {
-    const { session } = engine().training;
-    if (session?.state.value && session === shown) changed();
-    else untracked(read);
-    shown = session;
-  });
-}
-
 /** Selects the model that all tabs show: the page's own, the one in training, or one from files. */
 export function ModelSwitch() {
-  useEffect(watch, []);
+  useEffect(() => learning.watch(), []);
   const { used, switching, fileName } = models;
-  const found = learning.value;
+  const found = learning.shown.value;
   const busy = Boolean(switching.value);
   const name = (text: string, which: typeof used.value, title: string, disabled = false) => (
     <button
@@ -101,7 +71,7 @@ export function ModelSwitch() {
 
 /** A running training, shown on every tab; a click opens it. */
 export function TrainingChip() {
-  const found = learning.value;
+  const found = learning.shown.value;
   if (found?.status !== "running") return null;
   return (
     <button class={style.chip} title="A training is running; click to open it" onClick={() => route.show("train")}>

@@ -8,7 +8,8 @@ import type { Model } from "../../runtime/engine/model";
 import { gradient, PALETTES } from "../drawing/palettes";
 import type { View } from "../../runtime/gl/program";
 import { Axis, type Axes } from "./axis";
-import { drawing, fraction, short, useDevice } from "./tools";
+import { drawing } from "../stores/drawing";
+import { fraction, short, useDevice } from "./tools";
 import { classes } from "./classes";
 import ui from "./shared.module.css";
 import style from "./plane.module.css";
@@ -62,7 +63,7 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
     async (model) => {
       const subject = await play(model);
       if (!subject || !shown()) return;
-      const { painter } = await drawing(model);
+      const { painter } = await drawing.ready(model);
       const { player, view } = subject;
       const found = await readField(player, view, subject.rows, first.value);
       const target = shown();

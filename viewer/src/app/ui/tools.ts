@@ -1,40 +1,9 @@
-// Helpers of the views: access to the device, drawing tools, and number formats.
+// Helpers of the views: access to the device, and number formats.
 
 import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { Attention } from "../drawing/attention";
-import { Painter } from "../drawing/painter";
-import { formatsOf } from "../../runtime/engine/formats";
 import type { Model } from "../../runtime/engine/model";
 import { engine } from "../stores/model";
-
-interface Tools {
-  model: Model;
-  generation: number;
-  painter: Painter;
-  attention: Attention;
-}
-
-let tools: Tools | null = null;
-
-/** Returns the painter and the attention entries, compiled; compiles them again after a lost context. */
-export async function drawing(model: Model): Promise<Tools> {
-  const { generation } = model.device;
-  if (tools?.model !== model || tools.generation !== generation) {
-    const { device, options, programs } = model;
-    const formats = formatsOf(programs.generate);
-    const same = tools?.model.device === device && formats.every((format) => tools!.painter.formats.includes(format));
-    const painter = same ? tools!.painter : new Painter(device, options, formats);
-    tools = { model, generation, painter, attention: new Attention(model, painter) };
-  }
-  await tools.attention.prepare();
-  return tools;
-}
-
-/** Returns the same tools without waiting, or null if they are not ready: for drawing during generation. */
-export function drawingNow(model: Model): Tools | null {
-  return tools?.model === model && tools.generation === model.device.generation && tools.painter.ready ? tools : null;
-}
 
 /**
  * Runs `work` on the device after each change of `inputs`, one at a time, and skips all but the latest. Returns a signal
@@ -90,19 +59,6 @@ export function fraction(event: MouseEvent): [number, number] {
   const box = (event.currentTarget as HTMLElement).getBoundingClientRect();
   const part = (at: number, size: number) => Math.min(0.999999, Math.max(0, at / size));
   return [part(event.clientX - box.left, box.width), part(event.clientY - box.top, box.height)];
-}
-
-/** Returns a function that runs `work` at most once every `ms` milliseconds; the last call is never lost. */
-export function throttled(work: () => void, ms: number): () => void {
-  let waiting = false;
-  return () => {
-    if (waiting) return;
-    waiting = true;
-    setTimeout(() => {
-      waiting = false;
-      work();
-    }, ms);
-  };
 }
 
 /** Offers data as a file to save. */

@@ -14,7 +14,7 @@ import {
   type ResolvedIntervention,
 } from "./interventions";
 import { parseProgram } from "./manifest";
-import type { Compiled, Model, Played } from "./model";
+import type { Model, Played } from "./model";
 
 export class ActiveInterventions {
   private readonly applied = signal<readonly string[]>([]);
@@ -34,19 +34,19 @@ export class ActiveInterventions {
   }
 
   /** Applies these and removes all others. The caches are then empty. */
-  async apply(parts: readonly string[], onCompiled: Compiled = () => {}): Promise<void> {
+  async apply(parts: readonly string[]): Promise<void> {
     const { model } = this;
     const resolved: ResolvedIntervention[] = [];
     for (const change of parts.map(parseIntervention))
       resolved.push(...resolve(model.manifest, change, await this.valuesFor(change)));
-    if (parts.length) this.program ??= await this.open(onCompiled);
+    if (parts.length) this.program ??= await this.open();
     const now = must(parts.length ? this.program : model.whole, "the model");
     if (parts.length) writeInterventions(now.player, model.manifest, resolved);
     model.play(now);
     this.applied.value = [...parts];
   }
 
-  private async open(onCompiled: Compiled): Promise<Played> {
+  private async open(): Promise<Played> {
     const { device, loader, options, recording, whole, drawFlops, reader, played } = this.model;
     if (!recording.interventions)
       throw new PageError("This page was exported without support for changes to the model.");
@@ -59,9 +59,7 @@ export class ActiveInterventions {
       drawFlops,
       reader,
     );
-    player.onCompiled = onCompiled;
     await player.prepare(...played);
-    player.onCompiled = () => {};
     player.play("prepare");
     return { player, generate };
   }

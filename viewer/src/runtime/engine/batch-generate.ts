@@ -5,14 +5,13 @@ import { must, PageError } from "../gl/errors";
 import { Player } from "../gl/player";
 import type { Run } from "./generate";
 import { parseProgram } from "./manifest";
-import type { Compiled, Model } from "./model";
+import type { Model } from "./model";
 import { Sampler, type Token } from "./sampling";
 import { Several } from "./several";
 
 /** Further options of a batch: the texts that have ended, and a callback for the progress of shaders. */
 export interface BatchOptions {
   over: ReadonlySet<number>;
-  onCompiled?: Compiled;
 }
 
 export class BatchGenerator {
@@ -50,13 +49,9 @@ export class BatchGenerator {
     }
   }
 
-  private async *once(
-    ids: readonly number[],
-    run: Run,
-    { over, onCompiled }: BatchOptions,
-  ): AsyncGenerator<(Token | null)[]> {
+  private async *once(ids: readonly number[], run: Run, { over }: BatchOptions): AsyncGenerator<(Token | null)[]> {
     const { model } = this;
-    const several = await this.opened(onCompiled);
+    const several = await this.opened();
     if (run.signal?.aborted) return;
     const texts = Array.from({ length: several.size }, (_, i) => ({
       ids: [...ids],
@@ -96,7 +91,7 @@ export class BatchGenerator {
   }
 
   /** Returns the textures and shaders of a batch, created on first use. */
-  private async opened(onCompiled: Compiled = () => {}): Promise<Several> {
+  private async opened(): Promise<Several> {
     const { device, loader, recording, interventions, placement, options, whole, drawFlops, reader, manifest } =
       this.model;
     const { several: name } = recording;
@@ -112,14 +107,12 @@ export class BatchGenerator {
         player.close();
         throw new PageError("This device does not have enough memory for several texts at once.");
       }
-      player.onCompiled = onCompiled;
       try {
         await player.prepare(...Several.played(Object.keys(program.entries)));
       } catch (error) {
         if (!this.model.stale) player.close();
         throw error;
       }
-      player.onCompiled = () => {};
       this.several = new Several(player, manifest.config.n_positions);
     }
     return this.several;

@@ -1,6 +1,7 @@
 // Fetches the files of an exported folder, checks them against the manifest and caches them for the next visit.
 
 import { sha256 } from "@noble/hashes/sha2.js";
+import { signal, type ReadonlySignal } from "@preact/signals-core";
 import { parseManifest, type Manifest, type Shard } from "./manifest";
 import { PageError, reason } from "../gl/errors";
 import { readAll, type OnBytes, type Source } from "./source";
@@ -22,19 +23,16 @@ export interface Expected {
   sha256: string;
 }
 
+/** Bytes of the weights. */
 export interface Progress {
   done: number;
   total: number;
   /** Number of bytes that came from the browser's cache. */
   cached: number;
-  /** Number of compiled shaders, out of `shaders`; both are 0 before compilation begins. */
-  compiled: number;
-  shaders: number;
 }
 
 export class Loader {
-  readonly progress: Progress = { done: 0, total: 0, cached: 0, compiled: 0, shaders: 0 };
-  onProgress: (progress: Progress) => void = () => {};
+  private readonly counted = signal<Progress>({ done: 0, total: 0, cached: 0 });
   private first: Promise<Uint8Array<ArrayBuffer>> | null = null;
 
   private constructor(
@@ -43,7 +41,15 @@ export class Loader {
     private readonly cache: Cache | null,
     private readonly text: Uint8Array<ArrayBuffer>, // of the manifest
   ) {
-    this.progress.total = manifest.shards.reduce((sum, s) => sum + s.bytes, 0);
+    this.set({ total: manifest.shards.reduce((sum, s) => sum + s.bytes, 0) });
+  }
+
+  get progress(): ReadonlySignal<Progress> {
+    return this.counted;
+  }
+
+  private set(fields: Partial<Progress>): void {
+    this.counted.value = { ...this.counted.peek(), ...fields };
   }
 
   /** Reads the manifest. Raises Replaced where it is of another export than `id`; "": of any. */
@@ -70,8 +76,7 @@ export class Loader {
 
   /** Counts from now on the bytes of weights that come from elsewhere. */
   begins(total: number): void {
-    Object.assign(this.progress, { done: 0, cached: 0, total });
-    this.onProgress(this.progress);
+    this.set({ done: 0, cached: 0, total });
   }
 
   /** Reports weights that came from elsewhere. */
@@ -103,7 +108,7 @@ export class Loader {
 
   /** Starts to fetch the first shard, which `shards` then uses. */
   begin(): void {
-    this.progress.done = this.progress.cached = 0;
+    this.set({ done: 0, cached: 0 });
     this.first = this.fetched(0);
   }
 
@@ -129,14 +134,7 @@ export class Loader {
   }
 
   private count(bytes: number): void {
-    this.progress.done += bytes;
-    this.onProgress(this.progress);
-  }
-
-  /** Reports how many of the model's shaders are compiled. */
-  compiling(compiled: number, shaders: number): void {
-    Object.assign(this.progress, { compiled, shaders });
-    this.onProgress(this.progress);
+    this.set({ done: this.counted.peek().done + bytes });
   }
 
   /** Returns a file with its digest verified, from the cache or by fetching. A damaged file is fetched again. */
@@ -146,7 +144,7 @@ export class Loader {
     if (kept) {
       const data = new Uint8Array(await kept.arrayBuffer().catch(() => new ArrayBuffer(0))); // a damaged entry
       if (await matches(data, expected)) {
-        this.progress.cached += onBytes ? data.length : 0;
+        if (onBytes) this.set({ cached: this.counted.peek().cached + data.length });
         onBytes?.(data.length);
         return data;
       }

@@ -42,7 +42,6 @@ export interface ModelOptions {
 }
 
 /** Called with the number of compiled shaders and of all shaders. */
-export type Compiled = (compiled: number, shaders: number) => void;
 
 /** A program for generating text, and its player. */
 export interface Played {
@@ -103,7 +102,6 @@ export class Model {
   private generation = -1;
   private chat: ChatTemplate | null = null;
   private seen = ""; // version of the parameters in use
-  private onCompiled: Compiled = (compiled, shaders) => this.loader.compiling(compiled, shaders);
 
   private constructor(
     readonly device: Device,
@@ -154,7 +152,7 @@ export class Model {
       throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);
     }
     // Fetch weights while programs are parsed, unless the device may lack the memory for them.
-    if (!opened && loader.progress.total < LARGE) loader.begin();
+    if (!opened && loader.progress.value.total < LARGE) loader.begin();
     if (manifest.tokenizer) {
       model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
     }
@@ -188,15 +186,13 @@ export class Model {
     return this.kernels.measure((name) => this.program(name), keep, going);
   }
 
-  /** Loads another model on the same device with a given recording. `onCompiled` is called as its shaders compile. */
-  async beside(about: Beside, onCompiled: Compiled = () => {}): Promise<Model> {
+  /** Loads another model on the same device with a given recording. */
+  async beside(about: Beside): Promise<Model> {
     const model = new Model(this.device, this.loader, this.modelOptions, about.manifest, about.weights);
     const start = performance.now();
     Object.assign(model, { tokenizer: about.tokenizer, recording: about.recording, options: this.options });
     model.programs = about.programs;
-    model.onCompiled = onCompiled;
     await model.kept(() => model.build());
-    model.onCompiled = () => {};
     model.times.readyMs = performance.now() - start;
     return model;
   }
@@ -227,7 +223,6 @@ export class Model {
       this.player.close();
       throw new PageError(noMemory(this.programs.generate, this.manifest, this.weights === null));
     }
-    this.player.onCompiled = (compiled, shaders) => this.onCompiled(compiled, shaders);
     const start = performance.now();
     const compiled = this.player.prepare(...this.played);
     compiled.catch(() => {}); // awaited below
@@ -242,7 +237,6 @@ export class Model {
     this.times.fetchMs = performance.now() - start - uploading;
     this.times.uploadMs = uploading;
     await compiled;
-    this.player.onCompiled = () => {};
     this.times.compileMs = performance.now() - start;
     device.still(generation);
     for (const name of ["token", this.programs.generate.views["logits"]?.texture]) {

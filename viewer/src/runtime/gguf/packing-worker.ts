@@ -12,15 +12,28 @@ export interface Job {
 
 export type Answer = { band: Band } | { done: true } | { problem: string };
 
-let waiting = 0;
-let resume = () => {};
+/** Limits how many bands wait for the page. */
+class Window {
+  private waiting = 0;
+  private resume = () => {};
+
+  /** Counts a band that was sent. Resolves when another may be packed. */
+  async sent(): Promise<void> {
+    this.waiting++;
+    while (this.waiting >= AHEAD) await new Promise<void>((done) => (this.resume = done));
+  }
+
+  uploaded(): void {
+    this.waiting--;
+    this.resume();
+  }
+}
+
+const bands = new Window();
 
 self.onmessage = ({ data }: MessageEvent<Job | null>) => {
   if (data) void run(data);
-  else {
-    waiting--;
-    resume();
-  }
+  else bands.uploaded();
 };
 
 const answer = (message: Answer, transfer: Transferable[] = []) => self.postMessage(message, { transfer });
@@ -35,8 +48,7 @@ async function run({ files, packings }: Job): Promise<void> {
     for (const packing of packings) {
       for await (const band of pack(packing, read)) {
         answer({ band }, [band.texels.buffer]);
-        waiting++;
-        while (waiting >= AHEAD) await new Promise<void>((done) => (resume = done));
+        await bands.sent();
       }
     }
     answer({ done: true });

@@ -1,6 +1,6 @@
 // Opens a WebGL2 context and finds its limits.
 
-import { signal, type ReadonlySignal } from "@preact/signals-core";
+import { computed, signal, type ReadonlySignal } from "@preact/signals-core";
 import { PageError } from "./errors";
 import { sleep } from "./wait";
 
@@ -34,6 +34,12 @@ export class ContextLost extends Error {
   }
 }
 
+/** The number of shaders that are ready, of those that are compiled. */
+export interface Compiling {
+  compiled: number;
+  shaders: number;
+}
+
 export class Device {
   readonly gl: WebGL2RenderingContext;
   readonly canvas: HTMLCanvasElement | OffscreenCanvas;
@@ -47,6 +53,7 @@ export class Device {
   generation = 0;
   restored: Promise<void> = Promise.resolve();
   private readonly loss = signal(false);
+  private readonly compilations = signal<readonly Compiling[]>([]);
 
   constructor(private readonly host: Host | null = null) {
     const offscreen = typeof OffscreenCanvas === "undefined" ? null : new OffscreenCanvas(1, 1);
@@ -85,6 +92,24 @@ export class Device {
       this.loss.value = false;
     });
     this.open();
+  }
+
+  /** The shaders of all compilations under way, or of the last one. */
+  readonly compiling = computed<Compiling>(() => {
+    const of = (key: keyof Compiling) => this.compilations.value.reduce((sum, each) => sum + each[key], 0);
+    return { compiled: of("compiled"), shaders: of("shaders") };
+  });
+
+  /** Counts a compilation of this many shaders in `compiling`. Returns the function to call with how many are ready. */
+  compiles(shaders: number): (compiled: number) => void {
+    let mine: Compiling = { compiled: 0, shaders };
+    const under = this.compilations.peek().filter((each) => each.compiled < each.shaders);
+    this.compilations.value = [...under, mine];
+    return (compiled) => {
+      const earlier = mine;
+      mine = { compiled, shaders };
+      this.compilations.value = this.compilations.peek().map((each) => (each === earlier ? mine : each));
+    };
   }
 
   /** True from the loss of the context until it is restored, as a signal for those who show it. */

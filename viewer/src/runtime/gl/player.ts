@@ -61,8 +61,6 @@ export class Player {
   /** The textures adopted last, and the sets of adopted textures for which commands are laid out. */
   private taken = "";
   private readonly adopted = new Set<string>();
-  /** Called with how many of the shaders that `prepare` needs are compiled. */
-  onCompiled: (compiled: number, shaders: number) => void = () => {};
 
   constructor(
     readonly device: Device,
@@ -213,7 +211,7 @@ export class Player {
           texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
       }
     }
-    const compiled = await compileAll(this.device, texts, this.options, (n, all) => this.onCompiled(n, all));
+    const compiled = await compileAll(this.device, texts, this.options);
     this.device.still(generation);
     const yieldIfLate = this.yielder(generation);
     for (const name of todo) {

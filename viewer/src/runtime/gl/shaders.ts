@@ -29,7 +29,7 @@ export function header(options: Options): string {
 }
 
 /**
- * Compiles and links fragment shaders by name. Resolves when all are ready; `onCompiled` is called with how many are.
+ * Compiles and links fragment shaders by name. Resolves when all are ready; `Device.compiling` counts them.
  * In a browser without parallel compilation, any query waits for all commands issued before it, so fences, which do not
  * block, are polled first and the page stays responsive.
  */
@@ -37,7 +37,21 @@ export async function compileAll(
   device: Device,
   texts: ReadonlyMap<string, string>,
   options: Options,
-  onCompiled: (compiled: number, shaders: number) => void = () => {},
+): Promise<Map<string, WebGLProgram>> {
+  if (!texts.size) return new Map();
+  const ready = device.compiles(texts.size);
+  try {
+    return await compiled(device, texts, options, ready);
+  } finally {
+    ready(texts.size); // also after a failure, when nothing is compiled any more
+  }
+}
+
+async function compiled(
+  device: Device,
+  texts: ReadonlyMap<string, string>,
+  options: Options,
+  ready: (compiled: number) => void,
 ): Promise<Map<string, WebGLProgram>> {
   const { gl, parallel, generation } = device;
   const vertex = vertexShader(gl, VERTEX);
@@ -62,12 +76,11 @@ export async function compileAll(
     }
   }
   for (const fence of fences) fence.catch(() => {}); // awaited below
-  onCompiled(0, found.size);
   for (const [i, fence] of fences.entries()) {
     await fence;
-    if (!parallel) onCompiled(Math.min((i + 1) * GROUP, found.size), found.size);
+    if (!parallel) ready(Math.min((i + 1) * GROUP, found.size));
   }
-  let compiled = 0;
+  let done = 0;
   let since = performance.now();
   for (const [name, program] of found) {
     if (performance.now() - since > TASK) {
@@ -90,7 +103,7 @@ export async function compileAll(
       const said = gl.getShaderInfoLog(shader) || gl.getProgramInfoLog(program) || "no message";
       throw new PageError(shaderError(name, header(options) + (texts.get(name) ?? ""), said));
     }
-    if (parallel) onCompiled(++compiled, found.size);
+    if (parallel) ready(++done);
   }
   for (const shader of shaders.values()) gl.deleteShader(shader);
   gl.deleteShader(vertex);

@@ -2,17 +2,28 @@
 
 export const TASK = 15; // ms of work after which the page may draw a frame
 
+/** Resolves promises in the order in which messages are answered. */
+class Answers {
+  private readonly waiting: (() => void)[] = [];
+
+  constructor(private readonly ask: (ms: number) => void) {}
+
+  readonly came = () => this.waiting.shift()?.();
+
+  next(ms = 0): Promise<void> {
+    return new Promise((resolve) => {
+      this.waiting.push(resolve);
+      this.ask(ms);
+    });
+  }
+}
+
 const channel = new MessageChannel();
-const waiting: (() => void)[] = [];
-channel.port1.onmessage = () => waiting.shift()?.();
+const tasks = new Answers(() => channel.port2.postMessage(0));
+channel.port1.onmessage = tasks.came;
 
 /** Resolves in the next possible task. */
-export function pause(): Promise<void> {
-  return new Promise((resolve) => {
-    waiting.push(resolve);
-    channel.port2.postMessage(0);
-  });
-}
+export const pause = (): Promise<void> => tasks.next();
 
 /** Returns a function that lets the page draw a frame if it last did so more than `TASK` ms ago. */
 export function yielder(): () => Promise<void> {
@@ -25,23 +36,29 @@ export function yielder(): () => Promise<void> {
 }
 
 export function sleep(ms: number, hidden = false): Promise<void> {
-  if (hidden) return tick(ms);
+  if (hidden) return clock.sleep(ms);
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-let clock: Worker | null = null;
-const asleep: (() => void)[] = [];
+/** A worker's timer: browsers slow down the timers of a hidden page to one a second or less. */
+class WorkerClock {
+  private worker: Worker | null = null;
+  private readonly ticks = new Answers((ms) => this.started.postMessage(ms));
 
-/** Waits with a worker's timer: browsers slow down the timers of a hidden page to one a second or less. */
-function tick(ms: number): Promise<void> {
-  if (!clock) {
+  private get started(): Worker {
+    if (this.worker) return this.worker;
     const code = "onmessage = ({ data }) => setTimeout(() => postMessage(0), data)";
-    clock = new Worker(URL.createObjectURL(new Blob([code], { type: "text/javascript" })));
-    clock.onmessage = () => asleep.shift()?.();
+    this.worker = new Worker(URL.createObjectURL(new Blob([code], { type: "text/javascript" })));
+    this.worker.onmessage = this.ticks.came;
+    return this.worker;
   }
-  clock.postMessage(ms);
-  return new Promise((resolve) => asleep.push(resolve));
+
+  sleep(ms: number): Promise<void> {
+    return this.ticks.next(ms);
+  }
 }
+
+const clock = new WorkerClock();
 
 /** Runs work one piece at a time, in the order of the calls. */
 export class Queue {

@@ -22,6 +22,8 @@ class AttentionStore {
   /** Pinned heads, as `layer.head`. */
   readonly beside = signal<string[]>([]);
   readonly kind = signal<Kind>("pattern");
+  /** Why the remote layers are not shown; empty: they are. */
+  readonly problem = signal("");
 
   readonly params = [
     param({ key: "kind", signal: this.kind, parse: parseOneOf(KINDS), default: () => "pattern" as const }),

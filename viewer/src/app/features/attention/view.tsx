@@ -1,7 +1,7 @@
 // The Attention view: one token's attention as arcs over the text, all heads as a grid, and one head enlarged.
 
 import { Waypoints, X } from "lucide";
-import { signal, useSignal, type Signal } from "@preact/signals";
+import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { MEAN, type Kind } from "../../drawing/attention";
 import type { Grid } from "../../drawing/painter";
@@ -11,7 +11,8 @@ import { RecordedAttention } from "./recorded";
 import { headName, headNamed, selection } from "./store";
 import { generation, type Tok } from "../../stores/generation";
 import { engine } from "../../stores/model";
-import { drawing, drawingNow, fraction, percent, short, useDevice } from "../../ui/tools";
+import { drawing } from "../../stores/drawing";
+import { fraction, percent, short, useDevice } from "../../ui/tools";
 import type { View } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
@@ -44,16 +45,13 @@ interface Row {
   values: Float32Array;
 }
 
-/** Why the remote layers are not shown; empty: they are. */
-const missing = signal("");
-
 /** Returns the kind to show for a layer: for remote layers, masked scores replace raw ones, which the server does not send. */
 const kindOf = (layer: number): Kind =>
   selection.kind.value === "raw" && engine().model.placement.isRemote(layer) ? "scores" : selection.kind.value;
 
 /** Fetches a remote layer's attention; does nothing for a local layer. */
 async function ready(
-  { attention, model }: Awaited<ReturnType<typeof drawing>>,
+  { attention, model }: Awaited<ReturnType<typeof drawing.ready>>,
   layer: number,
   kind: Kind,
   ids: readonly number[],
@@ -82,7 +80,7 @@ function AttentionView() {
     async (model) => {
       const wanted = () => sought.value;
       if (!wanted() || busy || total < MIN_TOKENS) return;
-      const { attention } = await drawing(model);
+      const { attention } = await drawing.ready(model);
       model.cache.fill(generation.readIds.value);
       const [layer, head, t] = await attention.sharpest(total);
       if (!wanted()) return; // a head was chosen during the search
@@ -101,9 +99,9 @@ function AttentionView() {
           {model.placement.isRemote(model.placement.blocks - 1) &&
             ` Layers ${model.manifest.config.n_layer} and up run on the server; they appear when the text is complete.`}
         </p>
-        {missing.value && (
+        {selection.problem.value && (
           <p class={ui.problem} role="alert">
-            {missing.value}
+            {selection.problem.value}
           </p>
         )}
         <GridCanvas total={total} />
@@ -179,7 +177,7 @@ function Beside({ name, total }: { name: string; total: number }) {
     async (model) => {
       if (!total || busy) return;
       const shownKind = kindOf(layer);
-      const tools = await drawing(model);
+      const tools = await drawing.ready(model);
       const ids = generation.readIds.value;
       await ready(tools, layer, shownKind, ids);
       const target = shown();
@@ -245,17 +243,17 @@ function GridCanvas({ total }: { total: number }) {
   useDevice(
     async (model) => {
       if (!total || !canvas.current || busy) return;
-      const { attention } = await drawing(model);
+      const { attention } = await drawing.ready(model);
       if (!shown()) return; // the view is gone
       const ids = generation.readIds.value;
       model.cache.fill(ids);
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
-      missing.value = "";
+      selection.problem.value = "";
       try {
         await attention.drawTheirs(canvas.current, ids, kind.value);
       } catch (error) {
-        missing.value = `The server's layers are not shown. ${error instanceof Error ? error.message : String(error)}`;
+        selection.problem.value = `The server's layers are not shown. ${error instanceof Error ? error.message : String(error)}`;
       }
     },
     [busy, kind.value, total && !busy ? generation.ids.value.join() : 0],
@@ -269,7 +267,7 @@ function GridCanvas({ total }: { total: number }) {
       due = true;
       requestAnimationFrame(() => {
         due = false;
-        const now = drawingNow(engine().model);
+        const now = drawing.now(engine().model);
         if (now && canvas.current && generation.running.value && latest > 0)
           grid.value = now.attention.drawGrid(canvas.current, latest, kind.value, true);
       });
@@ -351,7 +349,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const [of, which] = [layer.value, head.value]; // fixed here: the choice may change during an await
-      const tools = await drawing(model);
+      const tools = await drawing.ready(model);
       const ids = tokens.map((tok) => tok.id);
       await ready(tools, of, shownKind, ids);
       const target = shown();
@@ -365,7 +363,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
     async (model) => {
       if (!total || busy) return;
       const [of, which] = [layer.value, head.value];
-      const tools = await drawing(model);
+      const tools = await drawing.ready(model);
       const { attention } = tools;
       const ids = tokens.map((tok) => tok.id);
       await ready(tools, of, shownKind, ids);

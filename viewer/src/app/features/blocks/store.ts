@@ -1,13 +1,49 @@
-// The selection of the Blocks view.
+// The selection of the Blocks view, and the columns that it has computed.
 
 import { signal } from "@preact/signals";
+import { lens, type Block } from "../../../runtime/engine/lens";
+import type { Model } from "../../../runtime/engine/model";
+import { engine } from "../../stores/model";
+import { interventions } from "../../stores/interventions";
 import { route } from "../../stores/route";
 
-/** The row that is described while no cell is pointed at: 0 for the embedding, then the blocks; null: the last. */
-export const row = signal<number | null>(null);
+const KEPT = 400; // columns that are cached
 
-/** Opens the view at the output of a block. */
-export function showBlock(block: number): void {
-  route.show("blocks");
-  row.value = block + 1;
+class BlocksStore {
+  /** The row that is described while no cell is pointed at: 0 for the embedding, then the blocks; null: the last. */
+  readonly row = signal<number | null>(null);
+  private readonly known = new Map<string, Block[]>(); // columns, by the text up to a token
+  private knownOf = ""; // the model and the version of its parameters that they belong to
+
+  /** Opens the view at the output of a block. */
+  open(block: number): void {
+    route.show("blocks");
+    this.row.value = block + 1;
+  }
+
+  /** Returns a name of the text up to a token, of the model in use with its interventions. */
+  key(ids: readonly number[], token: number): string {
+    return `${engine().model.id} ${interventions.applied.value}${ids.slice(0, token + 1).join()}`;
+  }
+
+  /** Returns a token's column; undefined: not computed yet. */
+  column(ids: readonly number[], token: number): Block[] | undefined {
+    return this.known.get(this.key(ids, token));
+  }
+
+  /** Forgets the columns if training has changed the parameters. */
+  follow(model: Model): void {
+    const of = `${model.id} ${model.version}`;
+    if (of !== this.knownOf) this.known.clear();
+    this.knownOf = of;
+  }
+
+  /** Computes a token's column. */
+  async compute(model: Model, ids: readonly number[], token: number): Promise<void> {
+    const key = this.key(ids, token);
+    if (this.known.size >= KEPT) this.known.clear();
+    this.known.set(key, await lens(model, ids, token));
+  }
 }
+
+export const blocks = new BlocksStore();

@@ -3,13 +3,11 @@
 import { Layers } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
-import { lens, type Block } from "../../../runtime/engine/lens";
 import { AblateButtons } from "../../ui/interventions";
 import { cell, walkCells } from "../../ui/roving";
 import { textures } from "../textures/store";
-import { row } from "./store";
+import { blocks } from "./store";
 import { generation, type Tok } from "../../stores/generation";
-import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
 import { percent, short, useDevice } from "../../ui/tools";
 import type { View } from "../../stores/route";
@@ -20,12 +18,8 @@ import style from "./style.module.css";
 const MIN_COLUMNS = 10; // minimum number of columns (tokens)
 const COLUMN = 78; // pixels per column
 const NAMES = 110; // pixels of the row headers
-const KEPT = 400; // columns that are cached
 
 type Show = "token" | "norm" | "change";
-
-const known = new Map<string, Block[]>(); // cached columns, by the text up to a token
-let knownOf = ""; // the model and the version of its parameters that they belong to
 
 /** Returns the integers from `first` up to, but not including, `end`. */
 const range = (first: number, end: number) => Array.from({ length: Math.max(0, end - first) }, (_, i) => first + i);
@@ -45,30 +39,23 @@ function BlocksView() {
   const problem = useSignal("");
   const last = Math.min(Math.max(end.value ?? total, 1), total);
   const first = Math.max(0, last - shown.value);
-  const key = (t: number) =>
-    `${engine().model.id} ${interventions.applied.value}` +
-    tokens
-      .slice(0, t + 1)
-      .map((tok) => tok.id)
-      .join();
-  const columns = tokens.slice(first, last).map((tok, i) => ({ tok, t: first + i, blocks: known.get(key(first + i)) }));
+  const ids = tokens.map((tok) => tok.id);
+  const columns = tokens
+    .slice(first, last)
+    .map((tok, i) => ({ tok, t: first + i, blocks: blocks.column(ids, first + i) }));
   useDevice(
     async (model) => {
       if (busy) return;
-      const ids = tokens.map((tok) => tok.id);
-      const of = `${model.id} ${model.version}`;
-      if (of !== knownOf) known.clear(); // training has changed the parameters
-      knownOf = of;
+      blocks.follow(model);
       const chosenFirst = chosen.value?.[0] ?? last - 1;
       for (const t of [chosenFirst, ...range(first, last).reverse()]) {
-        if (t < first || t >= last || known.has(key(t))) continue;
-        if (known.size >= KEPT) known.clear();
-        known.set(key(t), await lens(model, ids, t));
+        if (t < first || t >= last || blocks.column(ids, t)) continue;
+        await blocks.compute(model, ids, t);
         done.value++;
         if (generation.running.value) return;
       }
     },
-    [busy, first, last, total ? key(total - 1) : ""],
+    [busy, first, last, total ? blocks.key(ids, total - 1) : ""],
     (why) => (problem.value = why),
   );
   const missing = busy ? 0 : columns.filter((c) => !c.blocks).length;
@@ -83,14 +70,14 @@ function BlocksView() {
     if (box.current) observer.observe(box.current);
     return () => {
       observer.disconnect();
-      row.value = null;
+      blocks.row.value = null;
     };
   }, []);
   useLayoutEffect(() => {
     if (box.current) box.current.scrollLeft = box.current.scrollWidth; // the details below are about the last column
   }, [last, names.length]);
   const peak = show.value === "token" ? 1 : most(show.value);
-  const [ct, cb] = chosen.value ?? [last - 1, Math.min(row.value ?? Infinity, names.length - 1)];
+  const [ct, cb] = chosen.value ?? [last - 1, Math.min(blocks.row.value ?? Infinity, names.length - 1)];
   const detail = columns.find((c) => c.t === ct)?.blocks?.[cb];
   return (
     <section class={style.blocks} data-view="blocks" aria-label="Blocks" data-columns={done.value}>

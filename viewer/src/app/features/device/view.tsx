@@ -1,8 +1,6 @@
 // The Device view: the GPU, the recording chosen for it, and the comparison with the desktop.
 
 import { CircleCheck, CircleX, Cpu } from "lucide";
-import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
 import type { Parity } from "../../../runtime/engine/parity";
 import { textureBytes } from "../../../runtime/gl/program";
 import { engine } from "../../stores/model";
@@ -10,6 +8,7 @@ import type { View } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
 import ui from "../../ui/shared.module.css";
+import { device } from "./store";
 import style from "./style.module.css";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
@@ -18,11 +17,6 @@ const OWN = ["state", "input", "scratch"]; // roles of textures other than weigh
 const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 function DeviceView() {
-  const measured = useSignal(engine().own.kernels.probe !== null);
-  useEffect(() => {
-    const timer = setInterval(() => (measured.value = engine().own.kernels.probe !== null), 1000);
-    return () => clearInterval(timer);
-  }, []);
   const info = engine().info();
   const { generate, capture } = engine().model.programs;
   const probes = Object.entries(info.probeMs ?? {}).sort((a, b) => a[1] - b[1]);
@@ -46,7 +40,7 @@ function DeviceView() {
             ["Draw buffers", `${info.limits.drawBuffers} (${info.drawBuffers} used)`],
             ["Kernel", `${info.kernel} values per fragment; one-row products use ${ROWS[info.rows]}`],
             ["Fetch", info.fetch],
-            ["How chosen", chosenBy(info.guessed, measured.value)],
+            ["How chosen", chosenBy(info.guessed, info.probeMs !== null)],
             ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, holding the bits of floats"],
           ]}
         />
@@ -152,20 +146,9 @@ function greedyText({ greedyEqual, tie }: Parity): string {
 }
 
 function ParityPanel() {
-  const result = useSignal<Parity | null>(null);
-  const busy = useSignal(false);
-  const problem = useSignal("");
-  const run = async () => {
-    busy.value = true;
-    problem.value = "";
-    try {
-      result.value = await engine().parity();
-    } catch (error) {
-      problem.value = error instanceof Error ? error.message : String(error);
-    }
-    busy.value = false;
-  };
-  const r = result.value;
+  const busy = device.comparing.value;
+  const problem = device.problem.value;
+  const r = device.parity.value;
   return (
     <div class={ui.panel} data-part="parity">
       <h2>Does this browser compute the same as the desktop?</h2>
@@ -173,14 +156,14 @@ function ParityPanel() {
         Runs the reference prompt here and compares the logits, all activations and the greedy continuation with the
         desktop's.
       </p>
-      <button class={ui.primary} disabled={busy.value} onClick={() => void run()}>
-        {busy.value ? "Comparing…" : "Compare"}
+      <button class={ui.primary} disabled={busy} onClick={() => void device.compare()}>
+        {busy ? "Comparing…" : "Compare"}
       </button>
       <div role="status" class={classes(style.verdict, !r && ui.empty)}>
-        {problem.value ? (
-          <p class={ui.problem}>{problem.value}</p>
+        {problem ? (
+          <p class={ui.problem}>{problem}</p>
         ) : (
-          !r && <p>{busy.value ? "Running the reference prompt…" : "Not compared yet. It takes a few seconds."}</p>
+          !r && <p>{busy ? "Running the reference prompt…" : "Not compared yet. It takes a few seconds."}</p>
         )}
         {r && (
           <>

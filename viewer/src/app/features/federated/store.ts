@@ -1,6 +1,6 @@
 // State and actions of the "Together" panel.
 
-import { throttled } from "../../ui/tools";
+import { throttled } from "../../stores/throttled";
 import { effect, signal, untracked, type ReadonlySignal } from "@preact/signals";
 import type { FederationState } from "../../../training/federate";
 import { tabStorage } from "../../../runtime/io/storage";

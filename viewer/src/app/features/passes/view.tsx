@@ -22,7 +22,8 @@ import { passes } from "./store";
 import { textures } from "../textures/store";
 import { generation } from "../../stores/generation";
 import { engine } from "../../stores/model";
-import { drawing, percent, useDevice } from "../../ui/tools";
+import { drawing } from "../../stores/drawing";
+import { percent, useDevice } from "../../ui/tools";
 import type { View } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
@@ -271,7 +272,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
       if (painted.current.key !== key) painted.current = { key, upTo: -1 };
       const from = painted.current.upTo + 1;
       if (from > at) return;
-      const { painter } = await drawing(model);
+      const { painter } = await drawing.ready(model);
       await passes.playTo(model, entry, from - 1);
       for (let i = from; i <= at; i++) {
         const [texture] = entry.passes[i]!.outputs[0]!;

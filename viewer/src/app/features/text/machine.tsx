@@ -12,15 +12,16 @@ import { headIn, parseIntervention } from "../../../runtime/engine/interventions
 import { Names } from "../../../runtime/engine/names";
 import { cell, walkCells } from "../../ui/roving";
 import { selection } from "../attention/store";
-import { showBlock } from "../blocks/store";
+import { blocks } from "../blocks/store";
 import { split } from "../split/store";
 import { textures } from "../textures/store";
-import { machine } from "./store";
+import { text } from "./store";
 import { generation } from "../../stores/generation";
 import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
 import { route } from "../../stores/route";
-import { drawing, percent, useDevice } from "../../ui/tools";
+import { drawing } from "../../stores/drawing";
+import { percent, useDevice } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./machine.module.css";
@@ -38,7 +39,7 @@ const DOES: Record<Role, readonly [string, string]> = {
 };
 
 export function Machine() {
-  const open = machine;
+  const open = text.machine;
   return (
     <section
       class={classes(style.machine, !open.value && style.folded)}
@@ -175,7 +176,7 @@ function Cells() {
   useDevice(
     async (m) => {
       if (!layout.width || !canvas.current) return;
-      const { painter } = await drawing(m);
+      const { painter } = await drawing.ready(m);
       const target = there();
       if (!target || m.programs.generate.entries[ENTRY] !== entry) return; // the view is gone, or an intervention changed the program
       const cell = (pixels: number) => Math.max(1, Math.round(pixels / COARSE));
@@ -356,7 +357,7 @@ function targetOf(stage: Stage): Target {
       },
     };
   }
-  if (role === "stream") return { view: "Blocks", open: () => showBlock(block) };
+  if (role === "stream") return { view: "Blocks", open: () => blocks.open(block) };
   return { view: "Textures", open: () => textures.show(stage.of) };
 }
 

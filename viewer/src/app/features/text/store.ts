@@ -2,5 +2,9 @@
 
 import { signal } from "@preact/signals";
 
-/** True if the machine is unfolded. */
-export const machine = signal(true);
+class TextStore {
+  /** True if the machine is unfolded. */
+  readonly machine = signal(true);
+}
+
+export const text = new TextStore();

@@ -7,13 +7,11 @@ import { NGRAMS } from "../../../training/ngrams";
 import type { Figures } from "../../../training/predictions";
 import { baselinesAhead } from "../../../training/score";
 import type { Offer } from "../../../runtime/engine/manifest";
-import type { Session } from "../../../training/session";
 import { Curves } from "../../ui/curves";
-import { Painter } from "../../drawing/painter";
-import { PALETTES } from "../../drawing/palettes";
 import { NumberField } from "../../ui/number";
 import { engine } from "../../stores/model";
 import { countInWords } from "../../ui/tools";
+import { inside } from "./inside";
 import { duration, train } from "./store";
 import { HELD } from "./text-store";
 import { classes } from "../../ui/classes";
@@ -455,7 +453,6 @@ const KINDS = {
   ".moment": "running mean of gradients",
   ".squares": "running mean of squared gradients",
 };
-let painter: Painter | null = null;
 
 function Inside() {
   const grid = useRef<HTMLCanvasElement>(null);
@@ -474,9 +471,9 @@ function Inside() {
     const session = train.session.value;
     if (!found || !session || document.hidden || (found.status === "running" && now - drawn.current < LOOK_MS)) return;
     drawn.current = now;
-    draw(session, grid.current!, plane.current!, kind.value === "d." ? `d.${name}` : name + kind.value).catch(
-      (error: unknown) => console.warn("drawing:", error),
-    );
+    inside
+      .draw(session, grid.current!, plane.current!, kind.value === "d." ? `d.${name}` : name + kind.value)
+      .catch((error: unknown) => console.warn("drawing:", error));
   });
   const again = () => {
     drawn.current = 0;
@@ -526,39 +523,4 @@ function Inside() {
       </figure>
     </div>
   );
-}
-
-async function draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasElement, texture: string): Promise<void> {
-  const { model } = engine();
-  const { trainer } = found;
-  const gone = () => trainer.gone || trainer !== found.trainer;
-  if (gone()) return;
-  painter ??= new Painter(model.device, model.options);
-  await painter.prepare();
-  if (gone() || !painter.ready) return;
-  const { player, program } = trainer;
-  const view = program.views[texture];
-  if (view) {
-    const height = Math.ceil(view.rows / view.tiles[0]);
-    const shown = { rows: view.rows, first: 0, height, range: null, palette: PALETTES[0] };
-    painter.matrix(plane, player.texture(texture), view, shown, view.cols, view.rows);
-  }
-  const { n_layer, n_head } = found.plan.offer.config;
-  const text = found.plan.validation.length ? found.plan.validation : found.plan.train;
-  const views = trainer.look(text);
-  const tokens = views[0]!.rows / n_head;
-  const cell = { cell: 2 * tokens, pitch: 2 * tokens + 4, capacity: tokens, heads: n_head };
-  painter.grid(cell, n_layer, true);
-  views.forEach((v, layer) => {
-    const slab = {
-      texture: player.texture(v.texture),
-      view: v,
-      start: 0,
-      valid: tokens,
-      scores: false,
-      transposed: false,
-    };
-    painter!.gridRows(cell, layer, slab);
-  });
-  painter.showGrid(grid);
 }

@@ -5,7 +5,8 @@ import { browserStorage } from "../../../runtime/io/storage";
 import { chosenFiles } from "../../../training/files";
 import type { Session, SessionState } from "../../../training/session";
 import { engine } from "../../stores/model";
-import { offerFile, throttled } from "../../ui/tools";
+import { throttled } from "../../stores/throttled";
+import { offerFile } from "../../ui/tools";
 import { TrainParams } from "./params";
 import { TextStore, type Busy } from "./text-store";
 

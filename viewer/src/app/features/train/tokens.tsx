@@ -1,12 +1,13 @@
 // The Tokens step: two vocabularies tokenize the same text, each with the number of merges that its slider sets.
 
-import { signal, useSignal, type Signal } from "@preact/signals";
+import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import { EOS, encodeText, extremes, firstMerges, SMALLEST, type Bpe, type Cut } from "../../../training/bpe";
 import { tokenBytes } from "../../../training/tokenise";
 import { cutOf, vocabularyOf } from "../../../training/vocabulary";
 import { train } from "./store";
 import { HELD } from "./text-store";
+import { vocabularies } from "./tokens-store";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
@@ -15,30 +16,26 @@ const SHOWN = 900; // characters of the text shown with their tokens
 const LISTED = 12; // number of longest and of rarest tokens listed
 const REST = 250; // ms that a slider must rest before the whole text is tokenized
 
-/** The vocabulary with all merges, and the text that it was trained on. */
-const learnt = signal<{ text: string; bpe: Bpe } | null>(null);
-const counts = { first: signal(0), second: signal(255) };
-
 export function TokensStage() {
   const text = train.text.value;
   const problem = useSignal("");
   const most = Math.max(SMALLEST + 1, ...train.index.value!.sizes.map((size) => size.config.vocab_size));
   useEffect(() => {
-    if (learnt.value?.text === text || !text) return;
-    learnt.value = null;
+    if (vocabularies.learnt.value?.text === text || !text) return;
+    vocabularies.learnt.value = null;
     problem.value = "";
     let stale = false;
     vocabularyOf(text, HELD, most).then(
       (bpe) => {
         if (stale) return;
-        learnt.value = { text, bpe };
-        counts.second.value = Math.min(counts.second.value, bpe.merges.length);
+        vocabularies.learnt.value = { text, bpe };
+        vocabularies.counts.second.value = Math.min(vocabularies.counts.second.value, bpe.merges.length);
       },
       (error: unknown) => (problem.value = error instanceof Error ? error.message : String(error)),
     );
     return () => (stale = true);
   }, [text]);
-  const found = learnt.value;
+  const found = vocabularies.learnt.value;
   return (
     <div class={style.tokensStage}>
       <div class={ui.panel}>
@@ -55,9 +52,9 @@ export function TokensStage() {
         )}
         {!found && !problem.value && <p role="status">Finding the merges of this text…</p>}
       </div>
-      {found && <Vocabulary name="First vocabulary" found={found} count={counts.first} />}
-      {found && <Vocabulary name="Second vocabulary" found={found} count={counts.second} />}
-      {found && <Merges bpe={found.bpe} count={counts.second.value} />}
+      {found && <Vocabulary name="First vocabulary" found={found} count={vocabularies.counts.first} />}
+      {found && <Vocabulary name="Second vocabulary" found={found} count={vocabularies.counts.second} />}
+      {found && <Merges bpe={found.bpe} count={vocabularies.counts.second.value} />}
     </div>
   );
 }

@@ -1,0 +1,42 @@
+// The painter and the attention entries, which the views share.
+
+import { Attention } from "../drawing/attention";
+import { Painter } from "../drawing/painter";
+import { formatsOf } from "../../runtime/engine/formats";
+import type { Model } from "../../runtime/engine/model";
+
+interface Tools {
+  model: Model;
+  generation: number;
+  painter: Painter;
+  attention: Attention;
+}
+
+/** Holds the tools of the model that was drawn last. */
+class DrawingStore {
+  private tools: Tools | null = null;
+
+  /** Returns the painter and the attention entries, compiled; compiles them again after a lost context. */
+  readonly ready = async (model: Model): Promise<Tools> => {
+    const { device, options, programs } = model;
+    const { generation } = device;
+    if (this.tools?.model !== model || this.tools.generation !== generation) {
+      const formats = formatsOf(programs.generate);
+      const earlier = this.tools?.model.device === device ? this.tools.painter : null;
+      const same = earlier && formats.every((format) => earlier.formats.includes(format));
+      const painter = same ? earlier : new Painter(device, options, formats);
+      this.tools = { model, generation, painter, attention: new Attention(model, painter) };
+    }
+    const { tools } = this;
+    await tools.attention.prepare();
+    return tools;
+  };
+
+  /** Returns the same tools without waiting, or null if they are not ready: for drawing during generation. */
+  now(model: Model): Tools | null {
+    const { tools } = this;
+    return tools?.model === model && tools.generation === model.device.generation && tools.painter.ready ? tools : null;
+  }
+}
+
+export const drawing = new DrawingStore();
