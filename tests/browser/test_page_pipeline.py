@@ -111,7 +111,7 @@ def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: 
     """Also: the page shows how long the steps will take on this device before they start."""
     page = browse(serve(site) + "#tokens=1&view=train&step=train&steps=12&evalEvery=6&sampleEvery=0")
     page.evaluate("glgpt.ready")
-    page.get_by_text("12 steps, about ").wait_for()
+    page.get_by_text("12 steps, about ").first.wait_for()
     for _ in range(2):
         page.get_by_role("button", name="Start").click()
         page.wait_for_function("document.querySelector('.train-state').dataset.status === 'done'", timeout=SLOW)

@@ -126,8 +126,8 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
     assert generated(page, 12, minP=0.2) == wanted(12, temperature=0.8, seed=5, min_p=0.2)
     assert len(page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2, alternatives: 50}).then((r) => r.ids)")) == 2
     stops_while_the_server_hangs(page, process)
-    assert page.locator(".split-here").get_attribute("data-blocks") == "embedding,0,1"
-    assert page.locator(".split-there").get_attribute("data-blocks") == "2,3,4,5,head"
+    assert page.locator(".split-side.split-here").get_attribute("data-blocks") == "embedding,0,1"
+    assert page.locator(".split-side.split-there").get_attribute("data-blocks") == "2,3,4,5,head"
     assert "reconnected" in page.locator(".split-said").inner_text()
 
 
@@ -343,8 +343,8 @@ def test_a_page_with_the_head_draws_the_tokens(
     page.evaluate("glgpt.ready")
     assert generated(page, 24, alternatives=3) == wanted(24, temperature=0.8, seed=5)
     assert generated(page, 12, topP=0.9) == wanted(12, temperature=0.8, seed=5, top_p=0.9)
-    assert page.locator(".split-here").get_attribute("data-blocks") == "embedding,0,1,head"
-    assert page.locator(".split-there").get_attribute("data-blocks") == "2,3,4,5"
+    assert page.locator(".split-side.split-here").get_attribute("data-blocks") == "embedding,0,1,head"
+    assert page.locator(".split-side.split-there").get_attribute("data-blocks") == "2,3,4,5"
     agrees_with_the_desktop(page)
 
 
@@ -355,13 +355,13 @@ def test_the_cut_moves_while_a_text_is_written(
     page = browse(split_page(process.url, None) + "#tokens=4", provokes=LOST)
     page.evaluate("glgpt.ready")
     slider = page.get_by_label("Blocks in this page")
-    assert slider.input_value() == "6" and page.locator(".split-there").count() == 0
+    assert slider.input_value() == "6" and page.locator(".split-side.split-there").count() == 0
     text = wanted(30, temperature=0.8, seed=5)
     assert generated(page, 30) == text
     for here in (3, 0, 5):
         slider.fill(str(here))
         assert generated(page, 30) == text, here
-        assert page.locator(".split-there").get_attribute("data-blocks") == ",".join(
+        assert page.locator(".split-side.split-there").get_attribute("data-blocks") == ",".join(
             [*map(str, range(here, 6)), "head"]
         )
         columns = "[...document.querySelectorAll('.machine-there')].map((s) => s.style.getPropertyValue('--column'))"

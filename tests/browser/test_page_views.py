@@ -251,10 +251,11 @@ def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Ser
 
 def shows(page: Any, name: str, matrix: np.ndarray) -> None:
     """Checks that the view of a weight reports and draws this matrix."""
+    page.locator(".textures h2 code", has_text=name).wait_for()
     painted(page, ".plane canvas", 0.5)
     canvas = page.locator(".plane canvas")
-    box = canvas.bounding_box()
     for x, y in ((0.02, 0.02), (0.4, 0.7), (0.98, 0.97)):
+        box = canvas.bounding_box()  # the picture of another texture may have had another size
         canvas.hover(position={"x": x * box["width"], "y": y * box["height"]})
         page.wait_for_function("/row \\d+.*column \\d+/.test(document.querySelector('.ui-reading').textContent)")
         said = page.evaluate("document.querySelector('.ui-reading').textContent")
