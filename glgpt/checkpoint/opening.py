@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +65,7 @@ class Checkpoint:
 
     def shortened(self, positions: int) -> Checkpoint:
         """Returns the same model with at most this many positions: its caches and position tables are smaller."""
-        config: Any = self.config  # the config of every model family is a dataclass
-        config = replace(config, n_positions=min(positions, config.n_positions))
-        return Checkpoint(self.path, config, self._tensors, self.name, self.whole)
+        return Checkpoint(self.path, self.config.shortened(positions), self._tensors, self.name, self.whole)
 
     @property
     def names(self) -> set[str]:

@@ -31,6 +31,7 @@ MODEL = (
 DEVICE = "auto, software (OpenGL on the CPU), gpu, or the number of an EGL device, see glgpt info (default auto)"
 DTYPE = "stored for .gguf files, else f32"
 CONTEXT = "context length, in tokens (default: the model's, at most 2048; longer if the prompt needs it)"
+CHAT_MODEL = "smollm2"
 BYTE_ORDER_MARK = "\ufeff"  # not part of a text
 MAX_SCHEMA_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 30  # of a text that is read at once
@@ -39,6 +40,21 @@ MAX_TEXT_BYTES = 1 << 30  # of a text that is read at once
 def add_model_option(parser: Parser) -> None:
     """Adds `--model`."""
     parser.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default)")
+
+
+def add_chat_model_options(parser: Parser) -> None:
+    """Adds the positional MODEL of commands whose default is a chat model, and `--model`."""
+    parser.late = "name"
+    parser.add_argument("name", nargs="?", metavar="MODEL", help=f"{MODEL} (default {CHAT_MODEL})")
+    parser.add_argument("--model", metavar="MODEL", help="another way to give MODEL")
+
+
+def chat_model(args: argparse.Namespace) -> str:
+    """Returns the model of these options. Raises GlgptError if both were given."""
+    if args.name is not None and args.model is not None:
+        raise GlgptError(f"both MODEL {args.name} and --model {args.model} were given; give one of them")
+    found: str | None = args.name if args.model is None else args.model
+    return CHAT_MODEL if found is None else found
 
 
 def add_prompt_options(parser: Parser, text: str) -> None:

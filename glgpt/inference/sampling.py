@@ -138,7 +138,10 @@ class Sampler:
 
         Raises GlgptError if they are not finite; those of tokens that bias or constraint forbid may be -inf.
         """
-        check_finite(logits[logits != -np.inf] if self.matcher else np.delete(logits, self._forbidden))
+        if self.matcher:
+            check_finite(logits[logits != -np.inf])
+        else:
+            check_finite(np.delete(logits, self._forbidden) if self._forbidden else logits)
         if self.greedy:
             return int(np.argmax(logits))
         cumulative = np.cumsum(self.probabilities(logits))

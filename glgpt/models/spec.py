@@ -10,7 +10,7 @@ import copy
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -128,6 +128,10 @@ class ModelConfig:
     def published(self) -> dict[str, Any]:
         """Returns the fields of `config.json` that `more` reads."""
         return {}
+
+    def shortened(self, positions: int) -> ModelConfig:
+        """Returns the same model with at most this many positions."""
+        return replace(self, n_positions=min(positions, self.n_positions))
 
     def fields(self) -> dict[str, Any]:
         """Returns everything that determines results, and the family's name; `from_fields` reads it."""

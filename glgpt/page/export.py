@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import hashlib
 import json
 import logging
 import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ from glgpt.models.part import Part
 from glgpt.page.built import built_page
 from glgpt.page.export_options import ExportOptions
 from glgpt.page.manifest import compact, identify, manifest_json
-from glgpt.page.output.destination import checked_out, swap
+from glgpt.page.output.destination import checked_out, copy_viewer, publish, workplace, write_listed
 from glgpt.page.output.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.output.preview import write_preview
 from glgpt.page.output.schemas import validate
@@ -34,12 +31,11 @@ from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
 from glgpt.page.training import training_files
 from glgpt.program.spec import Limits
-from glgpt.system.files import named_errors, written_whole
+from glgpt.system.files import written_whole
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 logger = logging.getLogger(__name__)
 CONTEXT = 256  # positions of the reference run: caches for the full context of a large model would take gigabytes
-OTHERS = ("embed", "dashboard")  # folders of the built page that an export omits
 Phase = Callable[[str], None]  # called with a label when a phase begins
 
 
@@ -65,17 +61,12 @@ def export(
         with Checkpoint.open(name_or_path) as checkpoint:
             options.split.part(checkpoint.config)
     viewer = built_page()
-    made = [folder for folder in out.parents if not folder.exists()]
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(named_errors(out))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-        stack.callback(_clean_up, work, made)
+    with workplace(out) as work:
         folder = work / "page"
         if options.embed:
             shutil.copytree(viewer / "embed", folder)
         else:
-            shutil.copytree(viewer, folder, ignore=lambda at, _: OTHERS if Path(at) == viewer else ())
+            copy_viewer(viewer, folder)
         with Checkpoint.open(name_or_path) as checkpoint:
             held = _shortened(checkpoint, options.context)
             prompts = Prompts.load(held.path, held.config, options.prompts)
@@ -93,9 +84,7 @@ def export(
             with written_whole(out) as file:
                 file.write(single_page(folder, manifest).encode())
         else:
-            folder.chmod(0o755)
-            checked_out(given, single_file=False)  # again: others may have written there in the meantime
-            swap(folder, out, work / "old")
+            publish(folder, given, out, work)
     return manifest
 
 
@@ -113,13 +102,6 @@ def _shortened(checkpoint: Checkpoint, context: int | None) -> Checkpoint:
             "the page's context is %d of the model's %d tokens (--context, up to %d)", positions, whole, largest
         )
     return checkpoint.shortened(positions)
-
-
-def _clean_up(work: Path, made: Sequence[Path]) -> None:
-    shutil.rmtree(work, ignore_errors=True)
-    with contextlib.suppress(OSError):  # fails if they hold the finished page
-        for folder in made:
-            folder.rmdir()
 
 
 def _write(
@@ -155,8 +137,7 @@ def _write(
     files = {}
     for name, text in written.items():
         data = gzip.compress(text.encode(), 9, mtime=0) if name in packed else text.encode()
-        (folder / name).write_bytes(data)
-        files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        files[name] = write_listed(folder / name, data)
     phase("writing weights")
     shards = write_weights(checkpoint, layouts, folder, options.shard_size, progress)
     manifest = manifest_json(checkpoint, options, formats, prompts, recordings, files, shards)

@@ -203,7 +203,7 @@ def elsewhere(models: Path, serve: Serve) -> Iterator[str]:
 def test_a_link_is_fetched_after_the_visitor_agrees(
     once: Callable[..., Path], models: Path, tmp_path: Path, elsewhere: str, serve: Serve, browse: Browse
 ) -> None:
-    """Catches: a page that fetches by itself, or from servers that its policy does not name."""
+    """Catches: a page that fetches unasked, or from servers that its policy does not name."""
     options = PlayerOptions([models / "llama.json"], common=False, hosts=[elsewhere])
     with few_mixes():
         export_player(tmp_path / "page", options)

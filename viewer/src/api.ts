@@ -1,6 +1,6 @@
 // The scriptable object `globalThis.glgpt`, which the console, an embedding page and the tests use.
 
-import { fit, type Fitted } from "./runtime/chat/context";
+import { CHAT_TOKENS, fit, type Fitted } from "./runtime/chat/context";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { Completions } from "./completions";
 import { effect, signal, untracked, type ReadonlySignal } from "@preact/signals-core";
@@ -52,10 +52,8 @@ export interface GenerateOptions {
   signal?: AbortSignal;
 }
 
-// the options that `generate` and `continuations` share
-const SHARED = {
-  prompt: true,
-  ids: true,
+// the options of every generation, and those of `generate` and `continuations`
+const COMMON = {
   tokens: true,
   temperature: true,
   topK: true,
@@ -68,6 +66,7 @@ const SHARED = {
   stop: true,
   signal: true,
 } as const;
+const SHARED = { ...COMMON, prompt: true, ids: true } as const;
 
 const GENERATE: Names<GenerateOptions> = { ...SHARED, drawn: true, alternatives: true, onToken: true };
 
@@ -95,22 +94,7 @@ export interface ChatOptions extends Omit<GenerateOptions, "prompt" | "ids" | "d
   dropped?: number;
 }
 
-const CHAT: Names<ChatOptions> = {
-  tokens: true,
-  temperature: true,
-  topK: true,
-  topP: true,
-  minP: true,
-  repetitionPenalty: true,
-  logitBias: true,
-  eos: true,
-  seed: true,
-  stop: true,
-  alternatives: true,
-  onToken: true,
-  signal: true,
-  dropped: true,
-};
+const CHAT: Names<ChatOptions> = { ...COMMON, alternatives: true, onToken: true, dropped: true };
 
 /** An answer, the number of tokens of its prompt, and the number of the oldest messages that the prompt leaves out. */
 export type Answered = Generated & { promptTokens: number; dropped: number };
@@ -125,11 +109,11 @@ export interface Chat {
   (messages: readonly ChatMessage[], options?: ChatOptions): Promise<Answered>;
   readonly completions: Completions;
 }
+
 /** Bytes of weights and shaders that are loaded. */
 export type Progress = Fetched & Compiling;
 
 const REST = 2000; // ms without a call after which a page warms up
-export const CHAT_TOKENS = 512; // maximum tokens of an answer; the same as on the desktop
 const ATTEMPTS = 20; // attempts to warm up; a call interrupts one
 
 export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "alternatives" | "onToken"> {

@@ -4,6 +4,7 @@
 import type { Glgpt } from "./api";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { PageError } from "./runtime/gl/errors";
+import { Queue } from "./runtime/gl/wait";
 
 /** A message, or several; a text is a message of the user. */
 export type PromptInput =
@@ -50,7 +51,7 @@ export class LanguageModelSession extends EventTarget {
   readonly topK: number;
   private used = 0;
   private messages: ChatMessage[];
-  private last: Promise<unknown> = Promise.resolve(); // prompts are answered in turn
+  private readonly queue = new Queue(); // prompts are answered in turn
   private readonly ended = new AbortController();
 
   private constructor(
@@ -159,12 +160,10 @@ export class LanguageModelSession extends EventTarget {
   }
 
   private queued<T>(work: () => Promise<T>): Promise<T> {
-    const done = this.last.then(() => {
+    return this.queue.run(() => {
       this.check();
       return work();
     });
-    this.last = done.catch(() => {});
-    return done;
   }
 
   private check(signal?: AbortSignal): void {

@@ -2,7 +2,7 @@
 
 import { expect, test } from "vitest";
 import { starts } from "../src/training/batches";
-import { half } from "../src/runtime/engine/formats";
+import { toFloat16 } from "../src/runtime/gl/float16";
 import { encode, shardStarts } from "../src/training/exchange";
 import { readLink } from "../src/training/federate";
 
@@ -25,8 +25,8 @@ test("f16 numbers are rounded like NumPy's", () => {
     1.0014648,
   ];
   const bits = [0, 32768, 15360, 48128, 13653, 31743, 31744, 1023, 1007, 1, 0, 1, 15360, 15362];
-  expect(values.map(half)).toEqual(bits);
-  expect(half(NaN) & 0x7c00).toBe(0x7c00);
+  expect(values.map(toFloat16)).toEqual(bits);
+  expect(toFloat16(NaN) & 0x7c00).toBe(0x7c00);
 });
 
 test("every f16 number survives a round trip", () => {
@@ -34,7 +34,7 @@ test("every f16 number survives a round trip", () => {
   for (let bits = 0; bits < 0x7c00; bits++) {
     const exponent = bits >> 10;
     const value = exponent ? (1 + (bits & 1023) / 1024) * 2 ** (exponent - 15) : (bits & 1023) * 2 ** -24;
-    if (half(value) !== bits || half(-value) !== (bits | 0x8000)) wrong.push(bits);
+    if (toFloat16(value) !== bits || toFloat16(-value) !== (bits | 0x8000)) wrong.push(bits);
   }
   expect(wrong).toEqual([]);
 });

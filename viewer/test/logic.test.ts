@@ -5,7 +5,7 @@ import { plan, sizes } from "../src/runtime/engine/chunks";
 import { parseIntervention, scales, written } from "../src/runtime/engine/interventions";
 import { memoryView, statistics } from "../src/runtime/engine/field";
 import { guess, pick } from "../src/runtime/engine/probe";
-import { fromHalf } from "../src/runtime/engine/formats";
+import { fromFloat16 } from "../src/runtime/gl/float16";
 import { blocks, shape, unpack } from "../src/runtime/engine/layout";
 import { digest, Loader } from "../src/runtime/engine/loader";
 import { Names } from "../src/runtime/engine/names";
@@ -140,8 +140,8 @@ describe("layouts", () => {
       stack: 1,
     };
     expect(Array.from(unpack(view, new Uint32Array(halves.buffer)))).toEqual([1, -2, 0, 0.5, 3, 65504, 2 ** -24]);
-    expect(fromHalf(0xfc00)).toBe(-Infinity);
-    expect(fromHalf(0x7e00)).toBeNaN();
+    expect(fromFloat16(0xfc00)).toBe(-Infinity);
+    expect(fromFloat16(0x7e00)).toBeNaN();
   });
 });
 

@@ -7,7 +7,7 @@ import { ChatTemplate, type ChatMessage, type ChatTemplateData } from "../src/ru
 import type { RenderJob } from "../src/runtime/chat/template-worker";
 import { plan, windowStart } from "../src/runtime/engine/chunks";
 import { draft } from "../src/runtime/engine/drafts";
-import { fromHalf } from "../src/runtime/engine/formats";
+import { fromFloat16 } from "../src/runtime/gl/float16";
 import { unpack } from "../src/runtime/engine/layout";
 import { parseTokenizer } from "../src/runtime/engine/manifest";
 import { drawSeed, hash4, Sampler } from "../src/runtime/engine/sampling";
@@ -71,7 +71,7 @@ describe("cases shared with Python", () => {
   );
 
   it.each(shared.halves)("the f16 number %i is %d", (bits, value) => {
-    expect(fromHalf(bits!)).toEqual(value ?? NaN);
+    expect(fromFloat16(bits!)).toEqual(value ?? NaN);
   });
 
   it.each(shared.randoms)("draws of seed $seed", ({ seed, given, hash }) => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { fromHalf, half } from "../src/runtime/engine/formats";
+import { fromFloat16, toFloat16 } from "../src/runtime/gl/float16";
 import { matrixOf } from "../src/runtime/engine/uploaded";
 import { highLatency } from "../src/runtime/engine/split";
 import { decode, encode, packStates, unpackStates } from "../src/runtime/engine/split-wire";
@@ -45,7 +45,7 @@ describe("hidden states as bytes", () => {
       [2 ** -25, 0x0000],
       [3 * 2 ** -25, 0x0002],
     ];
-    for (const [x, bits] of cases) expect(half(x), String(x)).toBe(bits);
+    for (const [x, bits] of cases) expect(toFloat16(x), String(x)).toBe(bits);
     expect(() => packStates(new Float32Array([65520]), 1, "f16")).toThrow("f16");
   });
 
@@ -68,7 +68,7 @@ describe("hidden states as bytes", () => {
     expect(() =>
       unpackStates(packStates(new Float32Array([NaN]), 1, "f32") as Uint8Array<ArrayBuffer>, 1, 1, "f32"),
     ).toThrow("finite");
-    for (let bits = 0; bits < 0x7c00; bits += 7) expect(half(fromHalf(bits))).toBe(bits);
+    for (let bits = 0; bits < 0x7c00; bits += 7) expect(toFloat16(fromFloat16(bits))).toBe(bits);
   });
 
   it("copies f32 unchanged", () => {

@@ -8,12 +8,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from glgpt.cli.argument_parser import Subparsers, add_command
-from glgpt.cli.commands.chat import DEFAULT_MODEL
-from glgpt.cli.common import MODEL, add_device_options, device_options
+from glgpt.cli.common import add_chat_model_options, add_device_options, chat_model, device_options
 from glgpt.cli.operation.options import add_server_options, operated
 from glgpt.cli.option_types import count, positive
 from glgpt.cli.progress import progress
-from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.errors import ArgumentError, quoted
 from glgpt.ops import MAX_ROWS
 from glgpt.system.files import named_errors
 
@@ -33,9 +32,7 @@ def add_parser(sub: Subparsers) -> None:
         "Clients use http://127.0.0.1:8080/v1 as their base URL: /v1/chat/completions, /v1/completions, /v1/models.\n"
         "/health and /metrics are for operators. Ctrl-C lets running answers end, the second Ctrl-C does not.",
     )
-    p.late = "name"
-    p.add_argument("name", nargs="?", metavar="MODEL", help=f"{MODEL} (default {DEFAULT_MODEL})")
-    p.add_argument("--model", metavar="MODEL", help="another way to give MODEL")
+    add_chat_model_options(p)
     p.add_argument("--port", type=count, default=8080, metavar="PORT", help="0 takes a free one (default 8080)")
     p.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS",
@@ -77,9 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from glgpt.api.engine import Engine
     from glgpt.api.server import ApiServer
 
-    if args.name is not None and args.model is not None:
-        raise GlgptError(f"both MODEL {args.name} and --model {args.model} were given; give one of them")
-    name = args.name or args.model or DEFAULT_MODEL
+    name = chat_model(args)
     if args.parallel > MAX_ROWS:
         raise ArgumentError(f"--parallel {args.parallel} is too many; up to {MAX_ROWS} texts run side by side")
     origins = [_origin(each) for each in args.origin]

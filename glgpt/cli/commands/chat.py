@@ -12,10 +12,11 @@ from typing import Any
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.chat_terminal import ChatTerminal, statistics
 from glgpt.cli.common import (
-    MODEL,
+    add_chat_model_options,
     add_device_options,
     add_json_option,
     add_sampling_options,
+    chat_model,
     open_model,
     read_input,
     report,
@@ -28,8 +29,6 @@ from glgpt.errors import GlgptError, quoted
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.model import CHAT_TOKENS
 from glgpt.system.files import named_errors
-
-DEFAULT_MODEL = "smollm2"
 
 
 def add_parser(sub: Subparsers) -> None:
@@ -47,9 +46,7 @@ def add_parser(sub: Subparsers) -> None:
         "Ctrl-C stops an answer, Ctrl-D ends the chat. With --message, or with stdin that is not a terminal, it\n"
         "prints the answer to each message and ends.",
     )
-    p.late = "name"
-    p.add_argument("name", nargs="?", metavar="MODEL", help=f"{MODEL} (default {DEFAULT_MODEL})")
-    p.add_argument("--model", metavar="MODEL", help="another way to give MODEL")
+    add_chat_model_options(p)
     p.add_argument(
         "--system", metavar="TEXT", help="system message, which says how to answer (default: the template's)"
     )
@@ -76,10 +73,7 @@ def add_parser(sub: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """`glgpt chat`."""
-    if args.name is not None and args.model is not None:
-        raise GlgptError(f"both MODEL {args.name} and --model {args.model} were given; give one of them")
-    args.model = args.name if args.model is None else args.model
-    args.model = DEFAULT_MODEL if args.model is None else args.model
+    args.model = chat_model(args)
     sampling = sampling_options(args)  # raises for values out of range before the model loads
     messages = _messages(args)
     if messages is None and args.json:

@@ -34,7 +34,9 @@ class SplitOptions:
 
 DEVICE = tuple(f.name for f in fields(DeviceSettings))
 PLACES = ("rest", "plan")
-SPLIT = ("blocks", "wire", "token")  # these require one of PLACES
+SPLIT = tuple(
+    f.name for f in fields(SplitOptions) if f.name not in (*PLACES, "speculate")
+)  # these require one of PLACES
 OPTIONS = (*DEVICE, "context", "max_texture_memory", "progress", "speculate", *PLACES, *SPLIT)
 
 

@@ -1,39 +1,13 @@
-"""Guesses how a text continues from the text itself (prompt lookup), and measures whether checking guesses pays."""
+"""Decides how many tokens of a text to guess, and measures whether checking guesses pays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from glgpt import ops
+from glgpt.inference.stages.drafts import PromptLookup
 
-MAX_SUFFIX, MIN_SUFFIX = 6, 2  # tokens of the text's end that are searched for earlier in it
 FIRST_GUESSES = 3  # so that the first checked step has four rows
 FIRST_PAUSE, MAX_PAUSE = 16, 256  # tokens without guesses after some that did not pay; doubled each time
 WEIGHT = 0.3  # of the latest measurement in an average
-
-
-class PromptLookup:
-    """Finds what followed the latest earlier occurrence of a text's last tokens; `ids` grow with `extend`."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self._after: dict[tuple[int, ...], int] = {}  # where the token after the latest occurrence of these tokens is
-
-    def extend(self, ids: Sequence[int]) -> None:
-        """Appends tokens."""
-        for token in ids:
-            end = len(self.ids)
-            for n in range(MIN_SUFFIX, min(MAX_SUFFIX, end) + 1):
-                self._after[tuple(self.ids[end - n :])] = end
-            self.ids.append(token)
-
-    def draft(self, most: int) -> list[int]:
-        """Returns up to `most` guessed tokens, or []. Longer endings are tried first."""
-        for n in range(min(MAX_SUFFIX, len(self.ids)), MIN_SUFFIX - 1, -1):
-            at = self._after.get(tuple(self.ids[-n:]))
-            if at is not None:
-                return self.ids[at : at + most]
-        return []
 
 
 class Speculation:

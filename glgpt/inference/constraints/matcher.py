@@ -69,9 +69,12 @@ class Grammars:
         except (ValueError, RuntimeError) as error:
             why = str(error)
         if why:
-            first = why.strip().split("\n")[0]
-            raise ArgumentError(f"the {what} cannot be used to constrain text: {quoted(first, 200)}")
+            raise ArgumentError(f"the {what} cannot be used to constrain text: {_first_line(why)}")
         return Matcher(found, self)
+
+
+def _first_line(why: str) -> str:
+    return quoted(why.strip().split("\n")[0], 200)
 
 
 def _grammar(constraint: Constraint) -> str:
@@ -136,5 +139,4 @@ class Matcher:
 
     def _check(self) -> None:
         if why := self._engine.get_error():
-            first = why.strip().split("\n")[0]
-            raise GlgptError(f"the constraint cannot be followed further: {quoted(first, 200)}; simplify it")
+            raise GlgptError(f"the constraint cannot be followed further: {_first_line(why)}; simplify it")

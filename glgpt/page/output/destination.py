@@ -1,18 +1,27 @@
-"""Checks the folder or file that a page is exported to, and replaces an earlier export there in one step."""
+"""Checks the folder or file that a page is exported to, builds a page next to it, and moves that there in one step."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from glgpt.errors import FileError, quoted
-from glgpt.system.files import holds_manifest
+from glgpt.system.files import holds_manifest, named_errors
 from glgpt.system.outputs import output_file, output_folder
 
 WRITTEN = re.compile(  # names that any export writes directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
     r"|player\.json|shapes|(capture|probe|program)-[\w-]+\.json|(interventions|several|training|weights)-[\w-]+\.bin"
 )
+
+
+OTHERS = ("embed", "dashboard")  # folders of the built page that an export omits
 
 
 def checked_out(out: str | Path, single_file: bool) -> Path:
@@ -41,6 +50,46 @@ def _is_export(folder: Path) -> bool:
         any(holds_manifest(folder, {"glgpt"}, name) for name in ("manifest.json", "player.json"))
         and (folder / "index.html").is_file()
     )
+
+
+@contextlib.contextmanager
+def workplace(out: Path) -> Iterator[Path]:
+    """Yields a temporary folder next to `out`, which is removed, as are new parents of `out` if they stay empty."""
+    made = [folder for folder in out.parents if not folder.exists()]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(named_errors(out))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+        stack.callback(_clean_up, work, made)
+        yield work
+
+
+def _clean_up(work: Path, made: list[Path]) -> None:
+    shutil.rmtree(work, ignore_errors=True)
+    with contextlib.suppress(OSError):  # fails if they hold the finished page
+        for folder in made:
+            folder.rmdir()
+
+
+def copy_viewer(viewer: Path, folder: Path) -> None:
+    """Copies the built page into a new folder."""
+    shutil.copytree(viewer, folder, ignore=lambda at, _: OTHERS if Path(at) == viewer else ())
+
+
+def write_listed(file: Path, data: bytes) -> dict[str, Any]:
+    """Writes a file of an export; returns its size and digest, as lists of files have them."""
+    file.write_bytes(data)
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def publish(folder: Path, given: str | Path, out: Path, work: Path) -> None:
+    """Moves a finished page to `out`, which `checked_out` returned for the path `given`.
+
+    Raises FileError if `out` has changed since.
+    """
+    folder.chmod(0o755)
+    checked_out(given, single_file=False)  # again: others may have written there in the meantime
+    swap(folder, out, work / "old")
 
 
 def swap(new: Path, out: Path, old: Path) -> None:

@@ -38,7 +38,7 @@ def gguf_about(config: ModelConfig) -> Json | None:
         divisors = frequency_divisors(fields)
     except GlgptError:
         return None
-    known = {key for key in about.fields if not _is_context(about, key)}
+    known = about.fields.keys() - {"context_length"}
     prefix, whole = f"{about.name}.", _read_metadata(config, metadata, divisors)
     values = []
     for key in sorted(known | {"rope.dimension_count"}):
@@ -55,10 +55,6 @@ def gguf_about(config: ModelConfig) -> Json | None:
         "neutral": [list(item) for item in sorted(neutral.items())],
         "divisors": None if divisors is None else divisors.tolist(),
     }
-
-
-def _is_context(about: Architecture, key: str) -> bool:
-    return key == "context_length"
 
 
 class _Divisors:

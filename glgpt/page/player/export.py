@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import hashlib
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +13,11 @@ from glgpt.data.books import NO_BOOKS
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.context import first_context
 from glgpt.models.part import Part
-from glgpt.models.spec import ModelConfig
 from glgpt.models.views import described, family_json
 from glgpt.page.built import built_page
-from glgpt.page.export import OTHERS
 from glgpt.page.manifest import SCHEMA as MANIFEST_SCHEMA
 from glgpt.page.manifest import TUNING, compact, version
-from glgpt.page.output.destination import checked_out, swap
+from glgpt.page.output.destination import checked_out, copy_viewer, publish, workplace, write_listed
 from glgpt.page.output.schemas import validate
 from glgpt.page.player.expected import config_about, gguf_about, parameters
 from glgpt.page.player.mixes import HOLDS, Mix, mixes
@@ -31,7 +25,6 @@ from glgpt.page.player.shapes import Shape, listed
 from glgpt.page.programs import EDIT, main_format, record_page
 from glgpt.page.reading import Reading, allow_connections
 from glgpt.program.spec import Limits
-from glgpt.system.files import named_errors
 
 SCHEMA = 1  # of player.json and of a shape's file
 CONTEXT = 1024  # positions of the caches, if none are given: those of 2,048 take 236 MB for SmolLM2-135M
@@ -71,13 +64,9 @@ def export_player(
     viewer, reading = built_page(), Reading(NO_BOOKS, options.hosts)
     shapes = [(shape, mixes(shape)) for shape in listed(options.shapes, options.common)]
     total, done = sum(len(found) for _, found in shapes), 0
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(named_errors(out))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-        stack.callback(shutil.rmtree, work, ignore_errors=True)
+    with workplace(out) as work:
         folder = work / "page"
-        shutil.copytree(viewer, folder, ignore=lambda at, _: OTHERS if Path(at) == viewer else ())
+        copy_viewer(viewer, folder)
         entries = []
         for shape, found in shapes:
             writer = _ShapeWriter(folder, shape, options.context)
@@ -96,9 +85,7 @@ def export_player(
         validate("player", player, "player.json")
         (folder / "player.json").write_text(compact(player), encoding="utf-8")
         _finish(folder, reading)
-        folder.chmod(0o755)
-        checked_out(given, single_file=False)  # again: others may have written there in the meantime
-        swap(folder, out, work / "old")
+        publish(folder, given, out, work)
     return player
 
 
@@ -110,7 +97,7 @@ class _ShapeWriter:
         self.folder.mkdir(parents=True)
         positions = first_context(shape.config, Limits(), context)
         self.positions = positions if context else min(positions, CONTEXT)
-        self.config = _shortened(shape.config, self.positions)
+        self.config = shape.config.shortened(self.positions)
         self.mixes: list[Json] = []
         self.files: Json = {}
 
@@ -168,16 +155,8 @@ class _ShapeWriter:
 
     def _write(self, name: str, text: str) -> Json:
         data = gzip.compress(text.encode(), LEVEL, mtime=0)
-        (self.folder / name).write_bytes(data)
-        self.files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        found: Json = self.files[name]
+        found = self.files[name] = write_listed(self.folder / name, data)
         return found
-
-
-def _shortened(config: ModelConfig, positions: int) -> ModelConfig:
-    found: Any = config  # the config of every model family is a dataclass
-    short: ModelConfig = replace(found, n_positions=min(positions, config.n_positions))
-    return short
 
 
 def _finish(folder: Path, reading: Reading) -> None:

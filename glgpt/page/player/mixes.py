@@ -80,7 +80,8 @@ def mixes(shape: Shape) -> list[Mix]:
     """Returns the mixes of a shape, each once: that of its file, and recipes, plain ones if GGUF lacks the model."""
     given = [Mix("file", shape.formats)] if shape.formats else []
     found: dict[object, Mix] = {}
-    recipes = [recipe for recipe in RECIPES if recipe.main in PLAIN or gguf_about(shape.config)]
+    known = gguf_about(shape.config) is not None
+    recipes = [recipe for recipe in RECIPES if recipe.main in PLAIN or known]
     for mix in given + [Mix(recipe.name, _formats(shape.config, recipe)) for recipe in recipes]:
         found.setdefault(mix.formats if isinstance(mix.formats, str) else mix.formats.formats, mix)
     return list(found.values())

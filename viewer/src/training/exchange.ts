@@ -1,6 +1,6 @@
 // Encodes the parameters that a page sends to a federation's gateway: one vector, in frames of at most 1 MiB.
 
-import { half } from "../runtime/engine/formats";
+import { toFloat16 } from "../runtime/gl/float16";
 import { BLOCK, type DTYPES } from "../runtime/generated/protocols";
 import { PageError } from "../runtime/gl/errors";
 import { starts } from "./batches";
@@ -36,7 +36,7 @@ export function encode(
   if (dtype === "f32") return { bytes: new Uint8Array(change.buffer), scale: 1 };
   if (dtype === "f16") {
     const scale = greatest(change) || 1;
-    const halves = Uint16Array.from(change, (value) => half(value / scale));
+    const halves = Uint16Array.from(change, (value) => toFloat16(value / scale));
     return { bytes: new Uint8Array(halves.buffer), scale };
   }
   const blocks = Math.ceil(change.length / BLOCK);

@@ -141,6 +141,11 @@ class GenerationStore {
     };
   }
 
+  /** Draws another seed: the same one would give the same text. */
+  reseed(): void {
+    this.settings.seed.value = Math.floor(Math.random() * 1e6);
+  }
+
   /** Generates text after the prompt. */
   async write(): Promise<void> {
     this.repeat = () => this.write();

@@ -69,3 +69,22 @@ export function offerFile(data: BlobPart, type: string, name: string): void {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
+
+/** True in a window as wide as the style sheets' for two columns. */
+export const isWide = () => matchMedia("(min-width: 860px)").matches;
+
+const COPIED_MS = 2000; // ms for which a button says that it copied
+
+/** Returns a function that copies a text, and true for a while after it did; null: a page over plain http cannot copy. */
+export function useCopy(text: string): { copied: boolean; copy: (() => void) | null } {
+  const copied = useSignal(false);
+  const copy = () =>
+    void navigator.clipboard.writeText(text).then(
+      () => {
+        copied.value = true;
+        setTimeout(() => (copied.value = false), COPIED_MS);
+      },
+      () => {}, // the browser forbids it
+    );
+  return { copied: copied.value, copy: "clipboard" in navigator ? copy : null };
+}

@@ -3,6 +3,7 @@
 import { PageError } from "../gl/errors";
 import type { ChatMessage, ChatTemplate } from "./template";
 
+export const CHAT_TOKENS = 512; // maximum tokens of an answer, if none are given; the same as on the desktop
 const ANSWER_SHARE = 4; // an answer gets at least a quarter of the context, or its maximum length if that is less
 
 /** The ids of a conversation up to where the answer begins, and how many of its oldest messages they leave out. */
@@ -12,7 +13,7 @@ export interface Fitted {
 }
 
 /** Returns the number of messages before the first turn: 1 if there is a system message. */
-export function systems(messages: readonly ChatMessage[]): number {
+function systems(messages: readonly ChatMessage[]): number {
   return messages[0]?.role === "system" || messages[0]?.role === "developer" ? 1 : 0;
 }
 

@@ -1,6 +1,7 @@
 // Renders chat templates in a worker, with a limit on time: a template that does not end must not stop the page.
 
 import { PageError } from "../gl/errors";
+import { Queue } from "../gl/wait";
 import type { Rendered, RenderJob } from "./template-worker";
 import TemplateWorker from "./template-worker?worker&inline";
 
@@ -9,13 +10,11 @@ const TIMEOUT_MS = 3000; // of a job; usual templates take a few ms
 /** Renders one job at a time. Its worker starts with the first, and again after one that failed. */
 export class TemplateRenderer {
   private worker: Worker | null = null;
-  private last: Promise<unknown> = Promise.resolve();
+  private readonly queue = new Queue();
 
   /** Renders a template with each of `variables`. Throws PageError if it fails, or takes too much time. */
   render(job: RenderJob): Promise<string[]> {
-    const texts = this.last.then(() => this.run(job));
-    this.last = texts.catch(() => {});
-    return texts;
+    return this.queue.run(() => this.run(job));
   }
 
   close(): void {

@@ -1,6 +1,7 @@
 // Storage formats: the layout of numbers in 128-bit texels, as packed by glgpt/program/formats.py.
 
 import { FORMATS as TABLE } from "../generated/formats";
+import { fromFloat16 } from "../gl/float16";
 import type { Texels } from "../gl/player";
 import type { Dtype, Integers, Program, TextureSpec } from "../gl/program";
 
@@ -26,7 +27,6 @@ export interface Format {
 }
 
 const PLAIN = { group: 0, scaleRows: 0, minimum: false, wide: false };
-const scratch = new DataView(new ArrayBuffer(4));
 const TEXELS: Readonly<Record<number, string>> = { 8: "sixteen bytes", 4: "32 numbers of four bits" };
 
 const FLOATS: readonly Format[] = [
@@ -38,7 +38,7 @@ const FLOATS: readonly Format[] = [
     ...{ name: "f16", memory: "f16", texel: "eight f16 numbers", ...PLAIN, ...TABLE.f16 },
     reader: (texels) => {
       const halves = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
-      return (place) => fromHalf(halves[place] ?? 0);
+      return (place) => fromFloat16(halves[place] ?? 0);
     },
   },
 ];
@@ -93,36 +93,10 @@ export function scaleReader({ wide }: Format, texels: Texels): (place: number) =
     return (place) => floats[place] ?? 0;
   }
   const halves = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
-  return (place) => fromHalf(halves[place] ?? 0);
+  return (place) => fromFloat16(halves[place] ?? 0);
 }
 
 /** Returns how many rows of texels hold `rows` rows of a tile and the scales above them. */
 export function storedRows({ group, scaleRows }: Format, rows: number): number {
   return group ? rows + Math.ceil(rows / group) * scaleRows : rows;
-}
-
-export function fromHalf(bits: number): number {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  if (exponent === 0) return sign * fraction * 2 ** -24;
-  if (exponent === 31) return fraction ? NaN : sign * Infinity;
-  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
-}
-
-/** Returns the bits of the nearest f16 number; of two equally near, the even one. */
-export function half(value: number): number {
-  scratch.setFloat32(0, value);
-  const word = scratch.getUint32(0);
-  const sign = (word >>> 16) & 0x8000;
-  const size = word & 0x7fffffff;
-  if (size >= 0x47800000) return sign | (size > 0x7f800000 ? 0x7e00 : 0x7c00);
-  if (size < 0x38800000) {
-    const steps = Math.abs(value) * 2 ** 24; // subnormal: multiples of 2^-24
-    const whole = Math.floor(steps);
-    const rest = steps - whole;
-    return sign | (whole + (rest > 0.5 || (rest === 0.5 && whole & 1) ? 1 : 0));
-  }
-  const rounded = size + 0xfff + ((size >>> 13) & 1);
-  return sign | (rounded >= 0x47800000 ? 0x7c00 : (rounded - 0x38000000) >>> 13);
 }

@@ -50,7 +50,7 @@ export async function keptModels(): Promise<Kept[]> {
   return found.sort((a, b) => a.name.localeCompare(b.name));
 }
 
-/** Copies the files of a model. Throws PageError if the storage lacks the room. */
+/** Copies the files of a model. Throws PageError if the storage is too small. */
 export async function keepModel(
   files: readonly File[],
   progress: (done: number, total: number) => void,

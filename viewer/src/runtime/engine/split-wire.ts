@@ -2,7 +2,7 @@
 
 import type { WIRES } from "../generated/protocols";
 import { PageError } from "../gl/errors";
-import { fromHalf, half } from "./formats";
+import { fromFloat16, isFiniteFloat16, toFloat16 } from "../gl/float16";
 
 export type Wire = (typeof WIRES)[number];
 
@@ -39,8 +39,8 @@ export function packStates(states: Float32Array, rows: number, kind: Wire): Uint
   if (kind === "f32") return new Uint8Array(states.slice().buffer);
   if (kind === "f16") {
     const halves = new Uint16Array(states.length);
-    for (let i = 0; i < states.length; i++) halves[i] = half(states[i]!);
-    if (halves.some((bits) => (bits & 0x7c00) === 0x7c00)) {
+    for (let i = 0; i < states.length; i++) halves[i] = toFloat16(states[i]!);
+    if (!halves.every(isFiniteFloat16)) {
       throw new PageError("A hidden state exceeds the range of f16; export the page with --wire f32.");
     }
     return new Uint8Array(halves.buffer);
@@ -65,7 +65,7 @@ export function unpackStates(data: Uint8Array<ArrayBuffer>, rows: number, width:
   if (data.length !== rows * bytes) throw new PageError("The server's answer is incomplete.");
   const own = data.slice();
   const out = new Float32Array(kind === "f32" ? own.buffer : new ArrayBuffer(4 * rows * width));
-  if (kind === "f16") new Uint16Array(own.buffer).forEach((bits, i) => (out[i] = fromHalf(bits)));
+  if (kind === "f16") new Uint16Array(own.buffer).forEach((bits, i) => (out[i] = fromFloat16(bits)));
   if (kind === "int8") {
     const scales = new DataView(own.buffer);
     const codes = new Int8Array(own.buffer, 4 * rows);

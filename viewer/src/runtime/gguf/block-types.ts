@@ -1,5 +1,7 @@
 // The tensor types of GGUF, and how a row of blocks is split into levels, scales and minima, as glgpt/gguf/block_types.py does.
 
+import { fromFloat16 } from "../gl/float16";
+
 /** A row of a tensor: value = level * scale + minimum, for each group of `group` values. */
 export interface Row {
   /** Signed bytes, or unsigned ones if the type has minima. */
@@ -21,24 +23,7 @@ export interface TensorType {
   unpack: ((data: DataView, from: number, row: Row, at: number) => void) | null;
 }
 
-const HALVES = new Float32Array(1 << 16);
-for (let bits = 0; bits < HALVES.length; bits++) {
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  const size =
-    exponent === 31
-      ? fraction
-        ? NaN
-        : Infinity
-      : exponent
-        ? (1 + fraction / 1024) * 2 ** (exponent - 15)
-        : fraction * 2 ** -24;
-  HALVES[bits] = bits & 0x8000 ? -size : size;
-}
-
-/** Returns the number of a float16. */
-export const halfAt = (data: DataView, at: number) => HALVES[data.getUint16(at, true)]!;
-export const numberOfHalf = (bits: number) => HALVES[bits]!;
+const halfAt = (data: DataView, at: number) => fromFloat16(data.getUint16(at, true));
 
 /** Reads 32 levels of four bits, minus `shift`, and their fifth bits at `high` (-1: none). */
 function nibbles(data: DataView, from: number, high: number, shift: number, levels: Uint8Array, at: number): void {

@@ -3,7 +3,8 @@
 
 import { PageError } from "../gl/errors";
 import type { Block } from "../gl/player";
-import { numberOfHalf, TYPE_NAMES, type Row } from "./block-types";
+import { fromFloat16, isFiniteFloat16, toFloat16 } from "../gl/float16";
+import { TYPE_NAMES, type Row } from "./block-types";
 
 const BAND = 4 << 20; // maximum bytes of texels that are packed at once
 
@@ -177,7 +178,7 @@ class Packer {
       }
     } else if (type.name === "F32") for (let i = 0; i < count; i++) values[i] = data.getFloat32(from + 4 * i, true);
     else if (type.name === "F16")
-      for (let i = 0; i < count; i++) values[i] = numberOfHalf(data.getUint16(from + 2 * i, true));
+      for (let i = 0; i < count; i++) values[i] = fromFloat16(data.getUint16(from + 2 * i, true));
     else {
       const words = new Uint32Array(values.buffer);
       for (let i = 0; i < count; i++) words[i] = data.getUint16(from + 2 * i, true) << 16;
@@ -207,7 +208,7 @@ class Packer {
         const row = this.rowOf[out.top + r]!;
         if (row < 0) continue;
         const bits = data.getUint16(from + 2 * row, true);
-        if ((bits & 0x7c00) === 0x7c00) throw this.problem(NOT_FINITE);
+        if (!isFiniteFloat16(bits)) throw this.problem(NOT_FINITE);
         halves[8 * r * out.width + half] = bits;
       }
       return;
@@ -244,14 +245,16 @@ class Packer {
         const value = m === 0 ? scales[from]! : shift ? -shift * scales[from]! : minima[from]!;
         const number = 4 * (shared * (minimum ? 2 : 1) + m) + component; // of the numbers above a texel
         if (wide) floats[(above + (number >> 2)) * line + 4 * x + (number & 3)] = value;
-        else halves[2 * ((above + (number >> 3)) * line + 4 * x) + (number & 7)] = halfBits(value, this);
+        else halves[2 * ((above + (number >> 3)) * line + 4 * x) + (number & 7)] = this.half(value);
       }
     }
   }
 
-  /** Throws PageError for a scale beyond float16. */
-  overflow(): never {
-    throw this.problem("has a scale that its format cannot hold");
+  /** Returns the bits of the nearest float16. Throws PageError for a number beyond float16. */
+  private half(value: number): number {
+    const bits = toFloat16(value);
+    if (!isFiniteFloat16(bits)) throw this.problem("has a scale that its format cannot hold");
+    return bits;
   }
 
   /** Yields bands of some rows of a strip: the file's rows are rows of the texture. */
@@ -284,7 +287,7 @@ class Packer {
               if (column < 0) continue;
               const at = c - first;
               if (storage.name === "f16")
-                halves[8 * r * width + 8 * (at >> 2) + 4 * shared + (at & 3)] = halfBits(values[column]!, this);
+                halves[8 * r * width + 8 * (at >> 2) + 4 * shared + (at & 3)] = this.half(values[column]!);
               else floats[4 * r * width + at] = values[column]!;
             }
           }
@@ -365,22 +368,4 @@ function rowOrder([a, b, c, d]: [number, number, number, number]): Int32Array {
     for (let k = 0; k < c; k++)
       for (let j = 0; j < b; j++) for (let l = 0; l < d; l++) found[at++] = ((i * b + j) * c + k) * d + l;
   return found;
-}
-
-const scratch = new DataView(new ArrayBuffer(4));
-
-/** Returns the bits of the nearest float16. */
-function halfBits(value: number, packer: Packer): number {
-  scratch.setFloat32(0, value);
-  const word = scratch.getUint32(0);
-  const sign = (word >>> 16) & 0x8000;
-  const size = word & 0x7fffffff;
-  if (size >= 0x477ff000) packer.overflow();
-  if (size < 0x38800000) {
-    const steps = Math.abs(value) * 2 ** 24; // subnormal: multiples of 2^-24
-    const whole = Math.floor(steps);
-    const rest = steps - whole;
-    return sign | (whole + (rest > 0.5 || (rest === 0.5 && whole & 1) ? 1 : 0));
-  }
-  return sign | ((size + 0xfff + ((size >>> 13) & 1) - 0x38000000) >>> 13);
 }

@@ -2,8 +2,8 @@
 
 import { Lexer, type Token, type Tokens } from "marked";
 import type { ComponentChildren } from "preact";
-import { useSignal } from "@preact/signals";
 import ui from "../../ui/shared.module.css";
+import { useCopy } from "../../ui/tools";
 import style from "./markdown.module.css";
 
 const SAFE = /^(https?:|mailto:)/i;
@@ -81,19 +81,14 @@ function Table({ header, rows }: Tokens.Table) {
 
 /** A block of code, with a button that copies it. */
 function Code({ text, lang }: Tokens.Code) {
-  const copied = useSignal(false);
-  const copy = async () => {
-    await navigator.clipboard.writeText(text);
-    copied.value = true;
-    setTimeout(() => (copied.value = false), 2000);
-  };
+  const { copied, copy } = useCopy(text);
   return (
     <figure class={style.code}>
       <figcaption>
         <span>{lang || "code"}</span>
-        {"clipboard" in navigator && (
-          <button class={ui.quiet} onClick={() => void copy().catch(() => {})}>
-            {copied.value ? "Copied" : "Copy"}
+        {copy && (
+          <button class={ui.quiet} onClick={copy}>
+            {copied ? "Copied" : "Copy"}
           </button>
         )}
       </figcaption>

@@ -1,13 +1,13 @@
 // Conversations with the model: their messages, which this browser stores, and the answers.
 
 import { computed, effect, signal } from "@preact/signals";
+import { CHAT_TOKENS } from "../../../runtime/chat/context";
 import type { ChatMessage } from "../../../runtime/chat/template";
 import { generation, type Tok } from "../../stores/generation";
 import { param, parseText, parseWhole, unlessEmpty } from "../../stores/link";
 import { engine, models } from "../../stores/model";
 import { Conversations, type Conversation } from "./conversations";
 
-const TOKENS = 512; // maximum tokens of an answer
 const TITLE = 60; // characters of a conversation's title
 
 /** An answer whose tokens are part of the text that the other views show. */
@@ -23,7 +23,7 @@ class ChatStore {
   readonly current = signal<Conversation>(blank());
   readonly draft = signal("");
   readonly system = signal("");
-  readonly length = signal(TOKENS);
+  readonly length = signal(CHAT_TOKENS);
   /** The message that is edited; null: none. */
   readonly editing = signal<number | null>(null);
   /** A notice or an error. */
@@ -51,6 +51,12 @@ class ChatStore {
     limit: models.ready?.manifest.config.n_positions ?? 0,
   }));
 
+  /** The messages of the conversation, after the system prompt. */
+  get messages(): ChatMessage[] {
+    const system = this.system.value;
+    return [...(system.trim() ? [{ role: "system", content: system } as const] : []), ...this.current.value.messages];
+  }
+
   constructor() {
     effect(() => {
       const { value: written } = this.written;
@@ -72,15 +78,11 @@ class ChatStore {
     await this.reply();
   }
 
-  /** Replaces the last answer. */
+  /** Replaces the last answer by one with another seed. */
   async regenerate(): Promise<void> {
     await this.stop();
-    const { messages } = this.current.value;
-    const end = messages.findLastIndex(({ role }) => role === "user");
-    if (end < 0) return;
-    this.change({ messages: messages.slice(0, end + 1) });
-    generation.settings.seed.value = Math.floor(Math.random() * 1e6); // the same seed would give the same answer
-    await this.reply();
+    generation.reseed();
+    await this.again();
   }
 
   /** Replaces a message of the user and everything after it. */
@@ -120,10 +122,11 @@ class ChatStore {
     this.status.value = "";
   }
 
-  /** Replaces the last answer after a change of the model, with the same seed. */
+  /** Replaces the last answer by one with the same seed, as after a change of the model. */
   private async again(): Promise<void> {
     const { messages } = this.current.value;
     const end = messages.findLastIndex(({ role }) => role === "user");
+    if (end < 0) return;
     this.change({ messages: messages.slice(0, end + 1) });
     await this.reply();
   }
@@ -135,8 +138,7 @@ class ChatStore {
     try {
       await generation.stop();
       const { messages, dropped } = this.current.value;
-      const system: ChatMessage[] = this.system.value.trim() ? [{ role: "system", content: this.system.value }] : [];
-      const prompt = await engine().chatPrompt([...system, ...messages], this.length.value, dropped);
+      const prompt = await engine().chatPrompt(this.messages, this.length.value, dropped);
       if (prompt.dropped > dropped) {
         this.status.value = `The context is full: the model no longer reads the ${prompt.dropped} oldest messages.`;
       }
@@ -182,8 +184,8 @@ export const params = [
     key: "answer",
     signal: chat.length,
     parse: (text) => parseWhole(text) || undefined,
-    format: (value) => (value === TOKENS ? null : String(value)),
-    default: () => TOKENS,
+    format: (value) => (value === CHAT_TOKENS ? null : String(value)),
+    default: () => CHAT_TOKENS,
     history: false,
   }),
 ];

@@ -10,14 +10,13 @@ import { route, type View, type ViewName } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
 import { NumberField } from "../../ui/number";
-import { offerFile } from "../../ui/tools";
+import { isWide, offerFile, useCopy } from "../../ui/tools";
 import ui from "../../ui/shared.module.css";
 import { Sliders, TokenText } from "../text";
 import { Markdown } from "./markdown";
 import { chat, params } from "./store";
 import style from "./style.module.css";
 
-const WIDE = "(min-width: 860px)";
 const VERSION = 1; // of a saved conversation; the same as on the desktop
 const END = 60; // pixels from the end of the page within which it follows an answer
 const INSIDE: readonly [ViewName, string][] = [
@@ -223,21 +222,11 @@ function Inside() {
 }
 
 function CopyButton({ text }: { text: string }) {
-  const copied = useSignal(false);
-  if (!("clipboard" in navigator)) return null; // a page served over plain http has none
-  const copy = async () => {
-    await navigator.clipboard.writeText(text);
-    copied.value = true;
-    setTimeout(() => (copied.value = false), 2000);
-  };
+  const { copied, copy } = useCopy(text);
+  if (!copy) return null;
   return (
-    <button
-      class={style.action}
-      aria-label={copied.value ? "Copied" : "Copy"}
-      title="Copy"
-      onClick={() => void copy().catch(() => {})}
-    >
-      <Icon of={copied.value ? Check : Copy} />
+    <button class={style.action} aria-label={copied ? "Copied" : "Copy"} title="Copy" onClick={copy}>
+      <Icon of={copied ? Check : Copy} />
     </button>
   );
 }
@@ -308,7 +297,7 @@ function Composer() {
           value={chat.draft.value}
           onInput={(text) => (chat.draft.value = text)}
           onEnter={send}
-          focused={matchMedia(WIDE).matches}
+          focused={isWide()}
         />
         {answering ? (
           <button type="button" class={ui.primary} onClick={() => void chat.stop()}>
@@ -331,7 +320,7 @@ function Composer() {
 /** The stored conversations. */
 function List() {
   const { all, problem } = chat.conversations;
-  const open = useRef(matchMedia(WIDE).matches).current;
+  const open = useRef(isWide()).current;
   return (
     <details class={style.list} open={open}>
       <summary>Conversations</summary>
@@ -373,14 +362,13 @@ function List() {
 
 /** Saves the conversation in the format of `glgpt chat`. */
 function save(): void {
-  const system: ChatMessage[] = chat.system.value ? [{ role: "system", content: chat.system.value }] : [];
   const { model } = engine().model.manifest;
-  const document = { version: VERSION, model, messages: [...system, ...chat.current.value.messages] };
+  const document = { version: VERSION, model, messages: chat.messages };
   offerFile(`${JSON.stringify(document, null, 2)}\n`, "application/json", "conversation.json");
 }
 
 function Settings() {
-  const open = useRef(matchMedia(WIDE).matches).current;
+  const open = useRef(isWide()).current;
   const { settings } = generation;
   return (
     <details class={ui.controls} open={open}>

@@ -6,6 +6,7 @@ import { textureBytes } from "../../../runtime/gl/program";
 import { engine } from "../../stores/model";
 import type { View } from "../../stores/route";
 import { classes } from "../../ui/classes";
+import { Pairs } from "../../ui/pairs";
 import { Icon } from "../../ui/icon";
 import ui from "../../ui/shared.module.css";
 import { device } from "./store";
@@ -80,21 +81,6 @@ function DeviceView() {
         />
       </div>
     </section>
-  );
-}
-
-function Pairs({ of }: { of: readonly (readonly [string, string])[] }) {
-  return (
-    <table class={ui.pairs}>
-      <tbody>
-        {of.map(([name, value]) => (
-          <tr key={name}>
-            <th scope="row">{name}</th>
-            <td>{value}</td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
   );
 }
 

@@ -5,6 +5,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { canKeep } from "../../../runtime/engine/kept-models";
 import type { Openable } from "../../../runtime/engine/opened-model";
 import { megabytes } from "../../../runtime/io/fetch-stream";
+import { Pairs } from "../../ui/pairs";
 import { countInWords } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
@@ -125,16 +126,9 @@ function Found({ model }: { model: Openable }) {
   return (
     <div class={ui.panel}>
       <h2>{model.title}</h2>
-      <table class={style.facts}>
-        <tbody>
-          {rows.map(([name, value]) => (
-            <tr key={name}>
-              <th scope="row">{name}</th>
-              <td>{value}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+      <div class={style.facts}>
+        <Pairs of={rows} />
+      </div>
       {canKeep() && (
         <label class={style.keep}>
           <input

@@ -70,7 +70,7 @@ function PassesView() {
   const t = timing.value?.entry === entry.name ? timing.value.timing : null;
   return (
     <section class={style.passes} data-view="passes" aria-label="Passes">
-      <div class={classes(ui.panel, ui.names, style.names)}>
+      <div class={classes(ui.panel, ui.names)}>
         <h2>Passes</h2>
         <div class={style.choice}>
           <label class={ui.inline}>

@@ -5,10 +5,9 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { generation, type Tok } from "../../stores/generation";
 import { models } from "../../stores/model";
 import { classes } from "../../ui/classes";
-import { percent } from "../../ui/tools";
+import { isWide, percent } from "../../ui/tools";
 import style from "./style.module.css";
 
-const WIDE = "(min-width: 860px)"; // as in the style sheets
 export const MAX_BITS = 8; // surprise at which the colour is deepest
 const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
 
@@ -74,7 +73,7 @@ export class Token extends Component<TokenProps> {
     const { tok, at, past, chosen, focusable } = this.props;
     const pick = () => (generation.chosen.value = at);
     const point = () => {
-      if (matchMedia(WIDE).matches) pick(); // in a narrow window, the alternatives would cover the pointer's target
+      if (isWide()) pick(); // in a narrow window, the alternatives would cover the pointer's target
     };
     return (
       <span
@@ -138,7 +137,7 @@ export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesP
   const best = tok.top?.[0]?.p ?? 1;
   const drawn = tok.sampled !== undefined; // false for a token of the prompt
   const again = (event: MouseEvent) => {
-    generation.settings.seed.value = Math.floor(Math.random() * 1e6); // the same seed would give the same text
+    generation.reseed();
     onContinue(event);
   };
   return (

@@ -17,12 +17,12 @@ import { Icon } from "../../ui/icon";
 import { NumberField } from "../../ui/number";
 import { route, type View } from "../../stores/route";
 import { classes } from "../../ui/classes";
+import { isWide } from "../../ui/tools";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
 const STILL = "(prefers-reduced-motion: reduce)";
 const WORD = 25; // ms between two tokens of the recorded text
-const WIDE = "(min-width: 860px)"; // as in the style sheets
 const END = 40; // pixels from the end of the text within which it follows new tokens
 
 function TextView() {
@@ -84,7 +84,7 @@ function RecordedText() {
 function Invitations() {
   const draw = async () => {
     await generation.go(1);
-    if (!matchMedia(WIDE).matches) document.querySelector("[data-part=sampling]")?.scrollIntoView({ block: "nearest" }); // on a wide window it is visible
+    if (!isWide()) document.querySelector("[data-part=sampling]")?.scrollIntoView({ block: "nearest" }); // on a wide window it is visible
   };
   const train = (models.ready?.manifest ?? generation.recorded.value?.about)?.training;
   const ready = models.phase.value === "ready"; // shown disabled until then, so that the text does not move
@@ -156,7 +156,7 @@ function Prompt() {
   const context = engine().model.manifest.config.n_positions;
   const given = generation.promptLength.value;
   const { chat } = engine().model.manifest;
-  const open = useRef(matchMedia(WIDE).matches).current;
+  const open = useRef(isWide()).current;
   return (
     <div class={classes(ui.panel, ui.controls)}>
       <label class={ui.prompt} data-part="prompt">
@@ -206,7 +206,7 @@ function Prompt() {
           disabled={busy}
           title="Generate again with another seed"
           onClick={() => {
-            settings.seed.value = Math.floor(Math.random() * 1e6);
+            generation.reseed();
             void generation.write();
           }}
         >

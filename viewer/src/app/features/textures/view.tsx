@@ -190,7 +190,7 @@ function Names() {
     chosen.value = same && (activations.includes(same) || same in all) ? same : first;
   };
   return (
-    <div class={classes(ui.panel, ui.names, style.names)}>
+    <div class={classes(ui.panel, ui.names)}>
       <div class={style.blocksRow} role="group" aria-label="Block">
         {Array.from({ length: model.placement.blocks + 1 }, (_, i) => (
           <button
