@@ -24,7 +24,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate chat api models test test-fast test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page schema bench bench-web \
+.PHONY: help setup generate chat api models test test-all test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page schema bench bench-web \
   wheel-check viewer demo demo-page demo-chat demo-chat-page demo-player demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
@@ -42,11 +42,11 @@ api: setup models  ## serve SmolLM2 to programs that use OpenAI's API: make api 
 
 setup: $(VENV)/installed $(VENV)/egl  ## the virtual environment, and an EGL driver if none works
 
-test: setup $(VENV)/dev  ## the whole suite
-	$(PYTEST)
-
-test-fast: setup $(VENV)/dev  ## the tests that take less than 90 s together
+test: setup $(VENV)/dev  ## the quick tests, which catch every fault of make mutants
 	$(PYTEST) -m "not slow"
+
+test-all: setup $(VENV)/dev  ## the quick and the slow tests
+	$(PYTEST)
 
 test-slow: setup $(VENV)/dev  ## soak tests and statistics of many samples, before a release
 	$(PYTEST) -m soak

@@ -77,6 +77,7 @@ def chat(client: openai.OpenAI, **how: Any) -> Any:
     return client.chat.completions.create(**{"model": "any", "messages": HELLO, "max_tokens": 12} | how)
 
 
+@pytest.mark.slow
 def test_texts_are_those_of_the_model_alone_whatever_else_runs(client: openai.OpenAI, path: Path) -> None:
     """Fails if texts that join and leave a batch change others, or a seed is not that of the model."""
     asked: list[dict[str, Any]] = [{"temperature": 0}, {"seed": 5, "top_p": 0.9}, {"seed": 6, "max_tokens": 30}]
@@ -93,6 +94,7 @@ def test_texts_are_those_of_the_model_alone_whatever_else_runs(client: openai.Op
     assert plain.usage and plain.usage.completion_tokens <= 9
 
 
+@pytest.mark.slow
 def test_a_stream_has_the_text_and_usage_of_a_whole_answer(client: openai.OpenAI) -> None:
     whole = chat(client, seed=4, n=3, logprobs=True, top_logprobs=3)
     texts, reasons, logprobs = ["", "", ""], ["", "", ""], [0, 0, 0]

@@ -36,6 +36,7 @@ def test_bench_looks_for_its_model_first(monkeypatch: pytest.MonkeyPatch, capsys
     assert "'/nope' is neither a folder nor a valid model name" in refused(capsys, "bench", "--model", "/nope")
 
 
+@pytest.mark.slow
 def test_bench_says_what_it_does_and_keeps_to_its_time(
     goldens: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -277,6 +277,7 @@ def test_refuses_index_faults(tmp_path):
     refusal(folder, "model-00002-of-00002.safetensors is missing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bf16", "dhead2-gelu", "dhead3-relu", "legacy-untied"])
 def test_flipped_bytes_give_an_error_or_a_model(tmp_path, name):
     chance = random.Random(name)

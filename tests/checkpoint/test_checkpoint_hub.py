@@ -139,6 +139,7 @@ def open_all(names, endpoint, cache, **environment):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_hub_models_are_fetched_and_cached(hub, tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -187,6 +188,7 @@ def test_hub_refusals(hub, tmp_path):
         assert "\n" not in message
 
 
+@pytest.mark.slow
 def test_gguf_files_of_the_hub(hub, tmp_path):
     """Opens one file, and one in two parts; the second time they are cached."""
     cache = tmp_path / "cache"
@@ -205,6 +207,7 @@ def test_gguf_files_of_the_hub(hub, tmp_path):
     assert "HF_HUB_OFFLINE prevents the download" in offline
 
 
+@pytest.mark.slow
 def test_hub_that_is_down(hub, tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -221,6 +224,7 @@ def everything(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if "cache" not in path.parts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "status", "header"),
     [

@@ -178,6 +178,7 @@ def test_an_encrypted_member_is_refused(offset: int, folder: Path, refused: Refu
     assert "model/data/0 is encrypted" in refused(folder)
 
 
+@pytest.mark.slow
 def test_a_zip_of_a_long_directory(folder: Path, refused: Refused) -> None:
     with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
         for i in range(60_000):
@@ -272,6 +273,7 @@ def test_control_characters_of_a_tensors_name(folder: Path, refused: Refused) ->
     refused(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_reading_of_a_hostile_file(number: int, folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(legacy(b"}" + DOUBLING + b"K\x01s"))

@@ -44,6 +44,7 @@ def check(path: Path, formats: Mapping[str, str], **options: Any) -> None:
         assert list(model.generate_ids(ids, 6, temperature=0)) == list(plain.generate_ids(ids, 6, temperature=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_textures_hold_the_numbers_of_every_type(tmp_path: Path, kind: str) -> None:
     """Fails if a weight is rounded, permuted or read with another scale."""
@@ -53,6 +54,7 @@ def test_textures_hold_the_numbers_of_every_type(tmp_path: Path, kind: str) -> N
     check(path, formats)
 
 
+@pytest.mark.slow
 def test_each_tensor_has_a_format_of_its_own(tmp_path: Path) -> None:
     """Fails if a tensor takes the format of another, as in the mixed types of llama.cpp."""
     kinds = {"token_embd": "Q6_K", "blk.0.attn_v": "Q8_0", "blk.0.ffn_down": "F16", "blk.0.attn_q": "Q5_1"}

@@ -25,6 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(chat_llama(tmp_path_factory.mktemp("model") / "tiny.gguf"))
 
 
+@pytest.mark.slow
 def test_a_server_answers_and_lets_a_running_answer_end(model: str) -> None:
     """Fails if a signal cuts off an answer, or the key of the environment is not asked for."""
     command = [sys.executable, "-m", "glgpt", "api", model, "--port", "0", "--device", "software"]

@@ -43,6 +43,7 @@ def test_messages_are_answered_in_turn(model: str, capsys: pytest.CaptureFixture
     assert found["turns"][0]["cached_tokens"] == 0 < found["turns"][1]["cached_tokens"]
 
 
+@pytest.mark.slow
 def test_a_full_context_is_said_once(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--temperature", "0", "--tokens", "5", "--device", "software", "--context", "128"]
     assert main(["chat", model, *["--message", "hello " * 8] * 3, *options]) == 0
@@ -50,6 +51,7 @@ def test_a_full_context_is_said_once(model: str, capsys: pytest.CaptureFixture[s
     assert errors.count("the context of 128 tokens is full: the model no longer reads the 4 oldest messages") == 1
 
 
+@pytest.mark.slow
 def test_stdin_is_a_message(model: str) -> None:
     command = [sys.executable, "-m", "glgpt", "chat", model, "--temperature", "0", "--tokens", "4", "--json"]
     command += ["--device", "software", "--system", "Be brief."]
@@ -138,6 +140,7 @@ def terminal(model: str) -> Iterator[Callable[..., Terminal]]:
         os.close(one.file)
 
 
+@pytest.mark.slow
 def test_an_interactive_chat(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
     chat, file = terminal("--tokens", "6"), tmp_path / "saved.json"
     for line, answer in (
@@ -165,6 +168,7 @@ def test_an_interactive_chat(terminal: Callable[..., Terminal], tmp_path: Path) 
     assert chat.end() == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_an_answer_and_ctrl_d_ends(terminal: Callable[..., Terminal]) -> None:
     chat = terminal("--tokens", "400")
     chat.send("hello\r")

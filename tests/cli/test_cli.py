@@ -215,6 +215,7 @@ def test_info_says_how_one_row_products_take_their_columns(contiguous: int, way:
     assert f"\none-row products: {way} columns (strided 4.00 ms, contiguous 3.00 ms)" in text and "9.00" not in text
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_text_so_far_and_no_traceback() -> None:
     with command("generate", "To be", "--tokens", "250", "--seed", "1") as process:
         assert process.stdout and process.stderr
@@ -241,6 +242,7 @@ def test_an_interrupt_while_the_commands_load_leaves_no_traceback(
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_error() -> None:
     with command("generate", "To be", "--tokens", "100") as process:
         assert process.stdout and process.stderr
@@ -251,6 +253,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert err == b""
 
 
+@pytest.mark.slow
 def test_generate_loads_nothing_it_does_not_use() -> None:
     code = (
         "import sys; from glgpt.cli import main; assert main(['generate', 'To', '--tokens', '1']) == 0;"
@@ -331,6 +334,7 @@ def test_what_is_wrong_is_quoted(capsys: Capture) -> None:
         assert refused(capsys, *args)[:-1].isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_stdout_is_named() -> None:
     for args in (["info", "--json"], ["generate", "To be", "--tokens", "3"]):
@@ -412,6 +416,7 @@ def test_a_penalty_and_a_bias_change_the_text(capsys: Capture) -> None:
     assert "names id 999, and the vocabulary has" in refused(capsys, *args[:-1], "--logit-bias", "999=1")
 
 
+@pytest.mark.slow
 def test_samples_are_those_of_their_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     """Checks that each sample is the one that its seed gives alone, and that samples are printed in order."""
     asked = ["generate", "To be", "--tokens", "6", "--device", "software"]

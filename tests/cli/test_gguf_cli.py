@@ -26,6 +26,7 @@ def model(tmp_path: Path) -> str:
     return str(llama(tmp_path / "tiny.gguf", "Q8_0", metadata))
 
 
+@pytest.mark.slow
 def test_commands_that_run_a_model(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     device = ["--model", model, "--device", "software"]
     assert main(["generate", "hello", "--tokens", "3", "--temperature", "0", "--json", *device]) == 0
@@ -73,6 +74,7 @@ def test_a_damaged_file_is_refused_in_one_line(model: str, capsys: pytest.Captur
     assert "is a GGUF file of version 0; glgpt reads versions 2 and 3" in refused(capsys, "info", "--model", model)
 
 
+@pytest.mark.slow
 def test_a_huge_header_is_refused_within_seconds_and_little_memory(tmp_path: Path) -> None:
     """Counts, lengths and arrays that would take more memory than there is."""
     script = (

@@ -99,6 +99,7 @@ def test_the_first_moments(number: int) -> None:
     assert [struck(COMMANDS["info"], after, (number, number), 0.001) for after in (0, 0.05, 0.2)] == [None] * 3
 
 
+@pytest.mark.slow
 def test_the_first_of_two_signals_decides() -> None:
     """Python runs the handlers of pending signals in the order of their numbers: SIGINT, even if SIGTERM came first."""
     busy = "import hashlib; print(flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 3_000_000)"

@@ -128,6 +128,7 @@ def test_an_overflow_in_halves_is_told(capsys: Capture) -> None:
     assert "step 3: gradients overflowed 2 times; repeated with a loss scale of 512" in out.getvalue()
 
 
+@pytest.mark.slow
 def test_a_prompt_is_never_taken_for_a_model(capsys: Capture) -> None:
     shutil.copytree(embedded_weights(), "run")
     for words, prompt in ((["run"], "run"), (["--model", "run"], "\n\n"), (["x" * 200], "x" * 200)):

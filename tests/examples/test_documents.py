@@ -132,6 +132,7 @@ def execute(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
             check_make(words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_the_commands_and_blocks_of_a_document_run(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -50,6 +50,7 @@ def test_logit_lens(tmp_path: Path) -> None:
     assert lines[-1].split()[1] == "·not"  # the next token of greedy decoding
 
 
+@pytest.mark.slow
 def test_logit_lens_of_a_llama(tmp_path: Path) -> None:
     """Uses the names of Llama's weights and its last norm, which differ from GPT-2's."""
     config = LlamaConfig(1024, 64, 32, 2, 4, 2, 40)
@@ -64,6 +65,7 @@ def test_logit_lens_of_a_llama(tmp_path: Path) -> None:
         assert out[-1].split()[1] == model.tokenizer.label(best)
 
 
+@pytest.mark.slow
 def test_attention_figure(tmp_path: Path) -> None:
     assert run("attention_figure.py", "To be, or not", "--out", "a.png", folder=tmp_path) == "a.png\n"
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -20,6 +20,7 @@ from tokenizer_targets import LONGEST, described_text
 from glgpt.errors import GlgptError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_hostile_files_are_refused_or_read_rightly(target: Parser) -> None:
     verdicts, findings = fuzz(target, target.short, seed=1)
@@ -150,6 +151,7 @@ def _text_of(files: dict[str, bytes]) -> str:
             return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_what_is_mutated_is_accepted_before(target: Parser) -> None:
     """Checks that seeds are accepted, since mutations of refused files find nothing: manifest.json must be current."""

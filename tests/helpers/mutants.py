@@ -4,7 +4,8 @@ Each fault is made in a scratch copy of the repository, where its tests then run
 
 - caught if they fail, as they should;
 - survived if they pass: strengthen a test;
-- stale if its text is not found exactly once, or its tests no longer exist: rewrite it in `mutants.json`.
+- stale if its text is not found exactly once, or its tests no longer exist or are marked `slow`: rewrite it in
+  `mutants.json`. The tests of `make test` must catch every fault.
 
 Exit code 0: all were caught. The tests first run without any fault and must pass.
 """
@@ -100,7 +101,8 @@ def run(tests: tuple[str, ...], folder: Path, seconds: float) -> tuple[int | Non
     if tests[0].endswith(".ts"):
         command, place = ["npx", "vitest", "run", *(t.removeprefix("viewer/") for t in tests)], folder / "viewer"
     else:
-        command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line", *tests]
+        command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line"]
+        command += ["-m", "not slow", *tests]
         place = folder
     shared = {"PYTHONPATH": str(folder), "MESA_SHADER_CACHE_DIR": str(folder.parent / "mesa")}
     try:

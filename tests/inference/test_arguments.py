@@ -141,6 +141,7 @@ def test_text_where_ids_are_wanted_is_named(model: LanguageModel) -> None:
 BAD = [None, 1.5, b"ab", ["a"], [[1, 2]], object(), np.zeros((2, 2))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", BAD, ids=["none", "float", "bytes", "texts", "rows", "object", "array"])
 def test_interventions_of_another_type_are_refused(model: LanguageModel, bad: Any) -> None:
     direction, values = np.zeros(256), np.zeros((1, 1024))
@@ -215,6 +216,7 @@ def test_names_may_be_patterns_or_a_function(model: LanguageModel) -> None:
     refused("5", lambda: model.run_with_cache(IDS, [5]))  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 def test_one_intervention_needs_no_list(model: LanguageModel) -> None:
     change = Ablate("h.3.attn", head=2)
     alone, listed = (model.run_with_cache(IDS, (), interventions=given)[0] for given in (change, [change]))

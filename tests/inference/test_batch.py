@@ -56,6 +56,7 @@ def together(
 FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # the others take as long and compile again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in FEW)) for n in GOLDENS])
 def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> None:
     """Fails if other texts, the size of a batch, the place in the shared caches or an ended row changes a text."""
@@ -234,6 +235,7 @@ def test_losses_are_those_of_the_logits(goldens: Path, name: str) -> None:
             list(model.losses([[1, 10**6]]))
 
 
+@pytest.mark.slow
 def test_guesses_leave_the_text_unchanged(tmp_path: Path) -> None:
     """Fails if a row of a guess has other bits than a step alone, or a wrong guess stays in the caches."""
     seen = []

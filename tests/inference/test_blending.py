@@ -65,6 +65,7 @@ def decoded(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "q4"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_blending_decodes_like_partial_sums(name: str, dtype: str, device: Device) -> None:

@@ -58,6 +58,7 @@ class Fixed:
 class TestDraws:
     """The masked entries of the device, compared with the definition in float64."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("settings", SETTINGS[1:4], ids=["all", "p", "k and p"])
     @pytest.mark.parametrize("share", [0.02, 0.6])
     def test_tokens_come_as_often_as_they_should(self, device: Device, settings: dict[str, Any], share: float) -> None:
@@ -95,6 +96,7 @@ class TestDraws:
             assert ((seen - due)[due > 0] ** 2 / due[due > 0]).sum() <= free + 4 * np.sqrt(2 * free) + 8
 
 
+@pytest.mark.slow
 def test_a_text_depends_neither_on_others_nor_on_interruptions(model: LanguageModel) -> None:
     """Fails if a mask belongs to another token, or a text depends on what runs next to it."""
     for sampling in SETTINGS:
@@ -127,6 +129,7 @@ def check_text(model: LanguageModel, sampling: dict[str, Any]) -> None:
             ids.append(token)
 
 
+@pytest.mark.slow
 def test_choices_expressions_and_objects(model: LanguageModel) -> None:
     for seed in range(4):
         how: dict[str, Any] = {"temperature": 2.0, "seed": seed}
@@ -203,6 +206,7 @@ def schema(rng: np.random.Generator, depth: int = 0) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.soak)])
 def test_texts_of_generated_schemas_validate(model: LanguageModel, count: int) -> None:
     """Fails if a token is allowed that leads to other JSON, or a text ends before it is complete."""

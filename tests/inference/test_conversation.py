@@ -53,6 +53,7 @@ def fresh_logits(conversation: Conversation) -> Floats:
     return first_logits(Conversation(conversation.model, conversation.visible(), tools=conversation.tools))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["chatml", "alternating", "headers", "words"])
 @pytest.mark.parametrize("ahead", [False, True], ids=["at once", "read ahead"])
 def test_a_turn_computes_what_is_new_and_has_the_bits_of_a_fresh_start(

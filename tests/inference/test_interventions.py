@@ -51,6 +51,7 @@ def width(model: LanguageModel, name: str) -> int:
     return model.config.activations[name].row_width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["h.1.attn.out", "h.0.attn.k", "h.1.attn.v", "h.0.attn.scores", "ln_f", "logits"])
 def test_a_patch_of_another_text_brings_its_values(model: LanguageModel, name: str) -> None:
     """Fails if keys, values, scores, the last norm or the logits cannot be changed, or only in the first chunk."""
@@ -122,6 +123,7 @@ def every_kind(model: LanguageModel) -> list[list[Intervention]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", range(5))
 def test_a_generation_is_that_of_its_logits(model: LanguageModel, case: int) -> None:
     """Fails if an edit applies to a prompt's chunks only, at another position, or after the choice of a token."""

@@ -101,6 +101,7 @@ def test_fifty_models_leave_nothing(device: Device, goldens: Path) -> None:
     assert state(device) == before
 
 
+@pytest.mark.slow
 def test_fifty_models_at_once(device: Device, goldens: Path) -> None:
     """Fails if models share something that only one of them may own."""
     before = state(device)

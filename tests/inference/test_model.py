@@ -291,6 +291,7 @@ PATHS: dict[str, Callable[[LanguageModel, list[int]], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [("wte.weight", slice(None), 1e38), ("wte.weight", 2, 1e25), ("lm_head.weight", 7, 3e38)],

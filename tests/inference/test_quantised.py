@@ -53,6 +53,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(tmp_path_factory.mktemp("wide"), config, random_weights(config, spread=0.02))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", QUANTISED)
 def test_logits_are_those_of_the_same_weights_in_f32(wide: Path, tmp_path: Path, dtype: str) -> None:
     """Fails if a kernel uses the wrong scale, or adds another rounding."""
@@ -66,6 +67,7 @@ def test_logits_are_those_of_the_same_weights_in_f32(wide: Path, tmp_path: Path,
         assert run.ids == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", QUANTISED)
 def test_a_long_prompt_on_a_gpu_has_the_same_logits(
     wide: Path, tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
@@ -78,6 +80,7 @@ def test_a_long_prompt_on_a_gpu_has_the_same_logits(
         within(model.logits(ids), plain.logits(ids), 4e-3)  # weights are rounded a second time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", QUANTISED)
 def test_a_llama_runs_in_it(goldens: Path, tmp_path: Path, dtype: str) -> None:
     """Fails if a family's own products, or its untied head, are read in another format."""
@@ -89,6 +92,7 @@ def test_a_llama_runs_in_it(goldens: Path, tmp_path: Path, dtype: str) -> None:
         assert next(model.generate_ids(ids, 1, temperature=0)) == wanted[-1].argmax()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "near"), [("q8", 0.002), ("q4", 0.03)])
 def test_the_embedded_model_predicts_nearly_as_well(dtype: str, near: float) -> None:
     """Fails if weights are rounded more coarsely than their bits allow."""

@@ -39,6 +39,7 @@ def test_bad_ranges_are_refused(text: str) -> None:
         parse_range(text, 6, "layers")
 
 
+@pytest.mark.slow
 def test_files_are_those_of_the_manifest_and_others_stay(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "manifest.json").write_text(json.dumps({"tokens": [], "labels": [], "files": []}))  # an earlier dump
@@ -62,6 +63,7 @@ def test_files_are_those_of_the_manifest_and_others_stay(tmp_path: Path) -> None
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_raw_textures_are_written_as_they_lie_in_memory(tmp_path: Path) -> None:
     names = ["h.0.mlp.pre", "h.1.attn.pattern"]
     with LanguageModel.from_pretrained(WIDE) as model:
@@ -94,6 +96,7 @@ def test_column_tiles_that_share_texels_are_drawn_apart() -> None:
     assert picture.tolist() == np.round(matrix / 31 * 255).reshape(2, 4, 4).tolist()
 
 
+@pytest.mark.slow
 def test_masked_scores_stay_out_of_the_range(tmp_path: Path) -> None:
     texels = np.array([[[[-1e30, 1, 2, 3]]]], np.float32)
     picture, low, high = texel_image(texels, F32, -1e29)
@@ -111,6 +114,7 @@ def test_unusable_ids_leave_no_folder(ids: list[int], tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_what_takes_one_value_and_may_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--what", "logits,h.2.mlp.act", "--what", "h.5.attn.q", "--heads", "1", "--heads", "3,4", "To be"]
     assert main(["dump", "--model", "shakespeare", "--out", str(tmp_path / "new"), "--json", *args]) == 0

@@ -72,6 +72,7 @@ def test_a_lossy_format_is_warned_of_each_time_and_measured_once(
     assert generate(outliers, "q4", "--no-check") == 0 and "warning" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8"])
 def test_a_close_format_is_not_warned_of(outliers: Path, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert generate(outliers, dtype) == 0
@@ -176,6 +177,7 @@ class Letters:
     prompt = encode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("known", "own"), [("aeiou", False), ("#", True), ("", True)])
 def test_the_text_has_the_models_own_characters(
     outliers: Path, monkeypatch: pytest.MonkeyPatch, known: str, own: bool

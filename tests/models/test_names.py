@@ -21,6 +21,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_family_explains_its_names(config: ModelConfig) -> None:
     """Fails if a Llama's weights and states have no explanation, or one that is true for GPT-2 only."""
@@ -38,6 +39,7 @@ def test_a_family_explains_its_names(config: ModelConfig) -> None:
     assert tied == config.tie_word_embeddings and about[config.head] == "turns the last norm into logits"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_passes_of_a_block_have_captions(config: ModelConfig) -> None:
     """Fails if a product or a stage of a token lacks the caption that the page shows above a column of pictures."""

@@ -23,6 +23,7 @@ def fits(kernel: str, limits: Limits) -> bool:
     return KERNELS[kernel].tile_rows * KERNELS[kernel].tile_cols <= limits.max_draw_buffers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "dtype", "limits"),
     [(k, d, name) for name, limits in MODEST.items() for k, d in BUILDS if k == "4x4" or fits(k, limits)],
@@ -38,12 +39,14 @@ def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) ->
             assert all(t.width <= MODEST[limits].max_texture_size for t in program.textures.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_the_largest_gpt2_fits(dtype: str) -> None:
     """Fails if gpt2-xl, with 25 heads and 48 layers, exceeds the usual limits."""
     assert "decode" in generation_program(SIZES["1558M"], Limits(), KERNELS["4x8"], dtype).entries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(("kernel", "size"), [("4x4", 4096), ("4x4", 16384), ("4x8", 4096), ("8x4", 4096)])
 def test_a_token_of_124m_takes_few_passes(kernel: str, dtype: str, size: int) -> None:

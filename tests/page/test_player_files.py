@@ -83,6 +83,7 @@ def layouts(rows: int, cols: int, dtype: str) -> list[Layout]:
     return [x for x in found if not fmt.quantised or x.tiles[0] == 1 or x.height % fmt.group == 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "BF16"])
 def test_texels_are_the_desktops(tmp_path: Path, kind: str) -> None:
     """Catches: a wrong level, scale or bit order, a wrong tile or panel, or permuted rows of queries."""
@@ -99,6 +100,7 @@ def test_texels_are_the_desktops(tmp_path: Path, kind: str) -> None:
         np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32), err_msg=f"{name} {layout}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "kind"), [(d, k) for d, kinds in HOLDS.items() for k in kinds])
 def test_every_format_holds_the_types_that_it_is_said_to(tmp_path: Path, dtype: str, kind: str) -> None:
     """Catches: a format that rounds, such as one whose groups or bits are too few for a type."""

@@ -177,6 +177,7 @@ def test_it_answers_to_this_machine_s_names_alone(site: Path, host: str, known: 
     assert headers["x-content-type-options"] == "nosniff"
 
 
+@pytest.mark.slow
 def test_a_classroom_is_told_the_address_and_what_it_means(site: Path) -> None:
     with command(str(site), "--port", "0", "--host", "0.0.0.0") as process:
         assert process.stdout
@@ -227,6 +228,7 @@ def command(*args: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-m", "glgpt", "serve", *args], text=True, **pipes)  # type: ignore[call-overload, no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "line"),
     [(signal.SIGINT, 130, "glgpt: interrupted\n"), (signal.SIGTERM, 143, "glgpt: terminated\n")],
@@ -247,6 +249,7 @@ def test_a_signal_ends_it_at_once_whoever_is_connected(site: Path, number: int, 
     assert process.returncode == code
 
 
+@pytest.mark.slow
 def test_a_taken_port_and_a_strange_name_are_one_line(site: Path, port: int) -> None:
     for args, said in (
         ((str(site), "--port", str(port)), f"port {port} cannot be used: Address already in use"),
@@ -258,6 +261,7 @@ def test_a_taken_port_and_a_strange_name_are_one_line(site: Path, port: int) -> 
         assert (process.returncode, out) == (2, "") and said in err and err.count("\n") == 1 and err[:-1].isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_it_answers_under_load() -> None:
     """Runs a short part of `tests/page/load.py --seconds 600`."""

@@ -16,6 +16,7 @@ from glgpt.page.export_options import ExportOptions
 from glgpt.program.layout import Layout
 
 
+@pytest.mark.slow
 def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if weights are rounded again, or programs and shards of a page have other formats than the desktop."""
     page = small_page(tmp_path / "dist")
@@ -41,6 +42,7 @@ def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path, monkeypatch: py
     assert np.array_equal(layout.unpack(texels)[:, : len(wanted)], wanted.T)
 
 
+@pytest.mark.slow
 def test_each_tensor_of_a_mixed_file_has_its_own_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a page refuses a type that the desktop reads, or names another type as the one of most weights."""
     page = small_page(tmp_path / "dist")

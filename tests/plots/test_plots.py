@@ -74,6 +74,7 @@ def test_any_label_can_be_drawn(labels: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "p.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", [0.0, np.nan, np.inf, 1e38])
 def test_odd_values_can_be_drawn(fill: float, tmp_path: Path) -> None:
     plots.heat_map(np.full((3, 5), fill), ["a", "b", "c"], "odd", tmp_path / "h.png")

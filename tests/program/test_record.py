@@ -53,6 +53,7 @@ def holds_what_was_written(rec: Recorder) -> None:
                 assert all(content[view.texture, layer] is wanted for layer in range(wanted.layout.layers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [(), list(CONFIG.activations), ("h.1.attn.pattern", "h.0.mlp.pre", "ln_f")], ids=len)
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -72,6 +73,7 @@ def test_no_live_tensor_of_a_model_is_overwritten(kernel: str, dtype: str, names
     holds_what_was_written(rec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [{"accumulate": 2}, {"recompute": True, "dropout": 0.1}], ids=["sum", "recompute"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_live_tensor_of_a_training_is_overwritten(kernel: str, recipe: dict[str, Any]) -> None:
@@ -220,6 +222,7 @@ def test_outputs_that_cannot_be_split_alike_are_refused() -> None:
         rec.emit("act", {}, {"y": rec.scratch("y", Layout(8, 8, (4, 1))), "z": rec.scratch("z", Layout(8, 8))})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("most", [8, 4])
 @pytest.mark.parametrize(("size", "tiles"), [(4096, 13), (2048, 25)])

@@ -72,6 +72,7 @@ def excess(found: Found, dtype: str) -> float:
     return max(tolerance.measure(values, base(dtype)[name]).excess for name, values in found.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q4"])
 def test_other_kernels_and_other_fused_passes_are_within(dtype: str) -> None:
     """Fails if rounding alone exceeds the tolerance of a deep model."""
@@ -110,6 +111,7 @@ def double_gain(w: Weights) -> None:
 FAULTS = (swap_keys_and_values, skip, turn_one_head, clear_row, scale_group, double_gain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "dtype"),
     [

@@ -77,6 +77,7 @@ class Alone:
         return self.stage.answer(pos, x, ask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", PARTS)
 def test_each_text_gets_the_bits_that_it_gets_alone(folder: Path, which: str, together: Any) -> None:
     """Runs prompts, varying batches, rollback and guesses. Fails if other texts or stale rows change a text."""

@@ -42,6 +42,7 @@ def serving(goldens: Path) -> Iterator[Any]:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_it_says_what_it_holds_serves_a_text_and_ends_at_a_signal(
     serving: Any, goldens: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def split_rows(parts: list[Stage], ids: list[int]) -> list[Any]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOLDENS)
 def test_every_cut_of_a_golden_gives_the_same_bits(
     name: str, goldens: Path, stages: Callable[..., list[Stage]]
@@ -89,6 +90,7 @@ def test_every_cut_of_a_golden_gives_the_same_bits(
                 assert np.array_equal(ours, whole), f"cut before block {cut}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOLDENS)
 def test_windows_and_batches_of_a_golden_give_the_same_bits(name: str, goldens: Path, serve: Any) -> None:
     """The embedding and the head run locally, as when `eval --window` and `logits_batch` read a text.
@@ -121,6 +123,7 @@ def test_three_stages_with_both_ends_here(goldens: Path, stages: Callable[..., l
         assert all(np.array_equal(a, b) for a, b in zip(split_rows(parts, ids), wanted, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
 @pytest.mark.parametrize("name", ["vocab3-untied", "llama-grouped"])
 def test_narrow_weights_are_cut_alike(goldens: Path, stages: Callable[..., list[Stage]], name: str, dtype: str) -> None:
@@ -214,6 +217,7 @@ def llama_unsplit(goldens: Path) -> Unsplit:
         return Unsplit(ids, greedy, drawn, beyond, logits, dict(wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", ["0", "1", "+0-1", "head", "embed", "0-1"])
 def test_over_a_server_the_text_is_the_unsplit_one(
     blocks: str, goldens: Path, serve: Any, llama_unsplit: Unsplit

@@ -82,6 +82,7 @@ def test_an_address_for_metrics_that_is_taken_is_refused() -> None:
             pass
 
 
+@pytest.mark.slow
 def test_a_configured_server_logs_json_to_its_file(goldens: Path, tmp_path: Path) -> None:
     config = tmp_path / "split.toml"
     config.write_text(

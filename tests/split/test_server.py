@@ -343,6 +343,7 @@ def test_a_restarted_server_goes_on_with_the_text(folder: Path, ids: list[int], 
         assert split.traffic()[1]["replays"] == 1
 
 
+@pytest.mark.slow
 def test_cut_at_any_message_the_text_is_the_same(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
 ) -> None:
@@ -568,6 +569,7 @@ def test_an_honest_server_of_that_kind_is_believed(folder: Path, hostile: Any) -
         assert list(model.generate_ids([1, 2], 2, temperature=0)) == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened, answer, payload", LIES, ids=str)
 def test_a_server_that_lies_is_told_by_a_sentence(
     folder: Path, hostile: Any, monkeypatch: pytest.MonkeyPatch, opened: dict[str, Any], answer: Any, payload: bytes
@@ -608,6 +610,7 @@ def test_a_look_is_bounded_and_leaves_out_the_logits_that_nobody_wants(
     assert refused["op"] == "error" and "ask for fewer tokens" in refused["message"]
 
 
+@pytest.mark.slow
 def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> None:
     with Checkpoint.open(folder) as checkpoint:
         about = {"shape": checkpoint.config.shape()}
@@ -684,6 +687,7 @@ def test_sessions_leave_memory_flat(sessions: int, serve: Any, folder: Path, raw
         assert resident[1] - resident[0] < 8 << 20, resident
 
 
+@pytest.mark.slow
 def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, folder: Path, raw: Any) -> None:
     """Tests all split points with one server, sessions of two parts at once, and parts that are reloaded."""
     from glgpt.split import engine as engines

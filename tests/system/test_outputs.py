@@ -81,6 +81,7 @@ def refused(command: str, out: str, capsys: Capture) -> str:
 BAD = ["", " ", ".", "..", "/", "pipe", "socket", "loop", "to-pipe", "file", "full", "pipe/x", "file/x/y", "a\0b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", FOLDERS)
 def test_a_folder_is_free_or_empty(command: str, place: Path, capsys: Capture) -> None:
     before = kinds(place)
@@ -89,6 +90,7 @@ def test_a_folder_is_free_or_empty(command: str, place: Path, capsys: Capture) -
     assert kinds(place) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", FILES)
 def test_a_file_is_free_or_of_the_same_command(command: str, place: Path, capsys: Capture) -> None:
     before = kinds(place)
@@ -164,6 +166,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(place: Path) -> None:
     assert kinds(place) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["logits", "dump", "tokenizer train"])
 def test_a_file_that_cannot_grow_is_named(command: str, place: Path) -> None:
     """Simulates a full disk with a limit on file sizes, in a separate process, since the limit is per process."""

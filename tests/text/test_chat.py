@@ -48,6 +48,7 @@ def test_texts_around_the_message_are_encoded_with_it(tokenizer: Tokenizer) -> N
     assert seen == ["", "a <s>b", "c"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "why"),
     [

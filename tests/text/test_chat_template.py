@@ -101,6 +101,7 @@ def test_a_template_refuses_messages_with_its_own_words(templates: dict[str, Cha
     assert templates["alternating"].prompt(twice[:1]).ids  # the process still runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "why"),
     [

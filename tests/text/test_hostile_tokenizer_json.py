@@ -204,6 +204,7 @@ def test_a_failed_scan_is_not_repeated(unit: str) -> None:
 # Texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("unit", [" ", "\n", "a", "1", "-", "🙂", "e\u0301", " \n"])
 def test_a_long_run_takes_time_by_its_length(tmp_path: Path, name: str, unit: str) -> None:
@@ -218,6 +219,7 @@ def test_a_long_run_takes_time_by_its_length(tmp_path: Path, name: str, unit: st
     assert took[1] < 40 * took[0] + 1  # eight times the text; 64 if it were quadratic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "smollm", "llama3"])
 def test_a_million_blanks_are_no_panic(tmp_path: Path, name: str) -> None:
     ours = load(tmp_path, layout(name))

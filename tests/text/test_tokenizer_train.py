@@ -247,6 +247,7 @@ train_bpe(Text.of_string(text), 20_000, Path(sys.argv[1]), show)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are read from /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_training_at_once(tmp_path: Path, number: signal.Signals) -> None:

@@ -252,6 +252,7 @@ def test_a_state_of_a_browser_loads(saved: Path) -> None:
     assert "tensor ln_f.bias holds a NaN" in said(load, saved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "why"),
     [

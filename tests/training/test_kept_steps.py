@@ -28,6 +28,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_the_last_saved_steps_are_kept_and_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert kept_steps(run) == [12, 14]
     last, before = (Checkpoint.open(name).read("wte.weight") for name in ("run@14", "run@12"))
@@ -42,6 +43,7 @@ def test_the_last_saved_steps_are_kept_and_named(run: Path, capsys: pytest.Captu
     assert len(json.loads(capsys.readouterr().out)["ids"]) == 5
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_kept_is_named_with_those_that_are(run: Path) -> None:
     with pytest.raises(GlgptError, match=r"has no step 4: its saved steps are 12, 14 \(glgpt train --keep"):
         Checkpoint.open("run@4")
@@ -52,6 +54,7 @@ def test_a_step_that_is_not_kept_is_named_with_those_that_are(run: Path) -> None
         Checkpoint.open("run@16")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_forgets_later_steps_and_keeps_on(run: Path) -> None:
     (run / "steps/20").mkdir()  # from steps that were lost
     (run / "steps/.18.half").mkdir()

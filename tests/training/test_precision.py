@@ -35,6 +35,7 @@ def apart(a: Arrays, b: Arrays) -> float:
     return float(np.sqrt(off / sum(np.square(b[name].astype(float)).sum() for name in b)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -100,6 +100,7 @@ def test_parts_make_one_batch(recompute: bool) -> None:
         assert apart(found[1][1][name], whole) < 1e-4, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_recomputing_changes_no_bit(dropout: float) -> None:
     """Fails if recomputed values differ from the original ones: another mask, or a fusion that rounds differently."""
@@ -119,6 +120,7 @@ def test_targets_below_zero_count_nothing() -> None:
     assert both == pytest.approx(sum(by_row) / 2, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [4, 0], ids=["some", "none"])
 @pytest.mark.parametrize("options", [{"batch": 4}, {"batch": 2, "accumulate": 2}], ids=["one", "parts"])
 def test_a_step_is_on_the_mean_over_the_targets_that_count(options: dict[str, int], second: int) -> None:
@@ -174,6 +176,7 @@ def test_a_step_without_targets_is_none() -> None:
         assert np.isfinite(t.step(x, y)) and not same(t.parameters(), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"batch": 3}, {"batch": 2, "accumulate": 3}], ids=["one", "parts"])
 @pytest.mark.parametrize("model", [CONFIG, LLAMA], ids=["gpt2", "llama"])
 def test_a_smaller_step_is_as_if_compiled_for_it(model: Any, options: dict[str, int]) -> None:

@@ -116,6 +116,7 @@ def test_a_shape_left_open_is_that_of_the_largest_step(tmp_path: Path) -> None:
         assert np.isfinite(t.step(*steps[0]))  # the refusal broke nothing
 
 
+@pytest.mark.slow
 def test_a_saved_training_keeps_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if another probe chooses another kernel, whose sums have another order, so that the bits differ."""
     with trainer(kernel="8x4", fetch="texelFetch") as t:
@@ -170,6 +171,7 @@ def test_broken_parameters_are_not_saved(tmp_path: Path) -> None:
     assert (tmp_path / "state.safetensors").read_bytes() == good
 
 
+@pytest.mark.slow
 def test_a_seed_gives_its_bits() -> None:
     """Fails if a run cannot be repeated, or all seeds begin alike."""
     found = []
@@ -387,6 +389,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     return [(r.levelno, r.getMessage().removeprefix("compiling for ").split(" tokens")[0]) for r in caplog.records]
 
 
+@pytest.mark.slow
 def test_a_shape_beyond_the_device_gives_way_to_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if the rows of one step and the tokens of another are refused together, though each step fits."""
     with trainer(batch=None, context=None) as t:

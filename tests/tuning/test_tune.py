@@ -45,6 +45,7 @@ def fake_probe(monkeypatch: pytest.MonkeyPatch, *fastest: str) -> None:
     monkeypatch.setattr(tune, "probe", lambda *_: ({name: 1.0 + (name not in fastest) for name in ALL_NAMES}, True))
 
 
+@pytest.mark.slow
 def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if opening a device measures each time, or a kernel is missing."""
     monkeypatch.setattr(tune, "STEADY", float("inf"))  # even if the machine is busy
@@ -58,6 +59,7 @@ def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeyp
     assert [path.name for path in cache.parent.iterdir()] == ["probe.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("held_up", "steady"), [({4}, True), ({5}, True), ({5, 7, 9, 11}, True), ({4, 6, 8, 10}, False)]
 )
