@@ -120,7 +120,8 @@ class Checkpoint:
         stored, parameter = self._tensors[name], self.config.parameters[name]
         with self._reading(name):
             mapped = stored.map()
-        if stored.sha256 and stored.sha256 != sha256(mapped):
+            whole = mapped if stored.whole is None else stored.whole.map()
+        if stored.sha256 and stored.sha256 != sha256(whole):
             file = quoted(stored.path, 300)
             raise FileError(f"{file} is damaged: tensor {name} does not match its checksum")
         decoded = mapped if isinstance(stored, GgufTensor) else widened(mapped, stored.dtype)
@@ -179,10 +180,10 @@ def _checked(config: ModelConfig, stored: Mapping[str, Tensor]) -> dict[str, Ten
         if name in tensors:
             raise GlgptError(f"{tensor.path}: tensor {name} appears twice, with and without {config.prefix}")
         tensors[name] = tensor
-    expected = config.parameters
+    expected = config.file_tensors
     where = next(iter(stored.values())).path
-    for name, parameter in expected.items():
-        shape, found = parameter.shape, tensors.get(name)
+    for name, wanted in expected.items():
+        shape, found = wanted.shape, tensors.get(name)
         if found is None:
             raise GlgptError(f"{where}: tensor {name} is missing ({len(expected)} expected, {len(tensors)} found)")
         if found.shape != shape:
@@ -198,7 +199,11 @@ def _checked(config: ModelConfig, stored: Mapping[str, Tensor]) -> dict[str, Ten
     for name, tensor in tensors.items():
         if name not in expected:
             raise GlgptError(f"{tensor.path}: tensor {name} is not part of the model in config.json")
-    return {name: tensors[name] for name in expected}
+    return {
+        name: tensors[own.name].rows(rows) if own.divided else tensors[own.name]
+        for own in expected.values()
+        for name, rows in own.rows.items()
+    }
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -39,6 +39,8 @@ COMMON: dict[str, Any] = {
 GROUPED = {**SIZES, "num_key_value_heads": 2}
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 12}
 DEFAULT = {"rope_type": "default", "rope_theta": 100.0}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 100.0, "long_factor": [9.0, 8.0, 7.0, 6.0, 5.0, 4.0]}
+LONGROPE |= {"short_factor": [1.0, 1.1, 1.5, 2.0, 2.5, 3.0]}
 LINEAR = {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0}
 LOCAL = ["sliding_attention", "full_attention", "sliding_attention"]
 NEOX = {**SIZES, "hidden_size": 32}
@@ -49,6 +51,17 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**GROUPED, "attention_bias": True, "mlp_bias": True},
         {**WHOLE, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
         {**GROUPED, "head_dim": 10, "rope_parameters": YARN, "tie_word_embeddings": True},
+    ],
+    "mistral": [
+        {**GROUPED, "sliding_window": 12},
+        {**WHOLE, "sliding_window": None, "tie_word_embeddings": True, "rope_parameters": YARN},
+        {**GROUPED, "head_dim": 10, "sliding_window": 5},
+    ],
+    "phi3": [
+        {**GROUPED, "sliding_window": 6, "initializer_range": 0.12},
+        {**WHOLE, "hidden_size": 32, "rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.5}},
+        {**GROUPED, "num_attention_heads": 2, "num_key_value_heads": 1, "rope_parameters": LONGROPE}
+        | {"max_position_embeddings": 96, "original_max_position_embeddings": 48},
     ],
     "qwen2": [
         GROUPED,
@@ -142,10 +155,10 @@ def test_gradients_are_torchs_and_a_saved_model_loads(tmp_path: Path, name: str,
     loss.backward()
     with Trainer(tmp_path / "model", batch=3, context=12, device=DEVICE, clip=None) as trainer:
         assert trainer.step(x, y, 1e-3) == pytest.approx(loss.item(), abs=2e-4)
-        gradients, prefix = trainer.gradients(), trainer.config.prefix
+        gradients, config = trainer.gradients(), trainer.config
         for parameter_name, parameter in theirs.named_parameters():
-            own = trainer.config.head if parameter_name == "lm_head.weight" else parameter_name.removeprefix(prefix)
-            ours = gradients[own]
+            own = config.head if parameter_name == "lm_head.weight" else parameter_name.removeprefix(config.prefix)
+            ours = config.file_tensors[own].joined(gradients.__getitem__)
             near = 1e-5 + 1e-3 * float(parameter.grad.abs().max())
             within(ours, parameter.grad.numpy(), near, 1e-4, parameter_name)
         trainer.save(tmp_path / "saved")
@@ -177,7 +190,10 @@ def test_narrow_weights_give_transformers_numbers(tmp_path: Path, name: str) -> 
     exact = run_transformers(tmp_path / "model", [ids])[0].arrays["logits"]
     for dtype, (step, roundings) in ROUNDING.items():
         with LanguageModel.from_pretrained(tmp_path / "model", dtype, device=DEVICE) as model:
-            rounded = {model.config.stored_name(each): model.parameter(each) for each in model.config.parameters}
+            rounded = {
+                model.config.stored_name(name): tensor.joined(model.parameter)
+                for name, tensor in model.config.file_tensors.items()
+            }
             save_file(rounded, tmp_path / "rounded" / "model.safetensors", {"format": "pt"})
             (case,) = run_transformers(tmp_path / "rounded", [ids])
             logits, found = model.run_with_cache(ids)
@@ -195,6 +211,8 @@ def test_narrow_weights_give_transformers_numbers(tmp_path: Path, name: str) -> 
     [
         ("llama", "hidden_act", "gelu_fast"),
         ("llama", "rope_scaling", {"rope_type": "longrope"}),
+        ("phi3", "rope_scaling", {"type": "su", "short_factor": [1.0, 0.0], "long_factor": [1.0, 2.0]}),
+        ("llama", "rope_scaling", {"rope_type": "proportional"}),
         ("llama", "rope_scaling", {"rope_type": "linear", "factor": 0}),
         ("gemma2", "layer_types", ["chunked_attention", "full_attention"]),
         ("gemma2", "query_pre_attn_scalar", "wide"),
