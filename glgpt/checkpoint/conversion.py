@@ -40,17 +40,22 @@ Progress = Callable[[int, int], None]
 
 
 def convert(
-    model: str | Path | None, out: str | Path, dtype: str | None = None, progress: Progress | None = None
+    model: str | Path | None,
+    out: str | Path,
+    dtype: str | None = None,
+    progress: Progress | None = None,
+    adapter: str | Path | None = None,
 ) -> dict[str, Any]:
     """Writes a model to `out`: a GGUF file if its name ends in .gguf, else a Hugging Face folder.
 
     `dtype` is f32, f16, q8 (Q8_0) or q4 (Q4_1); a folder holds f32 or f16. By default it is f16 if all matrices of the
-    model are f16, and f32 otherwise. The result appears at `out` only when it is complete. Returns its path, format,
-    dtype and bytes. Raises GlgptError for a model that cannot be opened or that the format cannot hold.
+    model are f16, and f32 otherwise. `adapter` is the folder of a LoRA adapter, which is added to the weights. The
+    result appears at `out` only when it is complete. Returns its path, format, dtype and bytes. Raises GlgptError for a
+    model that cannot be opened or that the format cannot hold.
     """
     gguf = str(out).endswith(SUFFIX)
     path = output_file(out, SUFFIX, option="--to") if gguf else output_folder(out, option="--to")
-    with Checkpoint.open(model) as checkpoint:
+    with Checkpoint.open(model, adapter) as checkpoint:
         matrices = [p.name for p in checkpoint.config.parameters.values() if len(p.shape) > 1]
         dtype = dtype or ("f16" if all(checkpoint.dtype(name) == "F16" for name in matrices) else "f32")
         if dtype not in DTYPES:
