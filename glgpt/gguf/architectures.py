@@ -29,6 +29,7 @@ class Architecture:
     rotated: tuple[str, ...] = ()  # tensors whose rows are interleaved pairs in each head
     fused: tuple[str, ...] = ()  # rows are all queries, all keys, all values; the checkpoint's: by head
     transposed: tuple[str, ...] = ()  # [in, out] in the checkpoint
+    also: tuple[str, ...] = ()  # other model types that are written as this one, if it holds all of their settings
     norm_shift: float = 0.0  # added to the gains of norms: Gemma's checkpoints store gain - 1
 
     def names(self, layers: int) -> dict[str, str]:
@@ -116,6 +117,7 @@ _ALL = (
         "llama",
         "LlamaForCausalLM",
         rotated=_ROTATED,
+        also=("mistral",),
         constants=_SILU | {"attention_bias": False, "mlp_bias": False},
     ),
     _decoder("qwen2", "Qwen2ForCausalLM", constants=_SILU | {"use_sliding_window": False}),

@@ -18,6 +18,7 @@ MAX_LAYERS = 1000
 # Rotary factors of Llama 3, which all published models share; files hold divisors that result from them.
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 FREQUENCIES = "rope_freqs.weight"
+FACTORS = "rope_factors_"
 
 WINDOW = "attention.sliding_window"  # changes nothing if it is at least the context
 # Keys that change what a model computes, and the values with which they change nothing, for architectures without them.
@@ -81,7 +82,7 @@ def checkpoint_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, G
     found = {}
     for name, tensor in file.tensors.items():
         stem, _, kind = name.rpartition(".")
-        if name == FREQUENCIES or name.startswith("rope_factors_"):
+        if name == FREQUENCIES or name.startswith(FACTORS):
             continue  # part of the configuration
         own = stem.rpartition(".")[2]
         axes = rows_of(about, own, tensor.stored[0], config)
@@ -138,6 +139,8 @@ def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> d
     if width and isinstance(rotated, int) and rotated != width:
         found["rotary_pct" if about.model_type == "gpt_neox" else "partial_rotary_factor"] = rotated / width
     kind = file.string(f"{prefix}scaling.type", "none")
+    if any(name.startswith(FACTORS) for name in file.tensors):
+        return found | _longrope(file, prefix)
     if FREQUENCIES in file.tensors:
         found["rope_scaling"] = _llama3(file, config)
     elif kind != "none":
@@ -148,6 +151,21 @@ def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> d
                 scaling[name] = value
         found["rope_scaling"] = scaling
     return found
+
+
+def _longrope(file: GgufFile, prefix: str) -> dict[str, Any]:
+    """Returns LongRoPE's scaling, from the divisors of each frequency that the file stores."""
+    scaling: dict[str, Any] = {
+        "rope_type": "longrope",
+        "attention_factor": _number(file, f"{prefix}scaling.attn_factor"),
+    }
+    for name in ("short", "long"):
+        tensor = file.tensors.get(f"{FACTORS}{name}.weight")
+        if tensor is None or math.prod(tensor.stored) > 4096:
+            raise FileError(f"{quoted(file.path, 300)}: tensor {FACTORS}{name}.weight is missing or too large")
+        scaling[f"{name}_factor"] = tensor.map().astype(np.float64).ravel().tolist()
+    original = _number(file, f"{prefix}scaling.original_context_length")
+    return {"rope_scaling": scaling, "original_max_position_embeddings": original}
 
 
 def _ratio(a: Any, b: Any) -> int | None:
@@ -221,9 +239,15 @@ def _smollm3(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"no_rope_layers": [int(kind == "sliding_attention") for kind in kinds]}
 
 
+def _phi3(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the window, of which 0 stands for none."""
+    return {"sliding_window": config.get("sliding_window") or None}
+
+
 _SPECIAL: dict[str, Callable[[GgufFile, Mapping[str, Any]], dict[str, Any]]] = {
     "gpt2": _gpt2,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "smollm3": _smollm3,
+    "phi3": _phi3,
 }

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError, written
 from glgpt.gguf.architectures import ARCHITECTURES, Architecture
-from glgpt.gguf.model_config import LLAMA3, llama3_divisors, rows_of
+from glgpt.gguf.model_config import FACTORS, FREQUENCIES, LLAMA3, llama3_divisors, rows_of
 from glgpt.gguf.tensor import row_order
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_1": 3, "Q8_0": 7}  # general.file_type, by the type of most tensors
@@ -19,9 +19,10 @@ FILE_TYPES = {"F32": 0, "F16": 1, "Q4_1": 3, "Q8_0": 7}  # general.file_type, by
 def architecture_for(config: Mapping[str, Any]) -> Architecture:
     """Returns the architecture of a model. Raises GlgptError if GGUF has none for it, or none in the table."""
     kind = config.get("model_type")
-    found = next((about for about in ARCHITECTURES.values() if about.model_type == kind), None)
+    kinds = {own: about for about in ARCHITECTURES.values() for own in (about.model_type, *about.also)}
+    found = kinds.get(kind) if isinstance(kind, str) else None
     if found is None:
-        known = ", ".join(about.model_type for about in ARCHITECTURES.values())
+        known = ", ".join(kinds)
         raise GlgptError(f"model_type {written(kind)} cannot be written as GGUF; glgpt writes {known}")
     return found
 
@@ -51,10 +52,13 @@ def _implied(config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"vocab_size": config["vocab_size"], "feed_forward_length": 4 * hidden}
     if "n_embd" in config:  # learned positions
         return found
-    part = config.get("partial_rotary_factor", config.get("rotary_pct", 1.0))
-    found |= {"rope.dimension_count": int(width * part), "attention.key_length": width, "attention.value_length": width}
     rope = _rope(config)
-    if rope.get("rope_type", "default") not in ("default", "llama3"):
+    part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", config.get("rotary_pct", 1.0)))
+    found |= {"rope.dimension_count": int(width * part), "attention.key_length": width, "attention.value_length": width}
+    if rope.get("rope_type") == "longrope":
+        found["rope.scaling.attn_factor"] = float(rope["attention_factor"])
+        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    elif rope.get("rope_type", "default") not in ("default", "llama3"):
         found["rope.scaling.type"] = rope["rope_type"]
         names = {"factor": "factor", "original_max_position_embeddings": "original_context_length"}
         found |= {f"rope.scaling.{key}": rope[field] for field, key in names.items() if field in rope}
@@ -64,6 +68,17 @@ def _implied(config: Mapping[str, Any]) -> dict[str, Any]:
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     rope: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return rope
+
+
+def rotary_tensors(config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+    """Returns the tensors of a file that hold the model's rotary scaling, by name.
+
+    Raises GlgptError as `frequency_divisors` does.
+    """
+    rope, divisors = _rope(config), frequency_divisors(config)
+    if rope.get("rope_type") == "longrope":
+        return {f"{FACTORS}{name}.weight": np.float32(rope[f"{name}_factor"]) for name in ("long", "short")}
+    return {} if divisors is None else {FREQUENCIES: divisors}
 
 
 def frequency_divisors(config: Mapping[str, Any]) -> NDArray[np.float32] | None:

@@ -36,6 +36,7 @@ class GgufTensor:
     transposed: bool = False
     shift: float = 0.0
     sha256: None = None  # a GGUF file has no checksums
+    whole: None = None
 
     @property
     def dtype(self) -> str:
@@ -55,6 +56,12 @@ class GgufTensor:
     def arranged(self, exchanged: Axes | None = None, transposed: bool = False, shift: float = 0.0) -> GgufTensor:
         """Returns the tensor with another arrangement of its rows and axes, and another shift."""
         return replace(self, exchanged=exchanged, transposed=transposed, shift=shift)
+
+    def rows(self, rows: slice) -> GgufTensor:
+        """Returns the place of some of the rows of a tensor, of whose rows and axes none are exchanged."""
+        assert self.exchanged is None and not self.transposed
+        offset = self.offset + replace(self, stored=(rows.start, *self.stored[1:])).nbytes
+        return replace(self, stored=(rows.stop - rows.start, *self.stored[1:]), offset=offset)
 
     def map(self) -> NDArray[Any]:
         """Returns the tensor in the checkpoint's shape, read-only: float16 if it is F16, else float32.

@@ -16,7 +16,7 @@ import numpy as np
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.checkpoint.stored_weights import default_dtype, weight_formats
+from glgpt.checkpoint.stored_weights import default_dtype, rounding_of_adapter, weight_formats
 from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference import programs
@@ -84,6 +84,9 @@ class LanguageModel:
         self.formats, self.speculate = weight_formats(checkpoint, dtype), speculate
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype or default_dtype(checkpoint)
         self.name, self.path = checkpoint.name, checkpoint.path
+        self._adapter = None if checkpoint.adapter is None else checkpoint.adapter.path
+        if note := rounding_of_adapter(checkpoint, self.formats):
+            logger.warning("%s", note)
         self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
         self.device, self.choice = (settings or DeviceSettings()).open()
         limits = self.device.limits
@@ -120,6 +123,8 @@ class LanguageModel:
         most 2,048 positions and grow, up to the model's `config.n_positions`, to what a prompt and the requested tokens
         need.
 
+        `adapter` is the folder of a LoRA adapter in PEFT's format, which is added to the weights.
+
         Other `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto"
         or a name from `glgpt info`), `max_texture_memory` in bytes, `progress`, called with (bytes done, total bytes),
         and `speculate`, which guesses tokens from the text so far and checks several in one step: the same text, sooner
@@ -132,7 +137,7 @@ class LanguageModel:
         options = checked_options(name_or_path, dtype, options)
         if split := [name for name in ("rest", "plan") if name in options]:
             raise ArgumentError(f"{split[0]} splits a model over servers; load it with glgpt.load")
-        with Checkpoint.open(name_or_path) as checkpoint:
+        with Checkpoint.open(name_or_path, options.pop("adapter", None)) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
             settings = DeviceSettings.taken_from(options)
             return cls(checkpoint, tokenizer, dtype, settings=settings, **options)
@@ -440,7 +445,7 @@ class LanguageModel:
         self._check_open()
         if not isinstance(self._decoder, Decoder):
             raise GlgptError(f"{self.name} is split over servers, whose caches cannot be saved; load it unsplit")
-        with Checkpoint.open(self.path) as checkpoint:
+        with Checkpoint.open(self.path, self._adapter) as checkpoint:
             digest = model_digest(checkpoint)
         about = {"model": digest, "dtype": str(self.formats), "kernel": str(self.choice.kernel)}
         return self._decoder, about | {"device": self.device.renderer}

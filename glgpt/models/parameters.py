@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -162,6 +164,51 @@ class Parameter:
             return by_row, by_col
         period = (self.heads.padded, self.heads.width)
         return (period, by_col) if self.heads.axis == 0 else (by_row, period)
+
+
+@dataclass(frozen=True)
+class FileTensor:
+    """A tensor of a checkpoint: the parameters whose rows it holds one after another, mostly a single one."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the checkpoint."""
+        rows = sum(p.shape[0] for p in self.parameters)
+        return rows, *self.parameters[0].shape[1:]
+
+    @property
+    def rows(self) -> dict[str, slice]:
+        """The rows of each parameter, by name."""
+        ends = [*accumulate(p.shape[0] for p in self.parameters)]
+        return {p.name: slice(end - p.shape[0], end) for p, end in zip(self.parameters, ends, strict=True)}
+
+    @property
+    def divided(self) -> bool:
+        """True if it holds several parameters."""
+        return len(self.parameters) > 1
+
+    def joined(self, read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
+        """Returns the tensor; `read` returns a parameter's array by name."""
+        arrays = [read(p.name) for p in self.parameters]
+        return np.concatenate(arrays) if self.divided else arrays[0]
+
+
+def file_tensor_table(config: ModelConfig) -> dict[str, FileTensor]:
+    """Returns every tensor of a checkpoint by its name, in order of use."""
+    whole = {
+        f"{config.tensor(role, i)}.{kind}": f"{fused.format(i)}.{kind}"
+        for i in range(config.n_layer)
+        for fused, roles in config.fused.items()
+        for role in roles
+        for kind in ("weight", "bias")
+    }
+    found: dict[str, list[Parameter]] = {}
+    for name, parameter in config.parameters.items():
+        found.setdefault(whole.get(name, name), []).append(parameter)
+    return {name: FileTensor(name, tuple(parameters)) for name, parameters in found.items()}
 
 
 def parameter_table(config: ModelConfig) -> dict[str, Parameter]:

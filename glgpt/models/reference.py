@@ -108,10 +108,12 @@ class Hooks:
     def output(self, name: str, role: str, layer: int = 0) -> None:
         """Records what the module of a role returns."""
 
-        def hook(_: Any, __: Any, output: Any) -> None:
-            self.found[name] = (output[0] if isinstance(output, tuple) else output)[0]
+        module, columns = self._module(role, layer)
 
-        self._handles.append(self._module(role, layer).register_forward_hook(hook))
+        def hook(_: Any, __: Any, output: Any) -> None:
+            self.found[name] = (output[0] if isinstance(output, tuple) else output)[0][..., columns]
+
+        self._handles.append(module.register_forward_hook(hook))
 
     def input(self, name: str, role: str, layer: int = 0) -> None:
         """Records the input of the module of a role."""
@@ -119,10 +121,15 @@ class Hooks:
         def hook(_: Any, inputs: Any, __: Any) -> None:
             self.found[name] = inputs[0][0]
 
-        self._handles.append(self._module(role, layer).register_forward_hook(hook))
+        self._handles.append(self._module(role, layer)[0].register_forward_hook(hook))
 
-    def _module(self, role: str, layer: int) -> Any:
-        return self.network.get_submodule(self.config.prefix + self.config.tensor(role, layer))
+    def _module(self, role: str, layer: int) -> tuple[Any, slice]:
+        """Returns the module of a role, and the columns of its output if it computes several roles."""
+        name, columns = self.config.tensor(role, layer), slice(None)
+        if any(role in roles for roles in self.config.fused.values()):
+            tensor, columns = self.config.file_place(f"{name}.weight")
+            name = tensor.name.removesuffix(".weight")
+        return self.network.get_submodule(self.config.prefix + name), columns
 
     def act(self, x: Any) -> Any:
         """Applies the activation function of transformers' MLP to x."""

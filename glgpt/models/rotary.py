@@ -29,7 +29,10 @@ SCALINGS: dict[str, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "beta_fast", "beta_slow", "original_max_position_embeddings", "attention_factor", "truncate"),
     "dynamic": ("factor",),  # changes nothing within max_position_embeddings
+    # then a divisor of each frequency, for the positions of pretraining, to which the model is limited
+    "longrope": ("attention_factor",),
 }
+ORIGINAL = "original_max_position_embeddings"
 
 
 def frequencies(theta: float, width: int, kind: str = "default", scaling: Sequence[float] = ()) -> tuple[float, ...]:
@@ -41,6 +44,8 @@ def frequencies(theta: float, width: int, kind: str = "default", scaling: Sequen
         return tuple(_llama3(f, *scaling) for f in plain)
     if kind == "yarn":
         return _yarn(plain, theta, width, scaling)
+    if kind == "longrope":
+        return tuple(f / divisor for f, divisor in zip(plain, scaling[1:], strict=True))
     return tuple(plain)
 
 
@@ -68,8 +73,8 @@ def _yarn(plain: list[float], theta: float, width: int, scaling: Sequence[float]
 
 
 def scaling_factor(kind: str, scaling: Sequence[float]) -> float:
-    """Returns the factor of rotated columns, which only YaRN has."""
-    return scaling[SCALINGS["yarn"].index("attention_factor")] if kind == "yarn" else 1.0
+    """Returns the factor of rotated columns, which YaRN and LongRoPE have."""
+    return scaling[SCALINGS[kind].index("attention_factor")] if kind in ("yarn", "longrope") else 1.0
 
 
 def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,8 +89,11 @@ def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     found = {own: config[key] for key, own in names.items() if key in config}
     found |= {own: rope[key] for key, own in names.items() if key in rope}
     kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = "longrope" if kind == "su" else kind  # its first name
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise GlgptError(f"config: rope_type is {written(kind)}; glgpt runs {', '.join(map(repr, SCALINGS))}")
+    if kind == "longrope":
+        return found | {"rope_type": kind} | _longrope(rope, config)
     read: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = (
         _yarn_values if kind == "yarn" else (lambda rope, _: rope)
     )
@@ -111,14 +119,32 @@ def _yarn_values(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
     return found
 
 
+def _longrope(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of LongRoPE (Ding et al. 2024), with the positions of pretraining and their short factors."""
+    largest, original = config.get("max_position_embeddings"), config.get(ORIGINAL, rope.get(ORIGINAL))
+    for name, value in {"max_position_embeddings": largest, ORIGINAL: original}.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 2:
+            raise GlgptError(f"config: longrope needs {name} from 2, not {written(value)}")
+    given, divisors = rope.get("factor"), rope.get("short_factor")
+    factor = largest / original if given is None else given
+    scale = rope.get("attention_factor")
+    numbers = [factor, 1.0 if scale is None else scale, *(divisors if isinstance(divisors, list) else [None])]
+    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < math.inf for v in numbers):
+        raise GlgptError("config: longrope's rope scaling must give short_factor as a list of numbers above 0")
+    scale = math.sqrt(1 + math.log(max(1.0, factor)) / math.log(original)) if scale is None else scale
+    return {"n_positions": min(largest, original), "rope_scaling": (scale, *numbers[2:])}
+
+
 def published_rope(config: ModelConfig) -> dict[str, Any]:
     """Returns the `rope_parameters` of a config.json."""
     names = SCALINGS[config.rope_type]
     found: dict[str, Any] = {"rope_type": config.rope_type, "rope_theta": config.rope_theta}
     found |= {"partial_rotary_factor": config.rotary_share} if config.rotary_share != 1 else {}
-    found |= dict(zip(names, config.rope_scaling or (), strict=True))
-    whole = ("original_max_position_embeddings",)
-    found |= {name: int(found[name]) for name in whole if name in found}
+    found |= dict(zip(names, config.rope_scaling or (), strict=config.rope_type != "longrope"))
+    if config.rope_type == "longrope":
+        divisors = list(config.rope_scaling or ())[1:]
+        found |= {"short_factor": divisors, "long_factor": divisors, ORIGINAL: config.n_positions}
+    found |= {name: int(found[name]) for name in (ORIGINAL,) if name in found}
     return found | ({"truncate": bool(found["truncate"])} if "truncate" in found else {})
 
 
@@ -132,7 +158,8 @@ def check_rotary(config: ModelConfig) -> None:
     if scaling and config.rope_type == "default":  # numbers without a type are Llama 3's
         object.__setattr__(config, "rope_type", "llama3")
     kind = config.rope_type
-    if kind not in SCALINGS or len(config.rope_scaling or ()) != len(SCALINGS[kind]):
+    divisors = config.d_rotary // 2 if kind == "longrope" else 0
+    if kind not in SCALINGS or len(config.rope_scaling or ()) != len(SCALINGS[kind]) + divisors:
         raise GlgptError(f"config: rope_type {written(kind)} does not have the numbers {written(scaling)}")
     if kind == "yarn" and config.rope_theta <= 1:
         raise GlgptError(f"config: rope_theta is {config.rope_theta:g}; yarn needs more than 1")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from glgpt.errors import GlgptError, written
 from glgpt.models.activations import EMBED, PATTERN, RESID_POST, Activation, activation_table, in_block
 from glgpt.models.names import LOGITS_FROM, Name, all_names
-from glgpt.models.parameters import Parameter, parameter_table
+from glgpt.models.parameters import FileTensor, Parameter, file_tensor_table, parameter_table
 from glgpt.models.rotary import Angles, check_rotary, frequencies, scaling_factor
 
 MAX_LAYERS = 1000  # GPT-2 XL has 48; a program lists the passes of every layer
@@ -79,6 +79,7 @@ class ModelConfig:
     architecture: ClassVar[str]  # class in transformers
     prefix: ClassVar[str]  # of every tensor in a checkpoint except the head
     tensors: ClassVar[Mapping[str, str]]  # role -> its name without ".weight"; {} stands for the block's number
+    fused: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # tensor of a checkpoint -> roles whose rows it holds, in order
     keys: ClassVar[Mapping[str, str]]  # field -> its name in config.json
     only: ClassVar[Mapping[str, Any]] = {}  # field of config.json -> the only supported value
     own_names: ClassVar[Mapping[str, Name]] = {}  # in addition to `names.all_names`
@@ -215,6 +216,19 @@ class ModelConfig:
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter that a checkpoint must hold, by name, in order of use."""
         return parameter_table(self)
+
+    @cached_property
+    def file_tensors(self) -> dict[str, FileTensor]:
+        """Every tensor that a checkpoint must hold, by its name there without the prefix, in order of use."""
+        return file_tensor_table(self)
+
+    def file_place(self, parameter: str) -> tuple[FileTensor, slice]:
+        """Returns the tensor of a checkpoint that holds a parameter, and its rows there."""
+        return self._file_places[parameter]
+
+    @cached_property
+    def _file_places(self) -> dict[str, tuple[FileTensor, slice]]:
+        return {name: (each, rows) for each in self.file_tensors.values() for name, rows in each.rows.items()}
 
     @cached_property
     def activations(self) -> dict[str, Activation]:

@@ -67,7 +67,7 @@ def export(
             shutil.copytree(viewer / "embed", folder)
         else:
             copy_viewer(viewer, folder)
-        with Checkpoint.open(name_or_path) as checkpoint:
+        with Checkpoint.open(name_or_path, options.adapter) as checkpoint:
             held = _shortened(checkpoint, options.context)
             prompts = Prompts.load(held.path, held.config, options.prompts)
             options = replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from glgpt.errors import GlgptError
 from glgpt.page.output.preview import checked_site, checked_source
@@ -41,6 +42,8 @@ class ExportOptions:
 
     `context` is the page's context length in tokens (default: the model's, at most 2,048). The caches hold keys,
     values and queries of each position, so a shorter context takes less memory.
+
+    `adapter` is the folder of a LoRA adapter, which is added to the weights.
     """
 
     dtype: str | None = None
@@ -57,11 +60,14 @@ class ExportOptions:
     site: str | None = None
     source: str | None = None
     context: int | None = None
+    adapter: str | Path | None = None
 
     def __post_init__(self) -> None:
         """Checks the options and normalizes addresses."""
         if self.single_file and self.embed:
             raise GlgptError("--single-file and --embed cannot be combined: a module is a folder")
+        if self.split and self.adapter is not None:
+            raise GlgptError("--adapter cannot be combined with --server, which runs the model without it")
         if self.split and (self.single_file or self.embed or self.train):
             what = "--split" if self.split.blocks else "--server"
             raise GlgptError(f"{what} cannot be combined with --single-file, --embed or --train")

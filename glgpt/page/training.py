@@ -147,8 +147,9 @@ def _settings(preset: str, tokenizer: str) -> Settings:
 def offered_parameters(config: ModelConfig) -> list[dict[str, Any]]:
     """Returns each parameter's names and shape, and whether its texture holds the transpose."""
     return [
-        {"name": p.name, "stored": config.stored_name(p.name), "shape": p.shape, "transposed": _transposed(p)}
-        for p in config.parameters.values()
+        {"name": p.name, "stored": config.stored_name(each.name), "shape": p.shape, "transposed": _transposed(p)}
+        for each in config.file_tensors.values()
+        for p in each.parameters
     ]
 
 

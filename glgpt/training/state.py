@@ -58,16 +58,21 @@ def write(
 
     with written_whole(folder / "model.safetensors") as model_file, written_whole(folder / STATE) as state_file:
         state = SafetensorsWriter(state_file, shapes, described)
-        stored = {name: config.stored_name(name) for name in arrays}
-        model = SafetensorsWriter(model_file, {stored[name]: shapes[name] for name in arrays}, summed)
+        last = {tensor.parameters[-1].name: tensor for tensor in config.file_tensors.values()}
+        stored = {config.stored_name(tensor.name): tensor.shape for tensor in last.values()}
+        model, parts = SafetensorsWriter(model_file, stored, summed), dict[str, NDArray[np.float32]]()
+        parameters = set(arrays)
         for done, name in enumerate(shapes):
             progress(done, len(shapes))
-            array = arrays[name] if name in stored else moments[name]
+            array = arrays[name] if name in parameters else moments[name]
             if not np.isfinite(array).all():
                 raise GlgptError(f"{name} holds a NaN or an infinity, so nothing was saved")
             state.add(name, array)
-            if name in stored:
-                model.add(stored[name], array)
+            if name in parameters:
+                parts[name] = array
+            if name in last:
+                model.add(config.stored_name(last[name].name), last[name].joined(parts.__getitem__))
+                parts.clear()
             del array
         state.finish()
         model.finish()

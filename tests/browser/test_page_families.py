@@ -29,6 +29,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": {**COMMON, "intermediate_size": 40, "num_attention_heads": 3, "rotary_pct": 0.5},
     "olmo2": {**GROUPED, "head_dim": 6},
     "gpt_neo": {**COMMON, **NEO, "attention_types": [[["global", "local"], 1]]},
+    "mistral": {**GROUPED, "sliding_window": 4},
+    "phi3": {**GROUPED, "head_dim": 6, "sliding_window": 4},
 }
 
 
@@ -37,10 +39,10 @@ def checkpoint(folder: Path, name: str, fields: dict[str, Any]) -> Path:
     config = models.from_dict({"model_type": name} | fields)
     draw = np.random.default_rng(0)
     weights = {}
-    for parameter in config.parameters.values():
-        values = draw.standard_normal(parameter.shape, np.float32) * np.float32(0.3)
-        around_one = len(parameter.shape) == 1 and parameter.name.endswith("weight") and not config.gain_offset
-        weights[parameter.name] = values + np.float32(around_one)
+    for tensor in config.file_tensors.values():
+        values = draw.standard_normal(tensor.shape, np.float32) * np.float32(0.3)
+        around_one = len(tensor.shape) == 1 and tensor.name.endswith("weight") and not config.gain_offset
+        weights[tensor.name] = values + np.float32(around_one)
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": name} | fields))
     save_file(weights, folder / "model.safetensors")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from adapter_targets import ADAPTERS
 from gguf_targets import GGUF
 from harness import Difference, Parser
 from mutations import Files
@@ -420,6 +421,7 @@ TARGETS = [
     Parser("torch-legacy", _folder("legacy-untied", "one-f16", keep="pytorch"), _torch),
     Parser("config", _folder("wide", "dhead3-relu", "llama3-untied", "llama-grouped", keep="config"), _config),
     GGUF,
+    ADAPTERS,
     *TOKENIZERS,
     Parser("program", _programs, _program),
     Parser("manifest", lambda: [{"manifest.json": MANIFEST.read_bytes()}], _manifest),

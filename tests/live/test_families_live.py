@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from glgpt import models
 from glgpt.errors import GlgptError
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
-from glgpt.inspection.reference import run_transformers
+from glgpt.inspection.reference import Case, run_transformers
 from glgpt.models.spec import ModelConfig
 from glgpt.program.tolerance import Tolerance, kl_divergence, tokens_first
 from glgpt.training.trainer import Trainer
@@ -39,6 +42,8 @@ COMMON: dict[str, Any] = {
 GROUPED = {**SIZES, "num_key_value_heads": 2}
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 12}
 DEFAULT = {"rope_type": "default", "rope_theta": 100.0}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 100.0, "long_factor": [9.0, 8.0, 7.0, 6.0, 5.0, 4.0]}
+LONGROPE |= {"short_factor": [1.0, 1.1, 1.5, 2.0, 2.5, 3.0]}
 LINEAR = {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0}
 LOCAL = ["sliding_attention", "full_attention", "sliding_attention"]
 NEOX = {**SIZES, "hidden_size": 32}
@@ -49,6 +54,17 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**GROUPED, "attention_bias": True, "mlp_bias": True},
         {**WHOLE, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
         {**GROUPED, "head_dim": 10, "rope_parameters": YARN, "tie_word_embeddings": True},
+    ],
+    "mistral": [
+        {**GROUPED, "sliding_window": 12},
+        {**WHOLE, "sliding_window": None, "tie_word_embeddings": True, "rope_parameters": YARN},
+        {**GROUPED, "head_dim": 10, "sliding_window": 5},
+    ],
+    "phi3": [
+        {**GROUPED, "sliding_window": 6, "initializer_range": 0.12},
+        {**WHOLE, "hidden_size": 32, "rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.5}},
+        {**GROUPED, "num_attention_heads": 2, "num_key_value_heads": 1, "rope_parameters": LONGROPE}
+        | {"max_position_embeddings": 96, "original_max_position_embeddings": 48},
     ],
     "qwen2": [
         GROUPED,
@@ -96,9 +112,29 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
 # The step of a format relative to the deviation of normal weights, of which a block spans 4.2, and the roundings in
 # series in three blocks: 12 products, embedding and head. f16 rounds their inputs too, and half of q4 is 8-bit.
 ROUNDING = {"f16": (2**-10, 28), "q8": (2 * 2.4 / 254, 14), "q4": (4.2 / 15, 7)}
-CASES = [
-    pytest.param(name, shape, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i, shape in enumerate(shapes)
-]
+CASES = [pytest.param(name, i, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i in range(len(shapes))]
+IDS = np.random.default_rng(1).integers(0, COMMON["vocab_size"], 31).tolist()
+
+
+class Drawn(NamedTuple):
+    """A random model: its folder, the model in transformers, and its activations for IDS."""
+
+    folder: Path
+    theirs: Any
+    case: Case
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Drawn]:
+    """Returns a random model of a family's shape, made once."""
+
+    @cache
+    def draw(name: str, shape: int) -> Drawn:
+        folder = tmp_path_factory.mktemp(name)
+        theirs = checkpoint(folder, name, FAMILIES[name][shape])
+        return Drawn(folder, theirs, *run_transformers(folder, [IDS]))
+
+    return draw
 
 
 def checkpoint(folder: Path, name: str, shape: dict[str, Any]) -> Any:
@@ -115,72 +151,78 @@ def checkpoint(folder: Path, name: str, shape: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
-def test_activations_logits_and_text_are_transformers(tmp_path: Path, name: str, shape: dict[str, Any]) -> None:
+def test_activations_logits_and_text_are_transformers(
+    drawn: Callable[[str, int], Drawn], name: str, shape: int
+) -> None:
     """Fails if a prompt, a chunk of it, a decoded token or one of several texts differs from transformers."""
-    theirs = checkpoint(tmp_path, name, shape)
-    ids = np.random.default_rng(1).integers(0, COMMON["vocab_size"], 31).tolist()
-    (case,) = run_transformers(tmp_path, [ids])
-    with LanguageModel.from_pretrained(tmp_path, device=DEVICE) as model:
-        found = model.run_with_cache(ids)[1]
+    folder, theirs, case = drawn(name, shape)
+    with LanguageModel.from_pretrained(folder, device=DEVICE) as model:
+        found = model.run_with_cache(IDS)[1]
         assert list(found) == list(model.config.activations) and set(found) == set(case.arrays)
         for activation, value in found.items():
             within(value, case.arrays[activation], ATOL, RTOL, activation)
-        within(model.logits(ids), case.arrays["logits"], ATOL, RTOL, "logits")
+        within(model.logits(IDS), case.arrays["logits"], ATOL, RTOL, "logits")
         with torch.no_grad():
-            greedy = theirs.generate(torch.tensor([ids[:20]]), max_new_tokens=16, do_sample=False, eos_token_id=None)
-        text = list(model.generate_ids(ids[:20], 16, temperature=0, eos=False))
+            greedy = theirs.generate(torch.tensor([IDS[:20]]), max_new_tokens=16, do_sample=False, eos_token_id=None)
+        text = list(model.generate_ids(IDS[:20], 16, temperature=0, eos=False))
         assert text == greedy[0, 20:].tolist()
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
-def test_gradients_are_torchs_and_a_saved_model_loads(tmp_path: Path, name: str, shape: dict[str, Any]) -> None:
+def test_gradients_are_torchs_and_a_saved_model_loads(
+    tmp_path: Path, drawn: Callable[[str, int], Drawn], name: str, shape: int
+) -> None:
     """Fails if the gradient of a parameter differs, or transformers reads another model than was saved."""
-    theirs = checkpoint(tmp_path / "model", name, shape).train()
+    folder, theirs, _ = drawn(name, shape)
     ids = np.random.default_rng(0).integers(0, COMMON["vocab_size"], (3, 13))
     x, y = ids[:, :-1], ids[:, 1:]
     loss = torch.nn.functional.cross_entropy(theirs(torch.tensor(x)).logits.flatten(0, 1), torch.tensor(y).flatten())
     loss.backward()
-    with Trainer(tmp_path / "model", batch=3, context=12, device=DEVICE, clip=None) as trainer:
+    with Trainer(folder, batch=3, context=12, device=DEVICE, clip=None) as trainer:
         assert trainer.step(x, y, 1e-3) == pytest.approx(loss.item(), abs=2e-4)
-        gradients, prefix = trainer.gradients(), trainer.config.prefix
+        gradients, config = trainer.gradients(), trainer.config
         for parameter_name, parameter in theirs.named_parameters():
-            own = trainer.config.head if parameter_name == "lm_head.weight" else parameter_name.removeprefix(prefix)
-            ours = gradients[own]
+            own = config.head if parameter_name == "lm_head.weight" else parameter_name.removeprefix(config.prefix)
+            ours = config.file_tensors[own].joined(gradients.__getitem__)
             near = 1e-5 + 1e-3 * float(parameter.grad.abs().max())
             within(ours, parameter.grad.numpy(), near, 1e-4, parameter_name)
         trainer.save(tmp_path / "saved")
+    theirs.zero_grad()
     with LanguageModel.from_pretrained(tmp_path / "saved", device=DEVICE) as model:
         (case,) = run_transformers(tmp_path / "saved", [x[0].tolist()])
         within(model.logits(x[0].tolist()), case.arrays["logits"], ATOL, RTOL, "logits of the saved model")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_model_split_at_any_block_has_the_same_logits(tmp_path: Path, name: str) -> None:
+def test_a_model_split_at_any_block_has_the_same_logits(drawn: Callable[[str, int], Drawn], name: str) -> None:
     """Fails if a part of a model needs what another part holds."""
-    checkpoint(tmp_path, name, FAMILIES[name][0])
-    ids = list(range(1, 9))
-    with LanguageModel.from_pretrained(tmp_path, device=DEVICE) as whole:
+    folder, ids = drawn(name, 0).folder, list(range(1, 9))
+    with LanguageModel.from_pretrained(folder, device=DEVICE) as whole:
         logits, text = whole.logits(ids), list(whole.generate_ids(ids, 4, temperature=0, eos=False))
     for at in (1, 2):
         plan = f"0-{at - 1}@here,{at}-2@here"
-        with load(tmp_path, device=DEVICE, plan=plan) as split:
+        with load(folder, device=DEVICE, plan=plan) as split:
             assert np.array_equal(split.run_with_cache(ids)[0], logits)
             assert list(split.generate_ids(ids, 4, temperature=0, eos=False)) == text
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_narrow_weights_give_transformers_numbers(tmp_path: Path, name: str) -> None:
+def test_narrow_weights_give_transformers_numbers(
+    tmp_path: Path, drawn: Callable[[str, int], Drawn], name: str
+) -> None:
     """Fails if a product of a family reads other weights than the rounded ones, or its inputs lose more than f16."""
-    checkpoint(tmp_path / "model", name, FAMILIES[name][0])
-    shutil.copytree(tmp_path / "model", tmp_path / "rounded")
-    ids = np.random.default_rng(1).integers(0, COMMON["vocab_size"], 31).tolist()
-    exact = run_transformers(tmp_path / "model", [ids])[0].arrays["logits"]
+    folder, _, own = drawn(name, 0)
+    shutil.copytree(folder, tmp_path / "rounded")
+    exact = own.arrays["logits"]
     for dtype, (step, roundings) in ROUNDING.items():
-        with LanguageModel.from_pretrained(tmp_path / "model", dtype, device=DEVICE) as model:
-            rounded = {model.config.stored_name(each): model.parameter(each) for each in model.config.parameters}
+        with LanguageModel.from_pretrained(folder, dtype, device=DEVICE) as model:
+            rounded = {
+                model.config.stored_name(name): tensor.joined(model.parameter)
+                for name, tensor in model.config.file_tensors.items()
+            }
             save_file(rounded, tmp_path / "rounded" / "model.safetensors", {"format": "pt"})
-            (case,) = run_transformers(tmp_path / "rounded", [ids])
-            logits, found = model.run_with_cache(ids)
+            (case,) = run_transformers(tmp_path / "rounded", [IDS])
+            logits, found = model.run_with_cache(IDS)
         tolerance = Tolerance.of(dtype, model.config.n_layer, same_weights=True)
         for activation, value in found.items():
             near = tolerance.measure(tokens_first(value), tokens_first(case.arrays[activation]))
@@ -190,11 +232,24 @@ def test_narrow_weights_give_transformers_numbers(tmp_path: Path, name: str) -> 
         assert kl_divergence(exact, logits).mean() < limit, dtype
 
 
+def test_a_llama_with_a_window_is_a_mistral(tmp_path: Path, drawn: Callable[[str, int], Drawn]) -> None:
+    """Fails if `sliding_window` of a Llama's config.json is ignored, or applied although the file switches it off."""
+    folder, _, case = drawn("mistral", 0)
+    shutil.copytree(folder, tmp_path / "llama")
+    fields = json.loads((folder / "config.json").read_text()) | {"model_type": "llama"}
+    for more, same in (({}, True), ({"use_sliding_window": False}, False), ({"sliding_window": None}, False)):
+        (tmp_path / "llama/config.json").write_text(json.dumps(fields | more))
+        with LanguageModel.from_pretrained(tmp_path / "llama", device=DEVICE) as model:
+            assert (np.abs(model.logits(IDS) - case.arrays["logits"]).max() < ATOL) == same
+
+
 @pytest.mark.parametrize(
     ("name", "field", "value"),
     [
         ("llama", "hidden_act", "gelu_fast"),
         ("llama", "rope_scaling", {"rope_type": "longrope"}),
+        ("phi3", "rope_scaling", {"type": "su", "short_factor": [1.0, 0.0], "long_factor": [1.0, 2.0]}),
+        ("llama", "rope_scaling", {"rope_type": "proportional"}),
         ("llama", "rope_scaling", {"rope_type": "linear", "factor": 0}),
         ("gemma2", "layer_types", ["chunked_attention", "full_attention"]),
         ("gemma2", "query_pre_attn_scalar", "wide"),

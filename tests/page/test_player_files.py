@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from helpers.gguf_files import KINDS, LLAMA, VOCAB, llama, llama_tensors, tokenizer, wide_llama
 from helpers.typescript import run_typescript
+from safetensors.numpy import save_file
 
+from glgpt import models
+from glgpt.checkpoint.conversion import convert
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import FORMAT_OF, texture_matrix
 from glgpt.gguf.reader import open_gguf
@@ -232,3 +235,41 @@ def test_damaged_safetensors_are_refused_with_a_message(tmp_path: Path) -> None:
         "x is not a valid safetensors file: its header is incomplete.",
         "x is not a valid safetensors file: it is too short.",
     ]
+
+
+PLACES = """
+import { placesOf } from "page/runtime/engine/player-files";
+import { readGguf } from "page/runtime/gguf/reader";
+import { readSafetensorsHeader } from "page/runtime/gguf/safetensors";
+async function main({ path, document }) {
+  const blob = new Blob([readFileSync(path)]);
+  const gguf = path.endsWith(".gguf") ? await readGguf(blob, "x") : null;
+  const header = gguf ? [] : await readSafetensorsHeader(blob, "x");
+  const tensors = new Map([...header].map(([name, tensor]) => [name, { file: 0, tensor }]));
+  const about = { ...document, tied: {}, buffers: "x", prefix: "model." };
+  const found = placesOf({ gguf, tensors, file: "x", shape: { name: "x" } }, about);
+  return [...found].map(([name, { tensor }]) => [name, tensor.shape, tensor.offset]);
+}
+"""
+
+
+@pytest.mark.parametrize("file", ["model.gguf", "folder/model.safetensors"])
+def test_parameters_that_share_a_tensor_are_its_rows(tmp_path: Path, file: str) -> None:
+    fields = {
+        "model_type": "phi3",
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+    }
+    config = models.from_dict(fields | {"num_attention_heads": 4, "num_key_value_heads": 2})
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/config.json").write_text(json.dumps(config.to_dict()))
+    tensors = {config.stored_name(k): np.zeros(t.shape, np.float32) for k, t in config.file_tensors.items()}
+    save_file(tensors, tmp_path / "folder/model.safetensors")
+    convert(tmp_path / "folder", tmp_path / "model.gguf", "q8")
+    given = {"path": str(tmp_path / file), "document": {"parameters": parameters(config, config)}}
+    found = {name: [shape, offset] for name, shape, offset in run_typescript(tmp_path, PLACES, given)}
+    with Checkpoint.open((tmp_path / file) if file == "model.gguf" else tmp_path / "folder") as checkpoint:
+        wanted = {name: [list(t.shape), t.offset] for name, t in checkpoint._tensors.items()}
+    assert found == wanted

@@ -8,7 +8,16 @@ import made from "./bpe.json";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows } from "../src/training/batches";
 import { BpeError, encodeText, trainBpe } from "../src/training/bpe";
 import { clean, CLEANING } from "../src/training/cleaning";
-import { readSafetensors, readTokenizer, tokenizerFiles, writeSafetensors, type Tensors } from "../src/training/files";
+import type { Offer } from "../src/runtime/engine/manifest";
+import {
+  modelFiles,
+  readModel,
+  readSafetensors,
+  readTokenizer,
+  tokenizerFiles,
+  writeSafetensors,
+  type Tensors,
+} from "../src/training/files";
 import { afterOverflow, afterStep, FIRST, known } from "../src/training/loss-scale";
 import type { Plan } from "../src/training/plan";
 import { Session } from "../src/training/session";
@@ -138,6 +147,33 @@ describe("safetensors", () => {
     expect(() => readSafetensors(bytes.subarray(0, -1))).toThrow("incomplete");
     expect(() => readSafetensors(bytes.subarray(0, 20))).toThrow("header is incomplete");
     expect(() => readSafetensors(new TextEncoder().encode("hello"))).toThrow("too short");
+  });
+});
+
+describe("parameters that share a tensor of a checkpoint", () => {
+  const parameters = [
+    { name: "q.weight", stored: "model.qkv.weight", shape: [2, 2], transposed: true },
+    { name: "k.weight", stored: "model.qkv.weight", shape: [1, 2], transposed: true },
+    { name: "norm.weight", stored: "model.norm.weight", shape: [2], transposed: false },
+  ];
+  const offer = { parameters, checkpoint: {} } as unknown as Offer;
+  const tensor = (shape: number[], ...values: number[]) => ({ shape, data: Float32Array.from(values) });
+
+  it("are its rows, in the saved file and when it is read", () => {
+    const state: Tensors = new Map([
+      ["q.weight", tensor([2, 2], 1, 2, 3, 4)],
+      ["k.weight", tensor([1, 2], 5, 6)],
+      ["norm.weight", tensor([2], 7, 8)],
+    ]);
+    const files = modelFiles(writeSafetensors(state, {}), offer, null);
+    const saved = readSafetensors(files["model.safetensors"]!).tensors;
+    expect([...saved]).toEqual([
+      ["model.qkv.weight", tensor([3, 2], 1, 2, 3, 4, 5, 6)],
+      ["model.norm.weight", tensor([2], 7, 8)],
+    ]);
+    const published = Object.entries(files).filter(([name]) => name !== "state.safetensors");
+    const again = readModel(Object.fromEntries(published), [offer]);
+    expect(readSafetensors(again.state).tensors).toEqual(state);
   });
 });
 

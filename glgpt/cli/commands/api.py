@@ -8,7 +8,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from glgpt.cli.argument_parser import Subparsers, add_command
-from glgpt.cli.common import add_chat_model_options, add_device_options, chat_model, device_options
+from glgpt.cli.common import (
+    add_adapter_option,
+    add_chat_model_options,
+    add_device_options,
+    chat_model,
+    device_options,
+)
 from glgpt.cli.operation.options import add_server_options, operated
 from glgpt.cli.option_types import count, positive
 from glgpt.cli.progress import progress
@@ -33,6 +39,7 @@ def add_parser(sub: Subparsers) -> None:
         "/health and /metrics are for operators. Ctrl-C lets running answers end, the second Ctrl-C does not.",
     )
     add_chat_model_options(p)
+    add_adapter_option(p)
     p.add_argument("--port", type=count, default=8080, metavar="PORT", help="0 takes a free one (default 8080)")
     p.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS",
@@ -83,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
         server = ApiServer(args.port, args.host, key, origins, args.allow_host)
         try:
             with progress("loading", "B") as show:
-                options = {"progress": show, "speculate": args.speculate, **device_options(args)}
+                options = {"progress": show, "speculate": args.speculate, "adapter": args.adapter}
+                options |= device_options(args)
                 engine = Engine(name, args.parallel, args.queue, args.cache_tokens, **options)
             try:
                 server.run(engine, lambda: _announce(server.url, engine.model.name, engine.context, args.host))

@@ -12,6 +12,7 @@ from typing import Any
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.chat_terminal import ChatTerminal, statistics
 from glgpt.cli.common import (
+    add_adapter_option,
     add_chat_model_options,
     add_device_options,
     add_json_option,
@@ -47,6 +48,7 @@ def add_parser(sub: Subparsers) -> None:
         "prints the answer to each message and ends.",
     )
     add_chat_model_options(p)
+    add_adapter_option(p)
     p.add_argument(
         "--system", metavar="TEXT", help="system message, which says how to answer (default: the template's)"
     )

@@ -6,7 +6,7 @@ import argparse
 
 from glgpt.checkpoint.conversion import DTYPES, convert
 from glgpt.cli.argument_parser import Subparsers, add_command
-from glgpt.cli.common import MODEL, add_json_option, report
+from glgpt.cli.common import MODEL, add_adapter_option, add_json_option, report
 from glgpt.cli.progress import progress
 from glgpt.errors import quoted
 
@@ -20,11 +20,13 @@ def add_parser(sub: Subparsers) -> None:
         "write a model as a GGUF file or a Hugging Face folder",
         "glgpt convert runs/play --to play.gguf  # for llama.cpp and the tools built on it\n"
         "glgpt convert gpt2 --to gpt2-q8.gguf --dtype q8\n"
-        "glgpt convert model.gguf --to folder --dtype f16  # for transformers",
+        "glgpt convert model.gguf --to folder --dtype f16  # for transformers\n"
+        "glgpt convert gpt2 --adapter my-lora --to merged.gguf",
         "A GGUF file holds the configuration, the tokenizer, the chat template and the weights. A folder holds them\n"
         "as config.json, tokenizer files and model.safetensors. The result appears only when it is complete.",
     )
     p.add_argument("model", metavar="MODEL", help=MODEL)
+    add_adapter_option(p)
     p.add_argument("--to", required=True, metavar="FILE.gguf|DIR", help="file or folder to write")
     p.add_argument(
         "--dtype", choices=DTYPES,
@@ -37,7 +39,7 @@ def add_parser(sub: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """`glgpt convert`."""
     with progress("converting", "B") as show:
-        found = convert(args.model, args.to, args.dtype, show)
+        found = convert(args.model, args.to, args.dtype, show, args.adapter)
     out = quoted(args.to)
     text = f"{out}: {found['dtype']}, {found['bytes'] / 1e6:.0f} MB; run it with: glgpt generate --model {out}"
     report(args, found, text)

@@ -9,6 +9,7 @@ from pathlib import Path
 from glgpt.checkpoint.steps import step_folder
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.common import (
+    add_adapter_option,
     add_device_options,
     add_json_option,
     add_model_option,
@@ -49,6 +50,7 @@ def add_parser(sub: Subparsers) -> None:
         help="UTF-8 text, or - to read it from stdin; with --suite also the folder of a run",
     )  # fmt: skip
     add_model_option(p)
+    add_adapter_option(p)
     p.add_argument(
         "--window", type=positive, metavar="N", help="maximum context of a prediction, in tokens (default: the model's)"
     )
@@ -116,7 +118,7 @@ def _run_suite(args: argparse.Namespace) -> int:
         open_model(args) as model,
         LanguageModel.from_pretrained(None, **device_options(args) | {"context": None}) as embedded,
     ):
-        other = None if model.path == embedded.path else embedded
+        other = None if model.path == embedded.path and args.adapter is None else embedded
         with progress("scoring") as show:
             found = score(
                 model, texts, tokens=args.tokens, embedded=other, progress=show and (lambda _, *done: show(*done))

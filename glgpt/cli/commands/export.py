@@ -6,7 +6,14 @@ import argparse
 from typing import TYPE_CHECKING
 
 from glgpt.cli.argument_parser import Subparsers, add_command
-from glgpt.cli.common import add_device_options, add_json_option, add_model_option, device_options, report
+from glgpt.cli.common import (
+    add_adapter_option,
+    add_device_options,
+    add_json_option,
+    add_model_option,
+    device_options,
+    report,
+)
 from glgpt.cli.format_check import add_check_option, check_format
 from glgpt.cli.option_types import names, positive, size
 from glgpt.cli.progress import Phases
@@ -44,6 +51,7 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt serve shows it on this machine.",
     )
     add_model_option(p)
+    add_adapter_option(p)
     p.add_argument("--out", required=True, metavar="DIR", help="folder to write, or an .html file with --single-file")
     p.add_argument(
         "--shard-size",
@@ -125,6 +133,7 @@ def run(args: argparse.Namespace) -> int:
         site=args.site,
         source=args.source,
         context=device.pop("context"),
+        adapter=args.adapter,
     )
     with Phases("B") as phases:
         manifest = export(args.model, args.out, options, progress=phases.show, phase=phases.begin, **device)
@@ -159,6 +168,7 @@ def _run_player(args: argparse.Namespace) -> int:
     unused = {
         "--model": args.model, "--dtype": device["dtype"], "--single-file": args.single_file, "--embed": args.embed,
         "--train": args.train, "--server": args.server, "--site": args.site, "--prompt": args.prompt,
+        "--adapter": args.adapter,
     }  # fmt: skip
     if given := [name for name, value in unused.items() if value]:
         raise ArgumentError(f"{given[0]} cannot be combined with --player, whose page has no model")

@@ -12,6 +12,7 @@ from typing import Any
 
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.common import (
+    add_adapter_option,
     add_device_options,
     add_json_option,
     add_model_option,
@@ -45,12 +46,14 @@ def add_parser(sub: Subparsers) -> None:
         'glgpt generate "To be" --tokens 60 --seed 1\n'
         "glgpt generate --model gpt2 --temperature 0 'The capital of France is'\n"
         "glgpt generate --model runs/play --top-k 40 --top-p 0.95 --samples 4\n"
+        "glgpt generate --model smollm2 --adapter my-lora 'The capital of France is'\n"
         "glgpt generate - --model gpt2 --dtype q8 --stop Yours < letter.txt",
         "Prints the prompt and its continuation, token by token. The speed and the seed go to stderr.\n"
         "The same seed and options generate the same text.",
     )
     add_prompt_options(p, "text to continue, or - to read it from stdin (default: none)")
     add_model_option(p)
+    add_adapter_option(p)
     p.add_argument("--tokens", type=count, default=200, metavar="N", help="number of tokens to generate (default 200)")
     p.add_argument("--no-eos", dest="eos", action="store_false", help="do not stop at the model's end-of-text tokens")
     p.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; may repeat")

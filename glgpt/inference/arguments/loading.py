@@ -37,7 +37,7 @@ PLACES = ("rest", "plan")
 SPLIT = tuple(
     f.name for f in fields(SplitOptions) if f.name not in (*PLACES, "speculate")
 )  # these require one of PLACES
-OPTIONS = (*DEVICE, "context", "max_texture_memory", "progress", "speculate", *PLACES, *SPLIT)
+OPTIONS = (*DEVICE, "context", "max_texture_memory", "adapter", "progress", "speculate", *PLACES, *SPLIT)
 
 
 def checked_options(name: Any, dtype: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,6 +57,8 @@ def checked_options(name: Any, dtype: Any, options: Mapping[str, Any]) -> dict[s
     for option in DEVICE:
         if not isinstance(given.get(option, ""), (str, int)):
             raise ArgumentError(f"{option} is {written(given[option])}; it must be a name or a number from glgpt info")
+    if not isinstance(given.get("adapter", ""), (str, os.PathLike)):
+        raise ArgumentError(f"adapter is {written(given['adapter'])}; it must be the folder of a LoRA adapter")
     if "max_texture_memory" in given:
         integer("max_texture_memory", given["max_texture_memory"])
     if "context" in given:
@@ -73,6 +75,8 @@ def _check_split(given: Mapping[str, Any]) -> None:
         if unused := [option for option in SPLIT if option in given]:
             raise ArgumentError(f"{unused[0]} requires rest or plan, which say what runs on servers")
         return
+    if "adapter" in given:
+        raise ArgumentError("adapter cannot be combined with rest or plan: servers run the model without it")
     for option in ("rest", "plan", "token"):
         if not isinstance(given.get(option, ""), str):
             raise ArgumentError(f"{option} is {written(given[option])}; it must be text")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.rotary import read_rope
 from glgpt.models.spec import layer_count, read_windows, whole_number
 
 
@@ -59,7 +60,7 @@ class Gemma2Config(LlamaConfig):
     @classmethod
     def rope(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """Reads the rotary positions."""
-        return super().more(config)
+        return read_rope(config)
 
     def published(self) -> dict[str, Any]:
         """Also returns `query_pre_attn_scalar`: the factor of the scores is its inverse square root."""

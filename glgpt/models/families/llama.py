@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glgpt.models.rotary import published_rope, read_rope
-from glgpt.models.spec import ModelConfig, published_windows
+from glgpt.models.spec import ModelConfig, layer_count, published_windows, read_windows
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,12 @@ class LlamaConfig(ModelConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions."""
-        return read_rope(config)
+        """Reads the rotary positions and, as in Mistral, the window of all layers or of those in `layer_types`."""
+        found = read_rope(config)
+        if config.get("sliding_window") is None or config.get("use_sliding_window") is False:
+            return found
+        layers = layer_count(config, "num_hidden_layers", cls.n_layer)
+        return found | read_windows(config, [True] * layers)
 
     def published(self) -> dict[str, Any]:
         """Returns the rotary positions, the windows, the number of key and value heads and the width of a head."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.rotary import read_rope
 from glgpt.models.spec import layer_count, read_windows, whole_number
 
 
@@ -26,7 +27,7 @@ class Qwen2Config(LlamaConfig):
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """Reads the rotary positions, and the window of the layers from `max_window_layers` on."""
-        found = super().more(config)
+        found = read_rope(config)
         if not config.get("use_sliding_window"):
             return found
         first, layers = config.get("max_window_layers"), layer_count(config, "num_hidden_layers", cls.n_layer)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.rotary import read_rope
 from glgpt.models.spec import layer_count, read_windows, values_of_layers, whole_number
 
 
@@ -32,7 +33,7 @@ class SmolLM3Config(LlamaConfig):
         layers = layer_count(config, "num_hidden_layers", cls.n_layer)
         every = whole_number(config, "no_rope_layer_interval", 4)
         rotary = values_of_layers(config, "no_rope_layers", [(i + 1) % every != 0 for i in range(layers)])
-        found = super().more(config) | {"rotary_layers": rotary, "kv_heads": config.get("num_key_value_heads", 4)}
+        found = read_rope(config) | {"rotary_layers": rotary, "kv_heads": config.get("num_key_value_heads", 4)}
         if not config.get("use_sliding_window"):
             return found
         return found | read_windows(config, [not rotates for rotates in rotary])

@@ -111,6 +111,8 @@ def _read(fields: Mapping[str, Any]) -> Json | None:
 def parameters(config: ModelConfig, whole: ModelConfig) -> list[Json]:
     """Returns every parameter: its texture's matrix, and where a GGUF file and a checkpoint's folder have it.
 
+    `rows` are those of the file's tensor, if it holds several parameters.
+
     `config` has the positions of the page's caches, `whole` those of the model's files.
     """
     fields = whole.to_dict()
@@ -127,16 +129,18 @@ def parameters(config: ModelConfig, whole: ModelConfig) -> list[Json]:
 def _parameter(
     p: Parameter, whole: ModelConfig, fields: Json, names: dict[str, str], about: Architecture | None
 ) -> Json:
-    shape = list(whole.parameters[p.name].shape)
+    tensor, rows = whole.file_place(p.name)
+    shape = list(tensor.shape)
     found: Json = {
         "name": p.name,
-        "checkpoint": {"name": whole.stored_name(p.name), "shape": shape, "transposed": p.transposed},
+        "checkpoint": {"name": whole.stored_name(tensor.name), "shape": shape, "transposed": p.transposed},
+        "rows": [rows.start, rows.stop] if tensor.divided else None,
         "matrix": list(p.unpadded),
         "heads": [p.heads.axis, p.heads.count, p.heads.width, p.heads.padded, p.heads.alternating] if p.heads else None,
         "product": p.product,
         "gguf": None,
     }
-    stem, _, kind = whole.stored_name(p.name).rpartition(".")
+    stem, _, kind = whole.stored_name(tensor.name).rpartition(".")
     if about and stem in names:
         own = names[stem].rpartition(".")[2]
         stored = shape[::-1] if own in about.transposed and len(shape) == 2 else shape

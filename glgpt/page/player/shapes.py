@@ -54,13 +54,20 @@ def read_shape(path: str | Path) -> Shape:
     if is_gguf(path) or path.is_dir():
         with Checkpoint.open(path) as checkpoint:
             formats = weight_formats(checkpoint, None) if is_gguf(path) else None
-            return Shape(_named(checkpoint.name), checkpoint.config, formats)
+            return Shape(_named(checkpoint.name), _checked(checkpoint.config, path), formats)
     fields = read_json(path)
     try:
         config = models.from_dict(fields)
     except GlgptError as error:
         raise FileError(f"{quoted(path, 300)}: {error}") from None
-    return Shape(_named(_title(fields) or path.resolve().parent.name), config)
+    return Shape(_named(_title(fields) or path.resolve().parent.name), _checked(config, path))
+
+
+def _checked(config: ModelConfig, path: str | Path) -> ModelConfig:
+    """Returns the config. Raises GlgptError for one whose files the page cannot tell from others of the same sizes."""
+    if config.rope_type == "longrope":
+        raise FileError(f"{quoted(path, 300)}: the page opens no files with longrope scaling; export the model itself")
+    return config
 
 
 def listed(given: Sequence[str | Path], common: bool) -> list[Shape]:

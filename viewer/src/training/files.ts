@@ -130,10 +130,36 @@ export interface About {
 
 export const MOMENTS = ["moment", "squares"] as const;
 
+/** Returns the parameters of each tensor of a checkpoint, which holds their rows one after another. */
+function storedTensors(offer: Offer): Map<string, Offer["parameters"]> {
+  const found = new Map<string, Offer["parameters"]>();
+  for (const parameter of offer.parameters) {
+    const others = found.get(parameter.stored) ?? [];
+    found.set(parameter.stored, [...others, parameter]);
+  }
+  return found;
+}
+
+function joined(parts: Tensor[]): Tensor {
+  const [first, ...others] = parts as [Tensor, ...Tensor[]];
+  if (!others.length) return first;
+  const data = new Float32Array(parts.reduce((sum, part) => sum + part.data.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    data.set(part.data, at);
+    at += part.data.length;
+  }
+  const rows = parts.reduce((sum, { shape }) => sum + shape[0]!, 0);
+  return { shape: [rows, ...first.shape.slice(1)], data };
+}
+
 /** Returns the files of a folder that the desktop loads, from a state with parameters and moments by name. */
 export function modelFiles(state: Uint8Array<ArrayBuffer>, offer: Offer, bpe: Bpe | null): Files {
   const { tensors } = readSafetensors(state);
-  const named: Tensors = new Map(offer.parameters.map(({ name, stored }) => [stored, tensors.get(name)!]));
+  const named: Tensors = new Map();
+  for (const [stored, parameters] of storedTensors(offer)) {
+    named.set(stored, joined(parameters.map(({ name }) => tensors.get(name)!)));
+  }
   const end = bpe ? 0 : null;
   const config = { ...offer.checkpoint, bos_token_id: end, eos_token_id: end };
   return {
@@ -201,8 +227,18 @@ export function readModel(files: Files, offers: readonly Offer[]): Loaded {
   const config = files["config.json"];
   if (!weights || !config) throw new PageError(`config.json is missing next to the weights: ${WANTED}.`);
   const { tensors } = readSafetensors(weights);
-  const names = new Map(offers.flatMap((offer) => offer.parameters.map(({ name, stored }) => [stored, name] as const)));
-  const named: Tensors = new Map([...tensors].map(([name, tensor]) => [names.get(name) ?? name, tensor]));
+  const known = new Map(offers.flatMap((offer) => [...storedTensors(offer)]));
+  const named: Tensors = new Map();
+  for (const [stored, tensor] of tensors) {
+    const parameters = known.get(stored) ?? [];
+    if (parameters.length > 1) {
+      let at = 0;
+      for (const { name, shape } of parameters) {
+        const data = tensor.data.slice(at, (at += shape.reduce((a, b) => a * b, 1)));
+        named.set(name, { shape: [...shape], data });
+      }
+    } else named.set(parameters[0]?.name ?? stored, tensor);
+  }
   const parsed = JSON.parse(new TextDecoder().decode(config)) as Record<string, unknown>;
   return { config: parsed, state: writeSafetensors(named, {}), about: null, bpe };
 }

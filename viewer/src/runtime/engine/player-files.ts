@@ -37,6 +37,8 @@ export interface PlayerIndex {
 export interface ShapeParameter {
   name: string;
   checkpoint: { name: string; shape: number[]; transposed: boolean };
+  /** The first row of the tensor that is the parameter's, and the end of its rows; null for all of them. */
+  rows: [number, number] | null;
   matrix: [number, number];
   heads: [number, number, number, number, number] | null;
   product: boolean;
@@ -313,7 +315,7 @@ const quoted = (path: string) => (/^[\w./-]+$/.test(path) ? path : `'${path.repl
 export function placesOf(model: Recognised, document: ShapeDocument): Map<string, Place> {
   const found = new Map<string, Place>();
   const all = model.gguf ? fromGguf(model.gguf) : withoutPrefix(model.tensors, document);
-  for (const { name, gguf, checkpoint } of document.parameters) {
+  for (const { name, gguf, checkpoint, rows } of document.parameters) {
     const wanted = model.gguf ? gguf : { ...checkpoint, name: short(checkpoint.name, document) };
     if (!wanted) throw new PageError(`${model.file}: GGUF has no tensor for ${name}.`);
     const place = all.get(wanted.name);
@@ -324,8 +326,8 @@ export function placesOf(model: Recognised, document: ShapeDocument): Map<string
         `${model.file}: tensor ${wanted.name} has shape [${shape.join(", ")}]; a ${model.shape.name} has [${wanted.shape.join(", ")}].`,
       );
     }
-    found.set(name, place);
-    all.delete(wanted.name);
+    found.set(name, rows ? rowsOf(place, rows) : place);
+    if (!rows || rows[1] === shape[0]) all.delete(wanted.name);
   }
   for (const [copy, original] of Object.entries(document.tied)) {
     const [a, b] = [all.get(short(copy, document)), found.get(short(original, document))];
@@ -338,12 +340,18 @@ export function placesOf(model: Recognised, document: ShapeDocument): Map<string
   return found;
 }
 
+/** Returns the place of some of the rows of a tensor. */
+function rowsOf({ file, tensor }: Place, [first, end]: [number, number]): Place {
+  const [all, ...columns] = tensor.shape as [number, ...number[]];
+  const row = tensor.bytes / all;
+  const offset = tensor.offset + first * row;
+  return { file, tensor: { ...tensor, shape: [end - first, ...columns], offset, bytes: (end - first) * row } };
+}
+
 const short = (name: string, { prefix }: ShapeDocument) => (name.startsWith(prefix) ? name.slice(prefix.length) : name);
 
 function fromGguf({ tensors }: GgufHeader): Map<string, Place> {
-  const own = [...tensors.values()].filter(
-    ({ name }) => name !== "rope_freqs.weight" && !name.startsWith("rope_factors_"),
-  );
+  const own = [...tensors.values()].filter(({ name }) => name !== "rope_freqs.weight");
   return new Map(own.map((tensor) => [tensor.name, { file: 0, tensor }]));
 }
 

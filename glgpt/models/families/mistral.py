@@ -1,0 +1,31 @@
+"""Mistral (Jiang et al. 2023): a Llama in which every layer may have a window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glgpt.models.families.llama import LlamaConfig
+
+
+@dataclass(frozen=True)
+class MistralConfig(LlamaConfig):
+    """A Mistral; the defaults are those of transformers."""
+
+    n_positions: int = 131072
+    n_inner: int | None = 14336
+
+    model_type: ClassVar[str] = "mistral"
+    architecture: ClassVar[str] = "MistralForCausalLM"
+    keys: ClassVar[Mapping[str, str]] = {own: key for own, key in LlamaConfig.keys.items() if "bias" not in own}
+
+    @classmethod
+    def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Reads the rotary positions, the window and the number of key and value heads."""
+        found = super().more({"sliding_window": 4096, **config})
+        return found | {"kv_heads": config.get("num_key_value_heads", 8)}
+
+    def published(self) -> dict[str, Any]:
+        """Also returns that there is no window, which is not the default."""
+        return {"sliding_window": None} | super().published()

@@ -1,0 +1,34 @@
+"""Phi-3 (Abdin et al. 2024): a Llama with a window, whose files hold q, k and v, or gate and up, as one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.rotary import ORIGINAL
+
+
+@dataclass(frozen=True)
+class Phi3Config(LlamaConfig):
+    """A Phi-3; the defaults are those of transformers."""
+
+    vocab_size: int = 32064
+    n_positions: int = 4096
+    n_embd: int = 3072
+    n_inner: int | None = 8192
+    layer_norm_epsilon: float = 1e-5
+
+    model_type: ClassVar[str] = "phi3"
+    architecture: ClassVar[str] = "Phi3ForCausalLM"
+    keys: ClassVar[Mapping[str, str]] = {own: key for own, key in LlamaConfig.keys.items() if "bias" not in own}
+    fused: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "layers.{}.self_attn.qkv_proj": ("q", "k", "v"),
+        "layers.{}.mlp.gate_up_proj": ("gate", "up"),
+    }
+    dropouts: ClassVar[tuple[str, ...]] = ("resid_pdrop", "embd_pdrop", "attention_dropout")
+
+    def published(self) -> dict[str, Any]:
+        """Also returns a null `pad_token_id`, whose default may be outside the vocabulary, and the same positions."""
+        return super().published() | {"pad_token_id": None, ORIGINAL: self.n_positions}
