@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_page_visits import WHOLE
 
 from glgpt.cli.chat_terminal import VERSION, saved_messages
 from glgpt.inference.conversation import Conversation
@@ -178,9 +179,10 @@ def test_keys_and_a_full_context(deep: Deep, serve: Callable[..., str], browse: 
     assert messages(page)[0] == "other"
 
 
-def test_a_phone_and_axe(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Catches: a composer outside the window, settings before the messages, controls without a name."""
-    page = browse(serve(deep("llama")[1]) + "#answer=3", viewport={"width": 390, "height": 844})
+def test_a_phone_without_a_network(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+    """Catches: a composer outside the window, controls without a name, a part that a later visit has to fetch."""
+    phone = {"width": 390, "height": 844}
+    page = browse(serve(deep("llama")[1]) + "#answer=3&temperature=0", viewport=phone, own=True)
     page.evaluate("glgpt.ready")
     ask(page, "hello\n\n# there")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -190,6 +192,16 @@ def test_a_phone_and_axe(deep: Deep, serve: Callable[..., str], browse: Callable
     page.evaluate(f"{axe}; 0")
     found = page.evaluate(f"axe.run(document, {{runOnly: {json.dumps(RULES)}}}).then((r) => r.violations)")
     assert [(v["id"], [n["html"][:120] for n in v["nodes"]]) for v in found] == []
+    before = messages(page)
+    page.evaluate(WHOLE)  # the service worker has this version
+    page.context.set_offline(True)
+    page.reload()
+    page.evaluate("glgpt.ready")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="Send again").click()
+    page.get_by_role("button", name="Tokens").wait_for()
+    page.get_by_role("button", name="Stop").wait_for(state="detached")
+    assert messages(page) == before
 
 
 def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:

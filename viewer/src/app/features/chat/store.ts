@@ -195,6 +195,7 @@ class ChatStore {
       }
       const system = this.system.value;
       this.change({ messages: [...messages, { role: "assistant", content: "" }], dropped: prompt.dropped, system });
+      this.conversations.show(this.current.value);
       this.prompt = prompt.ids;
       this.answer.value = { message: messages.length, from: prompt.ids.length };
       await generation.continueIds(prompt.ids, this.space(prompt.ids.length), () => this.again());
