@@ -20,7 +20,6 @@ from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.batching.batch import SPARE, BatchDecoder
 from glgpt.inference.batching.continuations import Continuations, Row
 from glgpt.inference.chunks import plan_segments
-from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import StopText
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
@@ -198,12 +197,12 @@ class Engine:
                 pass
 
     def _start(self, model: LanguageModel) -> None:
-        decoder, batch = model._decoder, model._batch
         if model.tokenizer is None:
             raise GlgptError(f"{model.name} has no tokenizer, so it cannot be served; give a folder with one")
-        if not isinstance(decoder, Decoder) or batch is None:
+        if model.decoders is None:
             raise GlgptError(f"{model.name} is split over servers; glgpt api needs the whole model")
-        self.model, self._decoder, self._shared = model, decoder, batch
+        self.model, (self._decoder, batch) = model, model.decoders
+        self._shared = batch
         self.tokenizer: Tokenizer = model.tokenizer
         rows = self.most * min(model.context, CACHED_POSITIONS) if self._cached is None else self._cached
         batch.reserve(max(rows, model.context) + SPARE)
