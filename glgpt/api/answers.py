@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from glgpt.api.calls import CallParser, CallPart, Part
 from glgpt.api.choices import Choice, Event, TokenChance
+from glgpt.api.tools import Tools
 from glgpt.text.tokenizer import Tokenizer
 
 
@@ -21,9 +23,12 @@ class Answer:
     tokenizer: Tokenizer
     fingerprint: str
     logprobs: bool = False
+    tools: Tools | None = None
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
     _offsets: dict[int, int] = field(default_factory=dict)  # characters of each text so far, for text_offset
+    _parsers: dict[int, CallParser] = field(default_factory=dict)  # of each text, if it may call functions
+    _chances_left: dict[int, list[TokenChance]] = field(default_factory=dict)  # of text that is not sent yet
 
     def __post_init__(self) -> None:
         """Draws the id."""
@@ -35,13 +40,17 @@ class Answer:
         for choice in choices:
             own = events[choice.index]
             chances = [chance for event in own for chance in event.chances]
-            text = "".join(event.text for event in own)
-            content = (
-                {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
-            )
+            text, reason = "".join(event.text for event in own), own[-1].reason
+            content: dict[str, Any] = {"text": text}
+            if self.chat:
+                content = {"message": {"role": "assistant", "content": text, "refusal": None}}
+            if self.tools:
+                parser = self.tools.parser()
+                message = _message([*parser.push(text), *parser.flush()])
+                content, reason = {"message": message}, _reason(reason, parser)
             found.append(
                 {"index": choice.index, **content, "logprobs": self._chances(choice.index, chances)}
-                | {"finish_reason": own[-1].reason}
+                | {"finish_reason": reason}
             )
         return self._object("chat.completion" if self.chat else "text_completion", found) | {"usage": usage}
 
@@ -49,13 +58,29 @@ class Answer:
         """Returns the first piece of a chat's text, which names the role."""
         return self._piece([{"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
 
-    def piece(self, event: Event) -> dict[str, Any]:
-        """Returns a piece of a stream."""
-        content: dict[str, Any] = {"text": event.text}
-        if self.chat:
-            content = {"delta": {} if event.reason else {"content": event.text}}
-        chances = self._chances(event.index, event.chances) if event.chances else None
-        return self._piece([{"index": event.index, **content, "logprobs": chances, "finish_reason": event.reason}])
+    def pieces(self, event: Event) -> Iterator[dict[str, Any]]:
+        """Yields the pieces of a stream for an event; none yet for text that may become a call of a function."""
+        if not self.tools:
+            content: dict[str, Any] = {"text": event.text}
+            if self.chat:
+                content = {"delta": {} if event.reason else {"content": event.text}}
+            yield self._choice(event.index, content, event.chances, event.reason)
+            return
+        parser = self._parsers.setdefault(event.index, self.tools.parser())
+        chances = self._chances_left.setdefault(event.index, [])
+        chances += event.chances
+        for part in parser.flush() if event.reason else parser.push(event.text):
+            delta = {"content": part} if isinstance(part, str) else {"tool_calls": [_call(part, part.index)]}
+            yield self._choice(event.index, {"delta": delta}, chances, None)
+            chances.clear()
+        if event.reason:
+            yield self._choice(event.index, {"delta": {}}, chances, _reason(event.reason, parser))
+
+    def _choice(
+        self, index: int, content: dict[str, Any], chances: Sequence[TokenChance], reason: str | None
+    ) -> dict[str, Any]:
+        found = self._chances(index, chances) if chances else None
+        return self._piece([{"index": index, **content, "logprobs": found, "finish_reason": reason}])
 
     def end(self, usage: Any) -> dict[str, Any]:
         """Returns the last piece of a stream with usage."""
@@ -94,6 +119,33 @@ class Answer:
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         data = self.tokenizer.token_bytes(token)
         return {"token": self._text(token), "logprob": logprob, "bytes": list(data)}
+
+
+def _call(part: CallPart, index: int | None = None) -> dict[str, Any]:
+    """Returns a call, or a part of it with an index, as OpenAI's API writes it."""
+    found: dict[str, Any] = {} if index is None else {"index": index}
+    if part.name is None:
+        return found | {"function": {"arguments": part.arguments}}
+    about = {"id": f"call_{secrets.token_hex(12)}", "type": "function"}
+    return found | about | {"function": {"name": part.name, "arguments": part.arguments}}
+
+
+def _message(parts: Sequence[Part]) -> dict[str, Any]:
+    """Returns an answer that may have calls."""
+    text = "".join(part for part in parts if isinstance(part, str))
+    calls: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, CallPart):
+            if part.name is not None:
+                calls.append(_call(part))
+            else:
+                calls[part.index]["function"]["arguments"] += part.arguments
+    content: str | None = text if text or not calls else None
+    return {"role": "assistant", "content": content, "refusal": None} | ({"tool_calls": calls} if calls else {})
+
+
+def _reason(reason: str | None, parser: CallParser) -> str | None:
+    return "tool_calls" if parser.count and reason == "stop" else reason
 
 
 def usage(choices: Sequence[Choice], prompts: int) -> dict[str, Any]:

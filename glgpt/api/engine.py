@@ -12,13 +12,14 @@ from typing import Any
 
 from glgpt import ops
 from glgpt.api import metrics
+from glgpt.api.calls import ARGUMENTS, OPEN, PARAMETERS
 from glgpt.api.choices import Choice, Event
+from glgpt.api.tools import Tools, described, without_tools
 from glgpt.errors import GlgptError
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.batching.batch import SPARE, BatchDecoder
 from glgpt.inference.batching.continuations import Continuations, Row
 from glgpt.inference.chunks import plan_segments
-from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import StopText
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
@@ -103,10 +104,24 @@ class Engine:
         """Number of texts that wait for a place."""
         return self._batch.waiting + sum(len(job.choices) for job in self._new)
 
-    def chat_prompt(self, messages: Any) -> ChatPrompt:
+    def chat_prompt(self, messages: list[dict[str, Any]], tools: Tools | None = None) -> ChatPrompt:
         """Returns the ids of messages. Raises GlgptError for unusable ones, and a model without a chat template."""
+        template = self.model.chat_template
+        if not template.mentions("tool_calls"):
+            messages = without_tools(messages)
+        if tools and not template.mentions("tools"):
+            messages = described(messages, tools)
         with self._tokenizing:
-            return self.model.chat_template.prompt(messages)
+            found = template.prompt(messages, tools=tools.documents() if tools else None)
+        if tools and tools.forced and (template.mentions(OPEN) or not template.mentions("tools")):
+            return ChatPrompt(found.ids + self.tokenizer.encode(f"{OPEN}\n"), found.borders)
+        return found
+
+    @property
+    def call_key(self) -> str:
+        """The key of a call's arguments in the model's text."""
+        template = self.model.chat_template
+        return PARAMETERS if template.mentions(f'"{PARAMETERS}": ') and not template.mentions(OPEN) else ARGUMENTS
 
     def text_prompt(self, prompt: str | Sequence[int]) -> ChatPrompt:
         """Returns the ids of a text, or checked ids. Raises GlgptError for unusable ones."""
@@ -182,12 +197,12 @@ class Engine:
                 pass
 
     def _start(self, model: LanguageModel) -> None:
-        decoder, batch = model._decoder, model._batch
         if model.tokenizer is None:
             raise GlgptError(f"{model.name} has no tokenizer, so it cannot be served; give a folder with one")
-        if not isinstance(decoder, Decoder) or batch is None:
+        if model.decoders is None:
             raise GlgptError(f"{model.name} is split over servers; glgpt api needs the whole model")
-        self.model, self._decoder, self._shared = model, decoder, batch
+        self.model, (self._decoder, batch) = model, model.decoders
+        self._shared = batch
         self.tokenizer: Tokenizer = model.tokenizer
         rows = self.most * min(model.context, CACHED_POSITIONS) if self._cached is None else self._cached
         batch.reserve(max(rows, model.context) + SPARE)

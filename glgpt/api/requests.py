@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from glgpt.api.errors import ApiError
+from glgpt.api.tools import MAX_TOOLS, Tool, Tools, checked_calls
 from glgpt.errors import GlgptError, quoted
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.constraints.constraint import Constraint
@@ -19,7 +20,7 @@ MAX_TOP = 20  # likeliest tokens with log probabilities
 COMPLETION_TOKENS = 16  # as OpenAI's default
 IGNORED = (
     "model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "parallel_tool_calls", "reasoning_effort", "verbosity",
+    "reasoning_effort", "verbosity",
 )  # fields that clients send and that change nothing here  # fmt: skip
 Count = Annotated[int, Field(ge=1)]
 Stop = Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=MAX_STOPS)]
@@ -148,8 +149,9 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
-    tools: list[Any] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     modalities: list[Literal["text"]] | None = None
 
     @property
@@ -166,10 +168,15 @@ class ChatRequest(GenerationRequest):
             return None
         return self.top_logprobs or 0
 
+    def offered(self) -> Tools | None:
+        """Returns the functions that the answer may call. Raises ApiError for a choice that cannot be used."""
+        found = Tools.asked(self.tools, self.tool_choice, self.parallel_tool_calls)
+        if found and found.forced and self.constraint():
+            raise ApiError(400, "tool_choice and another field both constrain the answer; give one", "tool_choice")
+        return found
+
     def plain_messages(self) -> list[dict[str, Any]]:
-        """Returns the messages with contents of text parts joined. Raises ApiError for images, sounds and tools."""
-        if self.tools and self.tool_choice != "none":
-            raise ApiError(400, "tools are not supported; describe them in a message, with response_format", "tools")
+        """Returns the messages with contents of text parts joined. Raises ApiError for images and sounds."""
         return [_plain(i, message) for i, message in enumerate(self.messages)]
 
 
@@ -223,6 +230,7 @@ def _plain(index: int, message: dict[str, Any]) -> dict[str, Any]:
             why = f"messages[{index}] has a part of type {quoted(other[0])}; this model reads text only"
             raise ApiError(400, why, "messages")
         content = "".join(str(part.get("text", "")) for part in content)
-    return {key: value for key, value in message.items() if value is not None} | (
-        {} if content is None else {"content": content}
-    )
+    found = {key: value for key, value in message.items() if value is not None}
+    if isinstance(message.get("tool_calls"), list) and message["tool_calls"]:
+        found["tool_calls"], content = checked_calls(index, message), content or ""
+    return found | ({} if content is None else {"content": content})

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -34,6 +35,7 @@ from glgpt.api.requests import (
     parsed,
     refused,
 )
+from glgpt.api.tools import Tools
 from glgpt.errors import GlgptError, quoted
 from glgpt.page.serve import Headers, Names
 from glgpt.text.untrusted.chat_template import ChatPrompt
@@ -116,13 +118,13 @@ class Api:
 
     async def _chat(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await self._body(request))
-        messages = asked.plain_messages()
+        messages, tools = asked.plain_messages(), asked.offered()
         try:
-            prompt = await asyncio.to_thread(self.engine.chat_prompt, messages)
+            prompt = await asyncio.to_thread(self.engine.chat_prompt, messages, tools)
         except GlgptError as error:
             raise refused(error, "messages") from None
         limit = asked.limit or self.engine.context
-        return await self._answer(request, asked, [prompt], limit, asked.top, "messages")
+        return await self._answer(request, asked, [prompt], limit, asked.top, "messages", tools)
 
     async def _completions(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await self._body(request))
@@ -160,6 +162,7 @@ class Api:
         limit: int,
         top: int | None,
         field: str,
+        tools: Tools | None = None,
     ) -> Response:
         for prompt in prompts:
             if len(prompt.ids) > self.engine.context:
@@ -174,6 +177,9 @@ class Api:
 
         def prepared() -> Job:
             options = each_seed(asked.sampling(), asked.n or 1)
+            if tools and tools.forced:
+                constraint = tools.constraint(self.engine.call_key)
+                options = [replace(own, constraint=constraint) for own in options]
             return self.engine.prepare(
                 [Wanted(prompt, limit, own, asked.stops, top) for prompt in prompts for own in options], emit
             )
@@ -185,9 +191,8 @@ class Api:
             raise refused(error) from None
         except FullError as error:
             raise ApiError(429, str(error), code="queue_full", retry_after=error.retry_after) from None
-        answer = Answer(
-            isinstance(asked, ChatRequest), self.name, self.engine.tokenizer, _fingerprint(self.engine), top is not None
-        )
+        chat, mark = isinstance(asked, ChatRequest), _fingerprint(self.engine)
+        answer = Answer(chat, self.name, self.engine.tokenizer, mark, top is not None, tools)
         if not asked.stream:
             return await self._whole(request, job, events, answer, len(prompts))
         counted = bool(asked.stream_options and asked.stream_options.include_usage)
@@ -237,7 +242,8 @@ class Api:
                     yield _sent(_failure(event.error).body())
                     return
                 left -= event.reason is not None
-                yield _sent(answer.piece(event) | ({"usage": None} if counted else {}))
+                for piece in answer.pieces(event):
+                    yield _sent(piece | ({"usage": None} if counted else {}))
             if counted:
                 yield _sent(answer.end(usage(job.choices, counted)))
             yield "data: [DONE]\n\n"

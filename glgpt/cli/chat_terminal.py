@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +97,9 @@ class ChatTerminal:
             else:
                 _say(f"{quoted(command, 40)} is not a command; /help lists them (a message beginning with / needs //)")
         except GlgptError as error:
-            print(f"error: {error}")
+            _say(f"error: {error}")
         except OSError as error:
-            print(f"error: {quoted(error.filename or '')}: {error.strerror}")
+            _say(f"error: {quoted(error.filename or '')}: {error.strerror}")
 
     def _show(self, begin: Callable[[], Iterator[str]]) -> None:
         """Streams an answer; Ctrl-C stops it and keeps what was written."""
@@ -165,7 +165,7 @@ class ChatTerminal:
         saved = {"version": VERSION, "model": self.conversation.model.name, "messages": self.conversation.messages}
         with named_errors(path):
             path.write_text(json.dumps(saved, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        print(f"{len(self.conversation.messages)} messages saved in {quoted(path, 300)}")
+        _say(f"{_counted(self.conversation.messages)} saved in {quoted(path, 300)}")
 
     def _load(self, name: str) -> None:
         if not name:
@@ -173,7 +173,7 @@ class ChatTerminal:
         path = Path(name).expanduser()
         messages = saved_messages(path)
         self.conversation.messages, self.conversation.dropped = messages, 0
-        _say(f"{len(messages)} messages loaded from {quoted(path, 300)}")
+        _say(f"{_counted(messages)} loaded from {quoted(path, 300)}")
         for message in messages[-2:]:
             print(f"{'> ' if message['role'] == 'user' else ''}{printable(str(message.get('content')))}")
 
@@ -183,9 +183,13 @@ class ChatTerminal:
             return
         _say(statistics(self.conversation.last))
         used = len(self.conversation.last_prompt.ids) + len(self.conversation.last.ids)
-        count, dropped = len(self.conversation.messages), self.conversation.dropped
+        count, dropped = _counted(self.conversation.messages), self.conversation.dropped
         left_out = f", of which the model no longer reads the {dropped} oldest" if dropped else ""
-        _say(f"{count} messages{left_out}; {used} of {self.conversation.model.max_context} tokens of context")
+        _say(f"{count}{left_out}; {used} of {self.conversation.model.max_context} tokens of context")
+
+
+def _counted(messages: Sequence[object]) -> str:
+    return f"{len(messages)} message{'s' * (len(messages) != 1)}"
 
 
 def _say(text: str) -> None:

@@ -362,6 +362,12 @@ class LanguageModel:
         return Sampler(options, self._grammars.matcher(options.constraint))
 
     @property
+    def decoders(self) -> tuple[Decoder, BatchDecoder] | None:
+        """The decoders of one text and of several, for a caller that schedules texts; None for a split model."""
+        decoder, batch = self._decoder, self._batch
+        return (decoder, batch) if isinstance(decoder, Decoder) and batch else None
+
+    @property
     def chat_template(self) -> ChatTemplate:
         """The model's chat template. Raises GlgptError if it has none, or no tokenizer."""
         if self._template is None:

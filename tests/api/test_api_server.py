@@ -18,6 +18,7 @@ import pytest
 from helpers.chat_models import chat_llama
 
 from glgpt.api.engine import Engine
+from glgpt.api.requests import ChatRequest
 from glgpt.api.server import ApiServer
 from glgpt.errors import ArgumentError
 from glgpt.inference.model import LanguageModel
@@ -33,10 +34,28 @@ SCHEMA = {
 }
 
 
+DAY: dict[str, Any] = {"enum": ["today", "tomorrow"]}
+PLACE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "day": {"$ref": "#/$defs/day"}},
+}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": PLACE | {"required": ["city", "day"], "$defs": {"day": DAY}}},
+}
+TOOLS = [TOOL, {"type": "function", "function": {"name": "now"}}]
+BAD_CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{"}}
+CALLED = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}],
+}
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A llama of random weights."""
-    return chat_llama(tmp_path_factory.mktemp("model") / "model.gguf", context=512)
+    return chat_llama(tmp_path_factory.mktemp("model") / "model.gguf", context=1024)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +155,52 @@ def test_stop_texts_end_an_answer(client: openai.OpenAI) -> None:
     assert (answer.message.content, answer.finish_reason) == ("one;t", "length")
 
 
+def test_a_forced_call_has_arguments_of_its_schema(client: openai.OpenAI) -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice, seeds in ((named, 2), ("required", 3)):
+        whole = chat(client, tools=TOOLS, tool_choice=choice, n=seeds, seed=1, max_tokens=90, logprobs=True)
+        stream = chat(
+            client, tools=TOOLS, tool_choice=choice, n=seeds, seed=1, max_tokens=90, logprobs=True, stream=True
+        )
+        ids, streamed, reasons, chances = {}, [""] * seeds, [""] * seeds, [0] * seeds
+        for piece in stream:
+            for each in piece.choices:
+                assert not each.delta.content
+                reasons[each.index] = each.finish_reason or ""
+                chances[each.index] += len(each.logprobs.content) if each.logprobs else 0
+                for call in each.delta.tool_calls or ():
+                    if call.id:
+                        ids[each.index] = (call.id, call.function.name)
+                    streamed[each.index] += call.function.arguments
+        for i, answer in enumerate(whole.choices):
+            (call,) = answer.message.tool_calls
+            assert answer.message.content is None and answer.finish_reason == reasons[i] == "tool_calls"
+            assert (ids[i][1], streamed[i]) == (call.function.name, call.function.arguments)
+            assert chances[i] == len(answer.logprobs.content)
+            found = json.loads(call.function.arguments)
+            own = TOOL["function"] if call.function.name == "weather" else {"parameters": {"maxProperties": 0}}
+            jsonschema.validate(found, own["parameters"])
+
+
+def test_tools_and_their_results_reach_the_model(client: openai.OpenAI, engine: Engine) -> None:
+    """Fails if a template without tools drops them, or an answer without a call has one."""
+    results = [{"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "12:30"}]}]
+    history = [{"role": "system", "content": "be brief"}, *HELLO, CALLED, *results]
+    request = ChatRequest.model_validate({"messages": history, "tools": TOOLS})
+    ids = engine.chat_prompt(request.plain_messages(), request.offered()).ids
+    text = engine.tokenizer.decode(ids)
+    parts = ["be brief", '"name": "weather"', '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>']
+    places = [text.index(part) for part in [*parts, "<tool_response>\n12:30\n</tool_response>"]]
+    assert places == sorted(places)
+    request = ChatRequest.model_validate({"messages": HELLO, "tools": TOOLS, "tool_choice": "none"})
+    assert engine.chat_prompt(request.plain_messages(), request.offered()).ids == engine.chat_prompt(HELLO).ids
+    plain = chat(client, tools=TOOLS, seed=1).choices[0]
+    assert plain.message.tool_calls is None and plain.message.content
+    written = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    called = chat(client, tools=TOOLS, extra_body={"guided_choice": [written]}, max_tokens=90).choices[0]
+    assert called.message.tool_calls[0].function.name == "now" and called.finish_reason == "tool_calls"
+
+
 def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> None:
     wrong: dict[str, tuple[dict[str, Any], str | None]] = {
         "at most|list of messages": ({"messages": []}, "messages"),
@@ -146,10 +211,18 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "messages",
         ),
-        "tools are not supported": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        "tool_choice needs tools": ({"tool_choice": "required"}, "tool_choice"),
+        "which tools lacks": ({"tools": TOOLS, "tool_choice": {**TOOL, "function": {"name": "f"}}}, "tool_choice"),
+        'it must be "none"': ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
+        "two functions": ({"tools": [TOOL, TOOL]}, "tools"),
+        "should match pattern": (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools.0.function.name",
+        ),
+        "a JSON object": ({"messages": [*HELLO, CALLED | {"tool_calls": [BAD_CALL]}]}, "messages"),
         "cannot be used": ({"extra_body": {"guided_regex": "("}}, None),
         "lacks json_schema": ({"response_format": {"type": "json_schema"}}, "response_format"),
-        "context holds 512": ({"messages": [{"role": "user", "content": "word " * 600}]}, "messages"),
+        "context holds 1024": ({"messages": [{"role": "user", "content": "word " * 1200}]}, "messages"),
     }
     for said, (how, param) in wrong.items():
         with pytest.raises(openai.BadRequestError) as caught:

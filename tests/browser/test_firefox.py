@@ -152,6 +152,39 @@ def test_firefox_opens_a_model_file(
         assert ids == list(desktop.generate_ids([1, 2, 3], 8, temperature=0))
 
 
+def test_firefox_chats(
+    deep: Callable[[str], tuple[Path, Path]], serve: Callable[..., str], browse: Callable[..., Evaluate]
+) -> None:
+    """An answer is the desktop's, and its tokens lead to their attention."""
+    folder, site = deep("llama")
+    evaluate = browse(serve(site) + "#answer=6&temperature=0")
+    chatting = """(async () => {
+      await glgpt.ready;
+      const found = async (find) => {
+        while (!find()) await new Promise((next) => setTimeout(next, 50));
+        return find();
+      };
+      const button = (name) => [...document.querySelectorAll("button")].find((b) => b.textContent.trim() === name);
+      const field = await found(() => document.querySelector("[aria-label=Message]"));
+      field.value = "hello";
+      field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+      await found(() => button("Send") && !button("Send").disabled);
+      field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+      (await found(() => !button("Stop") && button("Tokens"))).click();
+      await found(() => document.querySelector("[aria-label=Messages] [data-part=token]"));
+      const tokens = document.querySelectorAll("[aria-label=Messages] [data-part=token]");
+      const text = [...tokens].map((token) => token.textContent).join("");
+      tokens[2].click();
+      (await found(() => button("Attention"))).click();
+      await found(() => document.querySelector("section[aria-label=Attention]"));
+      return text;
+    })()"""
+    text = evaluate(chatting)
+    with LanguageModel.from_pretrained(folder, device="software") as model:
+        expected = model.chat([{"role": "user", "content": "hello"}], 6, temperature=0).read()
+    assert text and text == expected.removesuffix("\ufffd")  # tokens end before a character that is not complete
+
+
 def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
     once: Callable[..., Path], browse: Callable[..., Evaluate]
 ) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_page_visits import WHOLE
 
+from glgpt.cli.chat_terminal import VERSION, saved_messages
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.model import LanguageModel
 from glgpt.system.files import data_path
@@ -84,9 +86,103 @@ def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[
     assert page.get_by_role("button", name="Delete").count() == 0
 
 
-def test_a_phone_and_axe(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Catches: a composer outside the window, settings before the messages, controls without a name."""
-    page = browse(serve(deep("llama")[1]) + "#answer=3", viewport={"width": 390, "height": 844})
+def drop(page: Any, name: str, text: str) -> None:
+    """Drops a file on the page."""
+    page.evaluate(
+        """([name, text]) => {
+          const dataTransfer = new DataTransfer();
+          dataTransfer.items.add(new File([text], name));
+          const event = new DragEvent("drop", {dataTransfer, bubbles: true, cancelable: true});
+          document.querySelector("textarea").dispatchEvent(event);
+        }""",
+        [name, text],
+    )
+
+
+def test_saved_conversations(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path) -> None:
+    """Catches: a file of the terminal that the page refuses, a hostile file that replaces a conversation."""
+    page = browse(serve(deep("llama")[1]) + f"#answer={ANSWER}&temperature=0&system=own")
+    page.evaluate("glgpt.ready")
+    ask(page, "mine")
+    own = messages(page)
+    turns = [{"role": "user", "content": "*hello*"}, {"role": "assistant", "content": "- one\n- two"}]
+    saved = {"version": VERSION, "model": "m", "messages": [{"role": "system", "content": "be brief"}, *turns]}
+    file = tmp_path / "saved.json"
+    file.write_text(json.dumps(saved))
+    page.get_by_label("Saved conversations").set_input_files(file)
+    page.locator("[data-part=message] li", has_text="two").wait_for()
+    system = page.get_by_role("textbox", name="System prompt")
+    assert messages(page) == ["*hello*", "one\ntwo"] and system.input_value() == "be brief"
+    hostile = {
+        "not a saved conversation": ["{", "[1]", '{"messages": []}', "\0" * 99],
+        "version": ['{"version": 99, "messages": []}'],
+        "the role is": [json.dumps(saved | {"messages": [{"role": "<b>", "content": "x"}]})],
+        "the content": [json.dumps(saved | {"messages": [{"role": "user", "content": {"length": 1}}]})],
+        "characters": [json.dumps(saved | {"messages": [{"role": "user", "content": "x" * (1 << 20)}]})],
+        "MiB": ["x" * (9 << 20)],
+    }
+    for said, texts in hostile.items():
+        for text in texts:
+            drop(page, "bad.json", text)
+            page.get_by_role("status").filter(has_text="bad.json:").filter(has_text=said).wait_for()
+            assert messages(page) == ["*hello*", "one\ntwo"]
+            page.get_by_role("button", name="mine", exact=True).click()
+            assert messages(page) == own and system.input_value() == "own"
+            page.get_by_role("button", name="*hello*", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save", exact=True).click()
+    download.value.save_as(tmp_path / "again.json")
+    assert saved_messages(tmp_path / "again.json") == saved["messages"]
+    drop(page, "again.json", (tmp_path / "again.json").read_text())
+    page.wait_for_function("document.querySelectorAll('[aria-label^=Delete]').length === 3")
+    page.reload()
+    page.evaluate("glgpt.ready")
+    page.locator("[data-part=message] li", has_text="two").wait_for()  # the tab's conversation is open again
+    assert system.input_value() == "be brief"
+    assert page.get_by_role("spinbutton", name="Answer").input_value() == str(ANSWER)
+
+
+def test_keys_and_a_full_context(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+    """Catches: an answer that Escape does not stop, a focus that is lost, an answer that slides out of the context."""
+    page = browse(serve(deep("llama")[1]) + "#answer=4000&temperature=0")
+    page.evaluate("glgpt.ready")
+    field = page.get_by_role("textbox", name="Message")
+    field.focus()
+    page.keyboard.type("hello")
+    page.keyboard.press("Enter")
+    page.get_by_text("Escape stops the answer").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_text("Enter sends").wait_for()
+    assert len(messages(page)) == 2
+    page.keyboard.press("Shift+Tab")  # to the last button of the answer
+    for name in ("Regenerate", "Edit"):
+        while page.evaluate("document.activeElement.ariaLabel") != name:
+            page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Enter")
+        if name == "Edit":
+            page.locator("textarea[aria-label='Edit the message']:focus").wait_for()
+            page.keyboard.press("Control+A")
+            page.keyboard.type("other")
+            page.keyboard.press("Enter")
+        page.get_by_text("the context of 96 tokens is full").wait_for()
+        assert page.evaluate("document.activeElement.ariaLabel") == "Message"
+        assert page.evaluate("glgpt.model.cache.ids.length") <= 96
+    page.keyboard.type("more")
+    page.keyboard.press("Enter")
+    page.get_by_text("The model reads from here on").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_text("Enter sends").wait_for()
+    page.get_by_role("button", name="New chat").press("Enter")
+    page.get_by_role("heading", name="Chat with").wait_for()
+    assert page.evaluate("document.activeElement.ariaLabel") == "Message"
+    page.get_by_role("button", name="hello", exact=True).press("Enter")
+    assert messages(page)[0] == "other"
+
+
+def test_a_phone_without_a_network(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+    """Catches: a composer outside the window, controls without a name, a part that a later visit has to fetch."""
+    phone = {"width": 390, "height": 844}
+    page = browse(serve(deep("llama")[1]) + "#answer=3&temperature=0", viewport=phone, own=True)
     page.evaluate("glgpt.ready")
     ask(page, "hello\n\n# there")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -96,6 +192,16 @@ def test_a_phone_and_axe(deep: Deep, serve: Callable[..., str], browse: Callable
     page.evaluate(f"{axe}; 0")
     found = page.evaluate(f"axe.run(document, {{runOnly: {json.dumps(RULES)}}}).then((r) => r.violations)")
     assert [(v["id"], [n["html"][:120] for n in v["nodes"]]) for v in found] == []
+    before = messages(page)
+    page.evaluate(WHOLE)  # the service worker has this version
+    page.context.set_offline(True)
+    page.reload()
+    page.evaluate("glgpt.ready")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="Send again").click()
+    page.get_by_role("button", name="Tokens").wait_for()
+    page.get_by_role("button", name="Stop").wait_for(state="detached")
+    assert messages(page) == before
 
 
 def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:

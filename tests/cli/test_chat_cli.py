@@ -68,6 +68,8 @@ def test_stdin_is_a_message(model: str) -> None:
         (["--message", "a", "--temperature", "-1"], "--temperature"),
         (["--message", "moon " * 400, "--context", "256"], "shorten it, or raise --context"),
         (["--message", "a", "--tokens", "0"], "--tokens"),
+        (["--message", "a", "--cache", "/no/folder/cache"], "its folder does not exist"),
+        (["--message", "a", "--cache", "/"], "is a folder; give a file"),
     ],
 )
 def test_bad_input_ends_with_2(model: str, capsys: pytest.CaptureFixture[str], options: list[str], why: str) -> None:

@@ -380,7 +380,8 @@ export class Glgpt {
     await this.usable();
     const { dropped = 0, tokens = CHAT_TOKENS, ...others } = options;
     const prompt = await this.chatPrompt(messages, tokens, dropped);
-    const answer = await this.generate({ ...others, tokens, ids: prompt.ids });
+    const space = Math.max(1, this.model.manifest.config.n_positions - prompt.ids.length + 1);
+    const answer = await this.generate({ ...others, tokens: Math.min(tokens, space), ids: prompt.ids });
     return { ...answer, promptTokens: prompt.ids.length, dropped: prompt.dropped };
   }
 

@@ -3,6 +3,7 @@
 import type { ChatOptions, Glgpt } from "./api";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { PageError } from "./runtime/gl/errors";
+import { randomId } from "./runtime/io/random-id";
 import { samplingOptions, type Candidate, type SamplingRequest, type Token } from "./runtime/engine/sampling";
 
 const MAX_STOPS = 16; // the same as on the desktop
@@ -336,7 +337,7 @@ export class Completions {
   }
 
   private shared<Kind extends string>(object: Kind): Shared<Kind> {
-    const id = `chatcmpl-${crypto.randomUUID()}`;
+    const id = `chatcmpl-${randomId()}`;
     return { id, object, created: Math.floor(Date.now() / 1000), model: this.glgpt.model.manifest.model };
   }
 }

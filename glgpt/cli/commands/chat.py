@@ -80,18 +80,28 @@ def run(args: argparse.Namespace) -> int:
     messages = _messages(args)
     if messages is None and args.json:
         raise GlgptError("--json prints a finished conversation; give --message, or messages on stdin")
+    cache = _cache_file(args.cache)
     with open_model(args) as model:
         conversation = Conversation(model, system=args.system, tokens=args.tokens, seed=args.seed, **sampling)
-        with _cache(args.cache, conversation):
+        with _cache(cache, conversation):
             if messages is None:
                 return ChatTerminal(conversation).run()
             return _answers(args, conversation, messages)
 
 
-@contextlib.contextmanager
-def _cache(name: str | None, conversation: Conversation) -> Iterator[None]:
-    """Loads the model's cache from a file that exists, and saves it after the block if that ends without an error."""
+def _cache_file(name: str | None) -> Path | None:
+    """Returns the path of --cache. Raises GlgptError, before the model loads, if no file can be there."""
     path = None if name is None else Path(name).expanduser()
+    if path and path.is_dir():
+        raise GlgptError(f"--cache {quoted(path, 300)} is a folder; give a file")
+    if path and not path.parent.is_dir():
+        raise GlgptError(f"--cache {quoted(path, 300)}: its folder does not exist; create it, or give another file")
+    return path
+
+
+@contextlib.contextmanager
+def _cache(path: Path | None, conversation: Conversation) -> Iterator[None]:
+    """Loads the model's cache from a file that exists, and saves it after the block if that ends without an error."""
     if path and path.exists():
         tokens = conversation.model.load_cache(path)
         print(f"the cache of {tokens} tokens was loaded from {quoted(path, 300)}", file=sys.stderr)

@@ -60,7 +60,8 @@ def load_prefix(path: Path, player: Player, sizes: tuple[int, ...], about: Mappi
         raise FileError(f"{name} is not a saved cache; give a file that --cache wrote, or a new name")
     for key, value in {"version": VERSION, **about}.items():
         if found.get(key) != value:
-            raise FileError(f"{name} was saved with another {key}, {quoted(found.get(key))}; give another file")
+            given = "" if key == "model" else f", {quoted(found.get(key))}"  # a digest says nothing
+            raise FileError(f"{name} was saved with another {key}{given}; give another file")
     caches = _caches(player)
     if set(places) != {"ids", "chunks", *caches}:
         raise FileError(f"{name} has other tensors than a cache of this model; delete it")

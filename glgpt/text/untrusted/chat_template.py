@@ -89,6 +89,10 @@ class ChatTemplate:
         file = file_name(folder, TEMPLATE if has_file(folder, TEMPLATE) else CONFIG)
         return cls(source, template_source(folder, "tool_use") or source, named_tokens(folder), tokenizer, file)
 
+    def mentions(self, text: str) -> bool:
+        """True if the template for messages with tools has this text in its source."""
+        return text in self._sources[True]
+
     def document(self) -> dict[str, Any]:
         """Returns what a page needs to render the template: its source, and the special tokens."""
         special = {token: self._tokenizer.special[token] for token in self._special}

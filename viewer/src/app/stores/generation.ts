@@ -1,7 +1,7 @@
 // The text: its prompt and settings, its tokens, and generating them.
 
 import { batch, computed, signal, type Signal } from "@preact/signals";
-import type { Continuation, Used } from "../../api";
+import type { Continuation, Generated, Used } from "../../api";
 import type { Manifest, Recorded } from "../../runtime/engine/manifest";
 import { probabilities } from "../../runtime/engine/probabilities";
 import type { Candidate } from "../../runtime/engine/sampling";
@@ -43,6 +43,8 @@ class GenerationStore {
   readonly tokens = signal<Tok[]>([]);
   readonly running = signal(false);
   readonly note = signal("");
+  /** Why the latest generation ended; `note` has the error of one that failed. */
+  ended: Generated["stopped"] | "failed" = "tokens";
   readonly speeds = signal<{ prefill: number; decode: number; given: number } | null>(null);
   readonly chosen = signal<number | null>(null);
   /** The update of the text that comes next during a generation, with the number of its tokens in the context. */
@@ -264,6 +266,7 @@ class GenerationStore {
         tokens: "",
       };
       this.note.value = ends[result.stopped];
+      this.ended = result.stopped;
     } finally {
       this.recorded.value = null; // replaced by the model's own text
       shown();
@@ -399,6 +402,7 @@ class GenerationStore {
       await work();
     } catch (error) {
       this.running.value = false;
+      this.ended = "failed";
       this.note.value = error instanceof Error ? error.message : String(error);
     }
   }

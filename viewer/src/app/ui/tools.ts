@@ -70,6 +70,25 @@ export function offerFile(data: BlobPart, type: string, name: string): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
+/** Calls `opened` with the files that are dropped on the page. Returns a signal that is true while files are over it. */
+export function useDrop(opened: (files: File[]) => void): ReadonlySignal<boolean> {
+  const over = useSignal(false);
+  useEffect(() => {
+    const dragged = (event: DragEvent) => {
+      if (!event.dataTransfer?.types.includes("Files")) return; // a text, which a field may take
+      event.preventDefault();
+      over.value = event.type === "dragover";
+      if (event.type === "drop") opened(Array.from(event.dataTransfer.files));
+    };
+    const events = ["dragover", "dragleave", "drop"] as const;
+    for (const name of events) addEventListener(name, dragged);
+    return () => {
+      for (const name of events) removeEventListener(name, dragged);
+    };
+  }, []);
+  return over;
+}
+
 /** True in a window as wide as the style sheets' for two columns. */
 export const isWide = () => matchMedia("(min-width: 860px)").matches;
 

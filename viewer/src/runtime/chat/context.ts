@@ -12,6 +12,11 @@ export interface Fitted {
   dropped: number;
 }
 
+/** Returns how many tokens a prompt must leave of a context of `limit` tokens, for an answer of up to `tokens`. */
+export function reserved(tokens: number, limit: number): number {
+  return Math.min(tokens, Math.max(1, Math.floor(limit / ANSWER_SHARE)));
+}
+
 /** Returns the number of messages before the first turn: 1 if there is a system message. */
 function systems(messages: readonly ChatMessage[]): number {
   return messages[0]?.role === "system" || messages[0]?.role === "developer" ? 1 : 0;
@@ -32,8 +37,7 @@ export async function fit(
   const start = systems(messages);
   const without = (count: number) => template.ids([...messages.slice(0, start), ...messages.slice(start + count)]);
   let ids = await without(dropped);
-  const answer = Math.min(tokens, Math.max(1, Math.floor(limit / ANSWER_SHARE)));
-  if (ids.length + answer <= limit + 1) return { ids, dropped };
+  if (ids.length + reserved(tokens, limit) <= limit + 1) return { ids, dropped };
   for (const [i, { role }] of messages.entries()) {
     if (role !== "user" || i - start <= dropped) continue;
     dropped = i - start;

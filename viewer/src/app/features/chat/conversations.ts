@@ -3,11 +3,14 @@
 import { signal } from "@preact/signals";
 import { createStore, del, entries, set } from "idb-keyval";
 import type { ChatMessage } from "../../../runtime/chat/template";
+import { tabStorage } from "../../../runtime/io/storage";
 
 export interface Conversation {
   id: string;
   /** The first line of its first message. */
   title: string;
+  /** The text of its system message; "": none. */
+  system: string;
   messages: ChatMessage[];
   /** The number of the oldest messages that no longer fit the context. */
   dropped: number;
@@ -16,22 +19,36 @@ export interface Conversation {
 }
 
 const PLACE = location.pathname; // exports on the same host have separate conversations
+const CURRENT = `glgpt chat ${PLACE}`; // the id of the conversation that a tab shows
 
 export class Conversations {
   /** All stored conversations, the latest first. */
   readonly all = signal<readonly Conversation[]>([]);
   /** Why conversations are not stored; "": they are. */
   readonly problem = signal("");
+  /** Resolves when `all` has been read. */
+  readonly loaded: Promise<void>;
   private readonly place = typeof indexedDB === "undefined" ? null : createStore("glgpt chats", "conversations");
 
   constructor() {
-    void this.attempt(async (place) => {
+    this.loaded = this.attempt(async (place) => {
       const found = await entries<string, Conversation>(place);
       this.all.value = found
         .filter(([key]) => key.startsWith(`${PLACE} `))
         .map(([, conversation]) => conversation)
         .sort((a, b) => b.changed - a.changed);
     });
+  }
+
+  /** The conversation that the tab showed before it was reloaded; undefined: none. */
+  get shown(): Conversation | undefined {
+    const id = tabStorage.read(CURRENT);
+    return this.all.value.find((each) => each.id === id);
+  }
+
+  /** Retains over a reload which conversation the tab shows. */
+  show({ id }: Conversation): void {
+    tabStorage.write(CURRENT, id);
   }
 
   async store(conversation: Conversation): Promise<void> {

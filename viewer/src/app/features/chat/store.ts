@@ -1,12 +1,15 @@
 // Conversations with the model: their messages, which this browser stores, and the answers.
 
 import { computed, effect, signal } from "@preact/signals";
-import { CHAT_TOKENS } from "../../../runtime/chat/context";
+import { CHAT_TOKENS, reserved } from "../../../runtime/chat/context";
 import type { ChatMessage } from "../../../runtime/chat/template";
 import { generation, type Tok } from "../../stores/generation";
 import { param, parseText, parseWhole, unlessEmpty } from "../../stores/link";
 import { engine, models } from "../../stores/model";
+import { reason } from "../../../runtime/gl/errors";
+import { randomId } from "../../../runtime/io/random-id";
 import { Conversations, type Conversation } from "./conversations";
+import { readSaved } from "./saved";
 
 const TITLE = 60; // characters of a conversation's title
 
@@ -20,7 +23,7 @@ interface Answer {
 
 class ChatStore {
   readonly conversations = new Conversations();
-  readonly current = signal<Conversation>(blank());
+  readonly current = signal<Conversation>(blank(""));
   readonly draft = signal("");
   readonly system = signal("");
   readonly length = signal(CHAT_TOKENS);
@@ -51,6 +54,13 @@ class ChatStore {
     limit: models.ready?.manifest.config.n_positions ?? 0,
   }));
 
+  /** A hint that the next message will not fit next to the oldest ones; "": it will. */
+  readonly warning = computed(() => {
+    const { tokens, limit } = this.context.value;
+    if (!tokens || this.answering.value || tokens + reserved(this.length.value, limit) <= limit + 1) return "";
+    return "The context is nearly full: from the next message on, the model no longer reads the oldest messages.";
+  });
+
   /** The messages of the conversation, after the system prompt. */
   get messages(): ChatMessage[] {
     const system = this.system.value;
@@ -58,6 +68,10 @@ class ChatStore {
   }
 
   constructor() {
+    void this.conversations.loaded.then(() => {
+      const { shown } = this.conversations;
+      if (shown && !this.current.value.messages.length) this.open(shown);
+    });
     effect(() => {
       const { value: written } = this.written;
       const text = written?.tokens.map((tok) => tok.text).join("");
@@ -94,15 +108,27 @@ class ChatStore {
     await this.reply();
   }
 
+  /** Continues the latest answer from a position of the text on; `instead` is then the token there. */
+  async continueAt(position: number, instead?: number): Promise<void> {
+    await this.stop();
+    await this.answered(async () => {
+      await generation.go(this.space(position), position, instead);
+      return position;
+    });
+  }
+
+  /** Stops the answer, also one that has not begun. */
   async stop(): Promise<void> {
-    await generation.stop();
-    while (this.answering.value) await new Promise((resolve) => setTimeout(resolve, 5));
+    while (this.answering.value) {
+      await generation.stop();
+      await new Promise((resolve) => setTimeout(resolve, 5));
+    }
   }
 
   /** Begins another conversation. */
   async begin(): Promise<void> {
     await this.stop();
-    this.open(blank());
+    this.open(blank(this.system.value));
   }
 
   /** Shows a stored conversation. */
@@ -116,10 +142,37 @@ class ChatStore {
     if (conversation.id === this.current.value.id) await this.begin();
   }
 
+  /** Adds saved conversations from files and shows the last one. A file that is none changes nothing but the status. */
+  async openFiles(files: readonly File[]): Promise<void> {
+    const problems: string[] = [];
+    for (const file of files) {
+      try {
+        const found = await readSaved(file);
+        const system = found[0]?.role === "system" || found[0]?.role === "developer" ? found.shift()!.content : "";
+        await this.stop();
+        const title = titleOf(found.find(({ role }) => role === "user")?.content ?? file.name);
+        this.open({ ...blank(system), messages: found, title });
+        await this.conversations.store(this.current.value);
+      } catch (error) {
+        problems.push(reason(error));
+      }
+    }
+    if (problems.length) this.status.value = problems.join(" ");
+  }
+
+  /** Sets the system message of the conversation, and of those after it. */
+  async setSystem(text: string): Promise<void> {
+    this.system.value = text;
+    this.change({ system: text });
+    if (!this.answering.value) await this.conversations.store(this.current.value); // otherwise the answer stores it
+  }
+
   private open(conversation: Conversation): void {
     this.current.value = conversation;
+    this.system.value = conversation.system;
     this.answer.value = this.editing.value = null;
     this.status.value = "";
+    this.conversations.show(conversation);
   }
 
   /** Replaces the last answer by one with the same seed, as after a change of the model. */
@@ -133,34 +186,59 @@ class ChatStore {
 
   /** Answers the last message. */
   private async reply(): Promise<void> {
-    this.answering.value = true;
-    this.status.value = "";
-    try {
+    await this.answered(async () => {
       await generation.stop();
       const { messages, dropped } = this.current.value;
       const prompt = await engine().chatPrompt(this.messages, this.length.value, dropped);
       if (prompt.dropped > dropped) {
         this.status.value = `The context is full: the model no longer reads the ${prompt.dropped} oldest messages.`;
       }
-      this.change({ messages: [...messages, { role: "assistant", content: "" }], dropped: prompt.dropped });
+      const system = this.system.value;
+      this.change({ messages: [...messages, { role: "assistant", content: "" }], dropped: prompt.dropped, system });
+      this.conversations.show(this.current.value);
       this.prompt = prompt.ids;
       this.answer.value = { message: messages.length, from: prompt.ids.length };
-      await generation.continueIds(prompt.ids, this.length.value, () => this.again());
+      await generation.continueIds(prompt.ids, this.space(prompt.ids.length), () => this.again());
+      return prompt.ids.length;
+    });
+  }
+
+  /** Runs `work`, which writes an answer and returns the position of its first new token; stores the conversation. */
+  private async answered(work: () => Promise<number>): Promise<void> {
+    this.answering.value = true;
+    this.status.value = "";
+    try {
+      const position = await work();
+      this.status.value ||= this.ending(position);
     } catch (error) {
-      this.status.value = error instanceof Error ? error.message : String(error);
+      this.status.value = reason(error);
     } finally {
       this.answering.value = false;
       await this.conversations.store(this.current.value);
     }
   }
 
+  /** Returns why an answer from this position of the text on ended before the model ended it; "": it did not. */
+  private ending(position: number): string {
+    if (generation.ended === "failed") return generation.note.value;
+    if (generation.ended !== "tokens") return "";
+    const most = this.length.value;
+    return this.space(position) < most
+      ? `The answer ends here: the context of ${this.context.value.limit} tokens is full.`
+      : `The answer reached its maximum of ${most} tokens, which the settings can raise.`;
+  }
+
+  /** Returns how many tokens an answer may have from this position of the text on. */
+  private space(position: number): number {
+    return Math.max(1, Math.min(this.length.value, this.context.value.limit - position + 1));
+  }
   private change(fields: Partial<Conversation>): void {
     this.current.value = { ...this.current.value, ...fields, changed: Date.now() };
   }
 }
 
-function blank(): Conversation {
-  return { id: crypto.randomUUID(), title: "", messages: [], dropped: 0, changed: Date.now() };
+function blank(system: string): Conversation {
+  return { id: randomId(), title: "", system, messages: [], dropped: 0, changed: Date.now() };
 }
 
 /** Returns the first line of a message, shortened. */

@@ -1,6 +1,6 @@
 // The Chat view: a conversation with the model, whose answers open to their tokens.
 
-import { Check, Copy, Download, MessageSquare, Pencil, Plus, RefreshCw, SendHorizontal, Square, Trash2 } from "lucide";
+import { Check, Copy, MessageSquare, Pencil, RefreshCw } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { ChatMessage } from "../../../runtime/chat/template";
@@ -9,15 +9,15 @@ import { engine } from "../../stores/model";
 import { route, type View, type ViewName } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
-import { NumberField } from "../../ui/number";
-import { isWide, offerFile, useCopy } from "../../ui/tools";
+import { useCopy, useDrop } from "../../ui/tools";
 import ui from "../../ui/shared.module.css";
-import { Sliders, TokenText } from "../text";
+import { TokenText } from "../text";
+import { Composer, Field, focusMessage } from "./composer";
 import { Markdown } from "./markdown";
+import { List, Settings } from "./side";
 import { chat, params } from "./store";
 import style from "./style.module.css";
 
-const VERSION = 1; // of a saved conversation; the same as on the desktop
 const END = 60; // pixels from the end of the page within which it follows an answer
 const INSIDE: readonly [ViewName, string][] = [
   ["attention", "Attention"],
@@ -26,8 +26,18 @@ const INSIDE: readonly [ViewName, string][] = [
 ];
 
 function ChatView() {
+  const over = useDrop((files) => void chat.openFiles(files));
+  useEffect(() => {
+    const escape = (event: KeyboardEvent) => {
+      if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
+      if (generation.chosen.value !== null) generation.chosen.value = null;
+      else void chat.stop();
+    };
+    addEventListener("keydown", escape);
+    return () => removeEventListener("keydown", escape);
+  }, []);
   return (
-    <section class={style.chat} aria-label="Chat">
+    <section class={classes(style.chat, over.value && style.over)} aria-label="Chat">
       <div class={style.main}>
         <Messages />
         <Composer />
@@ -42,7 +52,7 @@ function ChatView() {
 
 /** The messages of the conversation, or what a visitor may ask. */
 function Messages() {
-  const { messages } = chat.current.value;
+  const { messages, dropped } = chat.current.value;
   const end = useRef<HTMLDivElement>(null);
   const follows = useRef(true); // scrolls with the answer, unless the reader has scrolled up
   const length = generation.tokens.value.length;
@@ -60,6 +70,7 @@ function Messages() {
       <ol class={style.messages} aria-label="Messages">
         {messages.map((message, i) => (
           <li key={i} class={style[message.role]}>
+            {dropped > 0 && i === dropped && <p class={style.read}>The model reads from here on</p>}
             {message.role === "user" ? <Question message={message} at={i} /> : <AnswerOf message={message} at={i} />}
           </li>
         ))}
@@ -94,7 +105,15 @@ function Welcome() {
 function Question({ message, at }: { message: ChatMessage; at: number }) {
   const text = useSignal(message.content);
   if (chat.editing.value === at) {
-    const save = () => text.value.trim() && void chat.edit(at, text.value);
+    const save = () => {
+      if (!text.value.trim()) return;
+      void chat.edit(at, text.value);
+      focusMessage();
+    };
+    const cancel = () => {
+      chat.editing.value = null;
+      focusMessage();
+    };
     return (
       <form
         class={style.edit}
@@ -108,14 +127,14 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
           value={text.value}
           onInput={(value) => (text.value = value)}
           onEnter={save}
-          onEscape={() => (chat.editing.value = null)}
+          onEscape={cancel}
           focused
         />
         <div class={ui.buttons}>
           <button class={ui.primary} disabled={!text.value.trim()}>
             Send again
           </button>
-          <button type="button" onClick={() => (chat.editing.value = null)}>
+          <button type="button" onClick={cancel}>
             Cancel
           </button>
           <small class={ui.dim}>This replaces the messages after it.</small>
@@ -161,7 +180,7 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
           <TokenText
             tokens={written.tokens}
             from={written.from}
-            onContinue={(position, instead) => void generation.go(chat.length.value, position, instead)}
+            onContinue={(position, instead) => void chat.continueAt(position, instead)}
             footer={<Inside />}
           />
         ) : (
@@ -175,7 +194,10 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
             class={style.action}
             aria-label="Regenerate"
             title="Regenerate the answer with another seed"
-            onClick={() => void chat.regenerate()}
+            onClick={() => {
+              void chat.regenerate();
+              focusMessage();
+            }}
           >
             <Icon of={RefreshCw} />
           </button>
@@ -228,180 +250,6 @@ function CopyButton({ text }: { text: string }) {
     <button class={style.action} aria-label={copied ? "Copied" : "Copy"} title="Copy" onClick={copy}>
       <Icon of={copied ? Check : Copy} />
     </button>
-  );
-}
-
-interface FieldProps {
-  label: string;
-  value: string;
-  placeholder?: string;
-  focused?: boolean;
-  onInput: (text: string) => void;
-  onEnter: () => void;
-  onEscape?: () => void;
-}
-
-/** A text field that grows with its text. Enter sends it, Shift-Enter begins a new line. */
-function Field({ label, value, placeholder = "", focused = false, onInput, onEnter, onEscape }: FieldProps) {
-  const self = useRef<HTMLTextAreaElement>(null);
-  useLayoutEffect(() => {
-    const { current } = self;
-    if (!current) return;
-    current.style.height = "auto";
-    current.style.height = `${current.scrollHeight + 2}px`;
-  }, [value]);
-  useEffect(() => {
-    if (focused) self.current?.focus();
-  }, []);
-  return (
-    <textarea
-      ref={self}
-      rows={1}
-      aria-label={label}
-      placeholder={placeholder}
-      value={value}
-      onInput={(event) => onInput(event.currentTarget.value)}
-      onKeyDown={(event) => {
-        if (event.isComposing) return; // Enter selects a word of an input method
-        if (event.key === "Escape") onEscape?.();
-        if (event.key !== "Enter" || event.shiftKey) return;
-        event.preventDefault();
-        onEnter();
-      }}
-    />
-  );
-}
-
-/** The field for a message, fixed at the end of the window. */
-function Composer() {
-  const answering = chat.answering.value;
-  const { tokens, limit } = chat.context.value;
-  const send = () => void chat.send(chat.draft.value);
-  return (
-    <form
-      class={style.composer}
-      onSubmit={(event) => {
-        event.preventDefault();
-        send();
-      }}
-    >
-      {chat.status.value && (
-        <p class={style.status} role="status">
-          {chat.status.value}
-        </p>
-      )}
-      <div class={style.row}>
-        <Field
-          label="Message"
-          placeholder="Message"
-          value={chat.draft.value}
-          onInput={(text) => (chat.draft.value = text)}
-          onEnter={send}
-          focused={isWide()}
-        />
-        {answering ? (
-          <button type="button" class={ui.primary} onClick={() => void chat.stop()}>
-            <Icon of={Square} /> Stop
-          </button>
-        ) : (
-          <button class={ui.primary} disabled={!chat.draft.value.trim()}>
-            <Icon of={SendHorizontal} /> Send
-          </button>
-        )}
-      </div>
-      <small class={ui.dim}>
-        Enter sends, Shift-Enter begins a new line
-        {tokens > 0 && ` · ${tokens} of ${limit} tokens of the context`}
-      </small>
-    </form>
-  );
-}
-
-/** The stored conversations. */
-function List() {
-  const { all, problem } = chat.conversations;
-  const open = useRef(isWide()).current;
-  return (
-    <details class={style.list} open={open}>
-      <summary>Conversations</summary>
-      <div class={ui.buttons}>
-        <button onClick={() => void chat.begin()}>
-          <Icon of={Plus} /> New chat
-        </button>
-        {chat.current.value.messages.length > 0 && (
-          <button class={ui.quiet} title="Save the conversation as a JSON file" onClick={() => save()}>
-            <Icon of={Download} /> Save
-          </button>
-        )}
-      </div>
-      <ul>
-        {all.value.map((each) => (
-          <li key={each.id}>
-            <button
-              class={classes(ui.link, style.pick)}
-              aria-current={each.id === chat.current.value.id ? "true" : undefined}
-              onClick={() => void chat.select(each)}
-            >
-              {each.title}
-            </button>
-            <button
-              class={style.action}
-              aria-label={`Delete “${each.title}”`}
-              title="Delete"
-              onClick={() => void chat.remove(each)}
-            >
-              <Icon of={Trash2} />
-            </button>
-          </li>
-        ))}
-      </ul>
-      <p class={ui.dim}>{problem.value || "Stored in this browser only."}</p>
-    </details>
-  );
-}
-
-/** Saves the conversation in the format of `glgpt chat`. */
-function save(): void {
-  const { model } = engine().model.manifest;
-  const document = { version: VERSION, model, messages: chat.messages };
-  offerFile(`${JSON.stringify(document, null, 2)}\n`, "application/json", "conversation.json");
-}
-
-function Settings() {
-  const open = useRef(isWide()).current;
-  const { settings } = generation;
-  return (
-    <details class={ui.controls} open={open}>
-      <summary>Settings</summary>
-      <label class={ui.prompt}>
-        <span>System prompt</span>
-        <textarea
-          rows={3}
-          placeholder="How the model should answer"
-          value={chat.system.value}
-          onInput={(event) => (chat.system.value = event.currentTarget.value)}
-        />
-      </label>
-      <Sliders />
-      <div class={ui.fields}>
-        <NumberField
-          label="Answer"
-          of={chat.length}
-          min={1}
-          max={4096}
-          step={1}
-          hint="Maximum number of tokens of an answer"
-        />
-        <NumberField
-          label="Seed"
-          of={settings.seed}
-          min={0}
-          max={Number.MAX_SAFE_INTEGER}
-          step={1}
-          hint="The same seed and settings give the same answer"
-        />
-      </div>
-    </details>
   );
 }
 

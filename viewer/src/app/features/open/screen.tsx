@@ -1,12 +1,11 @@
 // The start screen of a page without weights: a place to drop a model's files, what the file needs, and kept models.
 
-import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { canKeep } from "../../../runtime/engine/kept-models";
 import type { Openable } from "../../../runtime/engine/opened-model";
 import { megabytes } from "../../../runtime/io/fetch-stream";
 import { Pairs } from "../../ui/pairs";
-import { countInWords } from "../../ui/tools";
+import { countInWords, useDrop } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import { opening } from "./store";
@@ -31,20 +30,8 @@ export function Open() {
 
 /** The area to drop files on, which is also a button that opens the browser's file dialog. */
 function Choose() {
-  const over = useSignal(false);
+  const over = useDrop((files) => void opening.open(files));
   const input = useRef<HTMLInputElement>(null);
-  useEffect(() => {
-    const dragged = (event: DragEvent) => {
-      event.preventDefault();
-      over.value = event.type === "dragover";
-      if (event.type === "drop") void opening.open(Array.from(event.dataTransfer?.files ?? []));
-    };
-    const events = ["dragover", "dragleave", "drop"] as const;
-    for (const name of events) addEventListener(name, dragged);
-    return () => {
-      for (const name of events) removeEventListener(name, dragged);
-    };
-  }, []);
   return (
     <div class={classes(style.drop, over.value && style.over)}>
       <svg viewBox="0 0 33 33" aria-hidden="true" class={style.tiles}>

@@ -1,0 +1,173 @@
+"""Describes functions to a model, and constrains its answer to a call of one.
+
+A chat template that knows `tools` describes them itself. For another, a system message does, and calls and results
+become text in the form of that message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from glgpt.api.calls import CLOSE, OPEN, CallParser
+from glgpt.api.errors import ApiError
+from glgpt.errors import quoted
+from glgpt.inference.constraints.constraint import Constraint
+
+MAX_TOOLS = 128
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+SYSTEM = """You can call functions. Each line below describes one as JSON:
+{tools}
+To call one, answer with its name and arguments and nothing else:
+<tool_call>
+{{"name": "…", "arguments": {{…}}}}
+</tool_call>
+The result follows between <tool_response> and </tool_response>. Answer without a call if none is needed."""
+
+
+class Function(BaseModel):
+    """Describes a function."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(BaseModel):
+    """Holds a function that the model may call."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["function"]
+    function: Function
+
+    def document(self) -> dict[str, Any]:
+        """Returns what templates render."""
+        own = self.function
+        about = {"name": own.name, "description": own.description or "", "parameters": own.parameters or NO_PARAMETERS}
+        return {"type": "function", "function": about}
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The functions of a request; with `forced`, the answer must call one. `most` is the maximum number of calls."""
+
+    functions: tuple[Tool, ...]
+    forced: bool = False
+    most: int | None = None
+
+    @classmethod
+    def asked(cls, tools: Sequence[Tool] | None, choice: Any, parallel: bool | None) -> Tools | None:
+        """Returns the tools of a request; None if the answer cannot call one. Raises ApiError for another choice."""
+        if not tools:
+            if choice not in (None, "none", "auto"):
+                raise ApiError(400, "tool_choice needs tools", "tool_choice")
+            return None
+        names = [tool.function.name for tool in tools]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ApiError(400, f"two functions are named {quoted(twice[0])}", "tools")
+        if choice == "none":
+            return None
+        most = 1 if parallel is False else None
+        if choice in (None, "auto"):
+            return cls(tuple(tools), most=most)
+        if choice == "required":
+            return cls(tuple(tools), True, 1)
+        own = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
+        if not isinstance(own, Mapping):
+            why = f'tool_choice is {quoted(choice, 80)}; it must be "none", "auto", "required" or a function'
+            raise ApiError(400, why, "tool_choice")
+        if own.get("name") not in names:
+            raise ApiError(400, f"tool_choice names {quoted(own.get('name'))}, which tools lacks", "tool_choice")
+        return cls((tools[names.index(own["name"])],), True, 1)
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Returns what templates render."""
+        return [tool.document() for tool in self.functions]
+
+    def parser(self) -> CallParser:
+        """Returns a parser of an answer."""
+        return CallParser([tool.function.name for tool in self.functions], self.most)
+
+    def constraint(self, key: str) -> Constraint:
+        """Returns the constraint of a forced call, whose arguments are named `key`: they match the function's schema.
+
+        Raises ArgumentError for a schema that is not JSON.
+        """
+        calls, own = [], {}
+        for i, tool in enumerate(self.functions):
+            schema = {"additionalProperties": False} | (tool.function.parameters or dict(NO_PARAMETERS))
+            own[str(i)] = _moved(schema, f"#/$defs/{i}")
+            properties = {"name": {"const": tool.function.name}, key: {"$ref": f"#/$defs/{i}"}}
+            closed = {"required": ["name", key], "additionalProperties": False}
+            calls.append({"type": "object", "properties": properties, **closed})
+        return Constraint.json_schema({"anyOf": calls, "$defs": own})
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """Returns a schema whose references are those of a document in which it lies at `root`."""
+    if isinstance(schema, list):
+        return [_moved(each, root) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: root + value[1:] if key == "$ref" and isinstance(value, str) and value[:1] == "#" else _moved(value, root)
+        for key, value in schema.items()
+        if key not in ("$schema", "$id")
+    }
+
+
+def checked_calls(index: int, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the calls of a message with arguments as objects, which templates render. Raises ApiError for others."""
+    found = []
+    for call in message["tool_calls"]:
+        own = call.get("function") if isinstance(call, Mapping) else None
+        arguments = own.get("arguments") if isinstance(own, Mapping) else None
+        try:
+            arguments = json.loads(arguments or "{}") if isinstance(arguments, str | None) else arguments
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(own, Mapping) or not isinstance(own.get("name"), str) or not isinstance(arguments, dict):
+            why = f"messages[{index}]: a call in tool_calls needs a function with name and arguments, a JSON object"
+            raise ApiError(400, why, "messages")
+        found.append({**call, "type": "function", "function": {**own, "arguments": arguments}})
+    return found
+
+
+def without_tools(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns messages whose calls and results are text, for a template that does not know them."""
+    found: list[dict[str, Any]] = []
+    results = False  # the last message has results
+    for message in messages:
+        text = str(message.get("content") or "")
+        if message.get("role") == "tool":
+            text = f"<tool_response>\n{text}\n</tool_response>"
+            if results:  # one message, since roles may have to alternate
+                text = f"{found.pop()['content']}\n{text}"
+            found.append({"role": "user", "content": text})
+        elif calls := message.get("tool_calls"):
+            written = [json.dumps(_written(call), ensure_ascii=False) for call in calls]
+            parts = [text, *(f"{OPEN}\n{call}\n{CLOSE}" for call in written)]
+            found.append({"role": "assistant", "content": "\n".join(part for part in parts if part)})
+        else:
+            found.append(message)
+        results = message.get("role") == "tool"
+    return found
+
+
+def _written(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+
+
+def described(messages: Sequence[dict[str, Any]], tools: Tools) -> list[dict[str, Any]]:
+    """Returns messages whose system message describes the tools, for a template that does not."""
+    lines = "\n".join(json.dumps(each["function"], ensure_ascii=False) for each in tools.documents())
+    text, rest = SYSTEM.format(tools=lines), list(messages)
+    if rest and rest[0].get("role") in ("system", "developer"):
+        text = f"{rest.pop(0).get('content')}\n\n{text}"
+    return [{"role": "system", "content": text}, *rest]

@@ -1,0 +1,121 @@
+// The conversations that this browser stores, and the settings.
+
+import { Download, FolderOpen, Plus, Trash2 } from "lucide";
+import { useRef } from "preact/hooks";
+import { generation } from "../../stores/generation";
+import { engine } from "../../stores/model";
+import { classes } from "../../ui/classes";
+import { Icon } from "../../ui/icon";
+import { NumberField } from "../../ui/number";
+import { isWide, offerFile } from "../../ui/tools";
+import ui from "../../ui/shared.module.css";
+import { Sliders } from "../text";
+import { focusMessage } from "./composer";
+import { savedText } from "./saved";
+import { chat } from "./store";
+import style from "./style.module.css";
+
+/** The stored conversations. */
+export function List() {
+  const { all, problem } = chat.conversations;
+  const open = useRef(isWide()).current;
+  const input = useRef<HTMLInputElement>(null);
+  const then = (work: Promise<void>) => void work.then(focusMessage);
+  return (
+    <details class={style.list} open={open}>
+      <summary>Conversations</summary>
+      <div class={ui.buttons}>
+        <button onClick={() => then(chat.begin())}>
+          <Icon of={Plus} /> New chat
+        </button>
+        <button class={ui.quiet} title="Open a saved conversation" onClick={() => input.current?.click()}>
+          <Icon of={FolderOpen} /> Open
+        </button>
+        {chat.current.value.messages.length > 0 && (
+          <button class={ui.quiet} title="Save the conversation as a JSON file" onClick={() => save()}>
+            <Icon of={Download} /> Save
+          </button>
+        )}
+        <input
+          ref={input}
+          type="file"
+          accept=".json,application/json"
+          multiple
+          hidden
+          aria-label="Saved conversations"
+          onChange={(event) => {
+            void chat.openFiles(Array.from(event.currentTarget.files ?? []));
+            event.currentTarget.value = "";
+          }}
+        />
+      </div>
+      <ul>
+        {all.value.map((each) => (
+          <li key={each.id}>
+            <button
+              class={classes(ui.link, style.pick)}
+              aria-current={each.id === chat.current.value.id ? "true" : undefined}
+              onClick={() => void chat.select(each)}
+            >
+              {each.title}
+            </button>
+            <button
+              class={style.action}
+              aria-label={`Delete “${each.title}”`}
+              title="Delete"
+              onClick={() => then(chat.remove(each))}
+            >
+              <Icon of={Trash2} />
+            </button>
+          </li>
+        ))}
+      </ul>
+      <p class={ui.dim}>
+        {problem.value || "Stored in this browser only. A saved conversation can also be dropped on this page."}
+      </p>
+    </details>
+  );
+}
+
+/** Saves the conversation in the format of `glgpt chat`. */
+function save(): void {
+  offerFile(savedText(engine().model.manifest.model, chat.messages), "application/json", "conversation.json");
+}
+
+export function Settings() {
+  const open = useRef(isWide()).current;
+  const { settings } = generation;
+  return (
+    <details class={ui.controls} open={open}>
+      <summary>Settings</summary>
+      <label class={ui.prompt}>
+        <span>System prompt</span>
+        <textarea
+          rows={3}
+          placeholder="How the model should answer"
+          value={chat.system.value}
+          onInput={(event) => void chat.setSystem(event.currentTarget.value)}
+        />
+      </label>
+      <Sliders />
+      <div class={ui.fields}>
+        <NumberField
+          label="Answer"
+          of={chat.length}
+          min={1}
+          max={4096}
+          step={1}
+          hint="Maximum number of tokens of an answer"
+        />
+        <NumberField
+          label="Seed"
+          of={settings.seed}
+          min={0}
+          max={Number.MAX_SAFE_INTEGER}
+          step={1}
+          hint="The same seed and settings give the same answer"
+        />
+      </div>
+    </details>
+  );
+}
