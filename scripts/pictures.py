@@ -36,13 +36,14 @@ from glgpt.system.files import written_whole  # noqa: E402
 
 LINE = "To be, or not to be: that is the question."
 HEAD = 1, 6  # layer and head that, in `LINE`, attend to the latest comma or colon
-WORD = "·father"  # a token of the page's first text whose alternatives are whole words too
+WORD = "·tell"  # a token of the page's first text whose alternatives are whole words too
 PAGE_HEAD = 3, 5  # layer and head that, in the same text, attend from a line's end to the speaker's name
 WIDTH = 1180
 STEPS = 320  # training steps before the picture is taken
 TIMEOUT = 300_000  # ms
 
 WRITTEN = "!document.querySelector('.text-caret') && /decode/.test(document.querySelector('.text-rate')?.textContent)"
+SHOWN = "!document.querySelector('.text-caret') && document.querySelector('.text-token')"  # a recorded text stays
 STRONGEST = """async ([layer, head]) => {  // finds the strongest attention to a token before the previous one: [x, y]
   const {shape: [, n], data} = await glgpt.activation(`h.${layer}.attn.pattern`);
   const at = (i, j) => data[(head * n + i) * n + j];
@@ -105,7 +106,7 @@ class Studio:
             wait_without_eval(page).set_default_timeout(TIMEOUT)
             page.goto((site or self.plain) + link)
             page.evaluate("glgpt.ready")
-            page.wait_for_function(WRITTEN)
+            page.wait_for_function(WRITTEN if "tokens=" in link else SHOWN)
             page.get_by_role("navigation", name="Views").get_by_role("button", name=view, exact=True).click()
             page.wait_for_timeout(1500)  # a software driver takes a while to draw
             yield page

@@ -34,10 +34,11 @@ export function App() {
   const has = ({ available }: View) => !available || (manifest !== undefined && available(manifest));
   const wanted = VIEWS.find(({ name }) => name === route.view.value)!;
   const view = phase === "ready" && !has(wanted) ? VIEWS[0]! : wanted;
+  const known = manifest !== undefined || phase !== "loading"; // until then, it is open which tabs the page has
   const tabs = useRef<HTMLElement>(null);
   useEffect(() => {
     tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone not all tabs fit
-  }, [phase]);
+  }, [phase, view]);
   return (
     <>
       <button class={style.skip} onClick={skip}>
@@ -46,8 +47,8 @@ export function App() {
       <div class={frame.band}>
         <header>
           <Mark />
-          <h1>glgpt</h1>
-          {phase === "loading" && generation.recorded.value && <Loading />}
+          <h1 class={style.name}>glgpt</h1>
+          {phase === "loading" && generation.recorded.value && <Loading recorded={Boolean(view.recorded)} />}
           {phase === "ready" && playerFile() !== null && (
             <button class={classes(ui.quiet, style.take)} onClick={() => location.assign(location.pathname)}>
               Open another model
@@ -66,7 +67,7 @@ export function App() {
           )}
           <p class={classes(frame.about, style.about)}>{<About />}</p>
         </header>
-        <div class={style.tabs}>
+        <div class={style.tabs} key={known}>
           <nav class={style.views} aria-label="Views" ref={tabs} hidden={phase === "choosing"}>
             {GROUP_NAMES.map((group) => (
               <div key={group} role="group" aria-labelledby={`group-${group}`}>
@@ -80,13 +81,14 @@ export function App() {
           <div class={style.shown} role="region" aria-label="Model">
             <TrainingChip />
             {phase === "ready" && manifest?.training && <ModelSwitch />}
+            {phase === "loading" && manifest?.training && <i class={style.place} />}
           </div>
         </div>
       </div>
       <Lost />
       {split && <SplitStrip model={engine().model} />}
       <UnknownLink />
-      <main tabIndex={-1}>
+      <main tabIndex={-1} key={known}>
         {phase === "failed" ? (
           <Failed />
         ) : phase === "choosing" ? (
@@ -182,14 +184,17 @@ function About() {
     <>
       <b>{model}</b> is a language model{parameters && ` of ${countInWords(parameters)} parameters`}
       {trained_on && `, trained on ${trained_on}`}.{" "}
-      <span class={classes(!split && style.where)}>
-        It runs{" "}
-        {split === "movable"
-          ? "in your browser. You can move some of its blocks to a server below; that server could then read what you type."
-          : split
-            ? "partly in your browser: its first blocks run here, the others on a server, which could read what you type."
-            : "in this browser, on your graphics card: you can inspect every number, and nothing you type leaves this page."}
-      </span>
+      {split === "movable" ? (
+        "It runs in your browser. You can move some of its blocks to a server below; that server could then read what you type."
+      ) : split ? (
+        "It runs partly in your browser: its first blocks run here, the others on a server, which could read what you type."
+      ) : (
+        <>
+          It runs in this browser
+          <span class={style.where}>, on your graphics card: you can inspect every number</span>, and nothing you type
+          leaves this page.
+        </>
+      )}
       {federated.invited.value &&
         " If you train with others, your nickname and your weight updates are sent to the host."}
       {source && (
@@ -261,19 +266,20 @@ function waitingFor({ done, total, compiled, shaders }: Progress): { what: strin
 }
 
 /** Shown until the model can run: the progress, and the recorded generation if this view can show it. */
-function Coming({ view: { recorded: Recorded } }: { view: View }) {
+function Coming({ view }: { view: View }) {
+  const Shown = generation.recorded.value && (view.recorded ?? view.coming);
   return (
     <>
       {!generation.recorded.value && <Loading />}
-      {generation.recorded.value && Recorded ? <Recorded /> : <Skeleton />}
+      {Shown ? <Shown /> : <Skeleton view={view.name} />}
     </>
   );
 }
 
 /** Grey shapes where the view will be, so that the page does not jump when it appears. */
-function Skeleton() {
+function Skeleton({ view }: { view: string }) {
   return (
-    <div class={style.skeleton} aria-hidden="true">
+    <div class={style.skeleton} data-view={view} aria-hidden="true">
       <div>
         {Array.from({ length: 9 }, (_, i) => (
           <i key={i} />
@@ -288,14 +294,14 @@ function Skeleton() {
   );
 }
 
-function Loading() {
+function Loading({ recorded = false }: { recorded?: boolean }) {
   const { done, total, cached, compiled, shaders, speed } = models.progress.value;
   const { what, share } = waitingFor(models.progress.value);
   return (
     <section class={style.loading} aria-label="Loading">
       <h2>
         {what}
-        {generation.recorded.value && <small> · the text below is a recording</small>}
+        {recorded && <small> · the text below is a recording</small>}
       </h2>
       <p>
         {total

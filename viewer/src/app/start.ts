@@ -3,6 +3,7 @@
 
 import { batch, effect, untracked } from "@preact/signals";
 import type { Glgpt } from "../api";
+import type { Manifest } from "../runtime/engine/manifest";
 import { VIEWS } from "./features";
 import { addressHas, readAddress, writeAddress } from "./router";
 import { generation, TEXT_PARAMS } from "./stores/generation";
@@ -15,7 +16,9 @@ export function start(engine: Glgpt): void {
   readAddress();
   effect(() => {
     const found = engine.recorded.value;
-    if (found) untracked(() => generation.showRecorded(found.document, found.manifest));
+    if (!found) return;
+    untracked(() => generation.showRecorded(found.document, found.manifest));
+    if (!addressHas("view")) route.view.value = opening(found.manifest);
   });
   engine.ready.then(begin).catch((error: unknown) => models.fail(error));
 }
@@ -27,7 +30,7 @@ function begin(): void {
   batch(() => {
     generation.chosen.value = null;
     models.phase.value = "ready";
-    if (!addressHas("view")) route.view.value = opening();
+    if (!addressHas("view") && !engine.recorded.value) route.view.value = opening(engine.model.manifest);
     if (!addressHas("prompt")) generation.prompt.value = generation.opening();
     if (TEXT_PARAMS.every(({ key }) => !addressHas(key)))
       generation.settings.seed.value = generation.recorded.value?.seed ?? generation.settings.seed.value;
@@ -49,8 +52,8 @@ function begin(): void {
 }
 
 /** Returns the first view that the model has: the Chat view of a chat model. */
-function opening(): ViewName {
-  return VIEWS.find(({ available }) => available?.(models.engine.model.manifest) ?? true)!.name;
+function opening(manifest: Manifest): ViewName {
+  return VIEWS.find(({ available }) => available?.(manifest) ?? true)!.name;
 }
 
 /** Restricts the settings of a link to what the model has. */

@@ -6,6 +6,7 @@ import { unpack } from "../../runtime/engine/layout";
 import type { Model } from "../../runtime/engine/model";
 import type { Grid, Painter, Slab } from "./painter";
 import { must } from "../../runtime/gl/errors";
+import type { Player } from "../../runtime/gl/player";
 import type { View } from "../../runtime/gl/program";
 import type { Uploaded } from "../../runtime/engine/uploaded";
 
@@ -31,6 +32,7 @@ export class Attention {
   /** Cached scores or weights of remote layers, least recently used first; `remoteSlabsOf` identifies their kind and text. */
   private readonly remoteSlabs = new Map<number, Uploaded>();
   private remoteSlabsOf = "";
+  private preparedFor: Player | null = null;
 
   constructor(
     private readonly model: Model,
@@ -45,7 +47,14 @@ export class Attention {
     const names = Array.from({ length: n_layer }, (_, i) =>
       this.known.flatMap((n) => [`attention_${i}_${n}`, `ahead_${i}_${n}`]),
     ).flat();
-    await this.model.player.prepare(...names);
+    const { player } = this.model;
+    await player.prepare(...names);
+    this.preparedFor = player;
+  }
+
+  /** True if the entries can be played. An intervention gives the model another player, where they are not prepared yet. */
+  get ready(): boolean {
+    return this.preparedFor === this.model.player;
   }
 
   forget(): void {

@@ -35,7 +35,8 @@ class DrawingStore {
   /** Returns the same tools without waiting, or null if they are not ready: for drawing during generation. */
   now(model: Model): Tools | null {
     const { tools } = this;
-    return tools?.model === model && tools.generation === model.device.generation && tools.painter.ready ? tools : null;
+    if (tools?.model !== model || tools.generation !== model.device.generation) return null;
+    return tools.painter.ready && tools.attention.ready ? tools : null;
   }
 }
 

@@ -25,6 +25,8 @@ export interface View<Name extends ViewName = ViewName> {
   component: ComponentType;
   /** The part of it that shows the recorded generation while the model is loading. */
   recorded?: ComponentType;
+  /** Shown instead of grey shapes while the model is loading. */
+  coming?: ComponentType;
   /** Returns true if this model has the view; by default, each has it. */
   available?: (manifest: Manifest) => boolean;
   /** Restricts its selection to what the current model has. */

@@ -86,7 +86,7 @@ export function LooksAt({ part }: { part: string }) {
 /** The controls for interventions on a block; `token` is the position that a patch applies to. */
 export function AblateButtons({ block, token }: { block: number; token: number }) {
   return (
-    <div class={ui.buttons}>
+    <div class={classes(ui.buttons, style.parts)}>
       {engine()
         .model.names.partsOf(block)
         .map((part) => (

@@ -110,8 +110,8 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
           )}
         </p>
         <div class={style.plane} hidden={problem.value !== ""}>
-          {f && colName && <Axis count={f.view.cols} name={colName} across />}
-          {f && rowName && <Axis count={f.rows} name={(r) => rowName(real(r))} across={false} />}
+          {colName && <Axis count={f?.view.cols ?? 0} name={colName} across />}
+          {rowName && <Axis count={f?.rows ?? 0} name={(r) => rowName(real(r))} across={false} />}
           <canvas
             ref={canvas}
             role="img"

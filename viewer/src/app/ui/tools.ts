@@ -44,10 +44,15 @@ export function short(value: number): string {
   return Math.abs(value) >= 1e4 || Math.abs(value) < 1e-3 ? value.toExponential(2) : value.toPrecision(4);
 }
 
+const COUNTS = new Intl.NumberFormat("en");
+
+/** Formats an integer with separators between thousands. */
+export const thousands = (count: number) => COUNTS.format(count);
+
 /** Formats a number of parameters with three digits, such as 135 million. */
 export function countInWords(count: number): string {
   const [size, name] = count >= 0.9995e9 ? [1e9, " billion"] : count >= 0.9995e6 ? [1e6, " million"] : [1, ""];
-  return `${Number((count / size).toPrecision(3)).toLocaleString("en")}${name}`;
+  return `${thousands(Number((count / size).toPrecision(3)))}${name}`;
 }
 
 export function percent(p: number): string {

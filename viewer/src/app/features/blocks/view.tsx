@@ -24,6 +24,14 @@ type Show = "token" | "norm" | "change";
 /** Returns the integers from `first` up to, but not including, `end`. */
 const range = (first: number, end: number) => Array.from({ length: Math.max(0, end - first) }, (_, i) => first + i);
 
+/** Returns names for the rows while no column is computed, so that the table has its height. */
+function expected(): string[] {
+  const { model } = engine();
+  const of = [...model.names.activations.keys()];
+  const last = (block: number) => of.findLast((name) => model.names.block(name) === block) ?? `${block}`;
+  return ["", ...Array.from({ length: model.placement.blocks }, (_, block) => last(block))];
+}
+
 function BlocksView() {
   const busy = generation.running.value;
   const kept = useRef<Tok[]>([]);
@@ -60,7 +68,7 @@ function BlocksView() {
   );
   const missing = busy ? 0 : columns.filter((c) => !c.blocks).length;
   const blockOf = (name: string) => engine().model.names.block(name);
-  const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? [];
+  const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? expected();
   const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
   useLayoutEffect(() => {
     const fit = () =>
@@ -84,10 +92,13 @@ function BlocksView() {
       <div class={ui.panel}>
         <h2>What the model would predict after each block</h2>
         <p class={classes(ui.dim, ui.explained)}>
-          Every block adds to the residual stream, a vector of numbers for each token. Here the stream is decoded after
-          every block as if that block were the last (the “logit lens”). Each column is a token of the text, each row is
-          a block, and a cell shows the predicted next token: the deeper the colour, the more confident the model.
-          Straight after the embedding, it is simply the token itself; the prediction forms on the way down.
+          Each column is a token, each row a block: a cell shows the next token that the model would predict if that
+          block were its last; the deeper the colour, the more confident the model.{" "}
+          <span class={style.more}>
+            Every block adds to the residual stream, a vector for each token; it is decoded here after every block (the
+            “logit lens”). Straight after the embedding, it is simply the token itself; the prediction forms on the way
+            down.
+          </span>
         </p>
         <div class={ui.buttons}>
           <button disabled={first === 0} onClick={() => (end.value = Math.max(shown.value, last - shown.value))}>
@@ -204,7 +215,7 @@ function BlocksView() {
             {blockOf(detail.name) >= 0 && !engine().model.placement.isRemote(blockOf(detail.name)) && (
               <AblateButtons block={blockOf(detail.name)} token={ct} />
             )}
-            <p class={ui.dim}>
+            <p class={classes(ui.dim, style.norms)}>
               The norm of the stream is {short(detail.norm)} here
               {detail.change ? `; the norm of what the block added is ${short(detail.change)}` : ""}. See its values:{" "}
               <button class={ui.link} onClick={() => textures.show(detail.name)}>

@@ -4,6 +4,7 @@ import { Check, Copy, MessageSquare, Pencil, RefreshCw } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { ChatMessage } from "../../../runtime/chat/template";
+import type { Manifest } from "../../../runtime/engine/manifest";
 import { generation } from "../../stores/generation";
 import { engine } from "../../stores/model";
 import { route, type View, type ViewName } from "../../stores/route";
@@ -64,7 +65,7 @@ function Messages() {
   useLayoutEffect(() => {
     if (chat.answering.value && follows.current) end.current?.scrollIntoView({ block: "end" });
   }, [length, messages.length]);
-  if (!messages.length) return <Welcome />;
+  if (!messages.length) return <Welcome about={engine().model.manifest} />;
   return (
     <>
       <ol class={style.messages} aria-label="Messages">
@@ -80,8 +81,28 @@ function Messages() {
   );
 }
 
-function Welcome() {
-  const { model, prompts, split } = engine().model.manifest;
+/** Shown until the model can run. */
+function ComingChat() {
+  return (
+    <section class={style.chat} aria-label="Chat">
+      <div class={style.main}>
+        <Welcome about={generation.recorded.value!.about} coming />
+        <div class={style.composer}>
+          <div class={style.row}>
+            <textarea rows={1} aria-label="Message" placeholder="Message" disabled />
+            <button class={ui.primary} disabled>
+              <Icon of={SendHorizontal} /> Send
+            </button>
+          </div>
+          <small class={ui.dim}>You can write as soon as the model has loaded.</small>
+        </div>
+      </div>
+      <aside class={style.side} />
+    </section>
+  );
+}
+
+function Welcome({ about: { model, prompts, split }, coming = false }: { about: Manifest; coming?: boolean }) {
   return (
     <div class={style.welcome}>
       <h2>Chat with {model}</h2>
@@ -92,7 +113,7 @@ function Welcome() {
       </p>
       <div class={ui.buttons} role="group" aria-label="Questions to try">
         {prompts.map(({ title, text }) => (
-          <button key={text} title={text} onClick={() => void chat.send(text)}>
+          <button key={text} title={text} disabled={coming} onClick={() => void chat.send(text)}>
             {title}
           </button>
         ))}
@@ -266,6 +287,7 @@ export const view: View<"chat"> = {
   icon: MessageSquare,
   params,
   component: ChatView,
+  coming: ComingChat,
   available: ({ chat_template }) => Boolean(chat_template),
   stays: true,
 };

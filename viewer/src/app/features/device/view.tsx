@@ -5,6 +5,7 @@ import type { Parity } from "../../../runtime/engine/parity";
 import { textureBytes } from "../../../runtime/gl/program";
 import { engine } from "../../stores/model";
 import type { View } from "../../stores/route";
+import { thousands } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import { Pairs } from "../../ui/pairs";
 import { Icon } from "../../ui/icon";
@@ -31,6 +32,9 @@ function DeviceView() {
     <section class={style.device} data-view="device" aria-label="Device">
       <div class={ui.panel}>
         <h2>This device</h2>
+        <p class={ui.dim}>
+          What the graphics driver of this browser offers, and which of the page's recorded programs fits it best.
+        </p>
         <Pairs
           of={[
             ["GPU", info.renderer],
@@ -45,7 +49,7 @@ function DeviceView() {
             ["Storage", info.storage === "float" ? "RGBA32F" : "RGBA32UI, holding the bits of floats"],
           ]}
         />
-        {probes.length > 0 && <Measurements of={probes} />}
+        <Measurements of={probes} />
       </div>
       {engine().model.manifest.reference !== null && <ParityPanel />}
       <div class={ui.panel}>
@@ -73,8 +77,8 @@ function DeviceView() {
           of={[
             ["Layers", `${info.config.n_layer}, each with ${info.config.n_head} heads`],
             ["Width", String(info.config.n_embd)],
-            ["Context", `${info.config.n_positions.toLocaleString("en")} tokens`],
-            ["Vocabulary", `${info.config.vocab_size.toLocaleString("en")} tokens`],
+            ["Context", `${thousands(info.config.n_positions)} tokens`],
+            ["Vocabulary", `${thousands(info.config.vocab_size)} tokens`],
             ["Passes per token", String(passes("decode"))],
             ["Start-up time", `${(info.times.readyMs / 1000).toFixed(2)} s`],
           ]}
@@ -86,6 +90,7 @@ function DeviceView() {
 
 /** Lists how long each kernel took on this device, the fastest first. */
 function Measurements({ of }: { of: readonly (readonly [string, number])[] }) {
+  if (!of.length) return <p class={classes(ui.dim, style.measurements)}>Not measured yet on this device</p>;
   const longest = Math.max(...of.map(([, ms]) => ms));
   return (
     <details class={style.measurements}>
@@ -121,7 +126,7 @@ function Shares({ of }: { of: readonly number[] }) {
 /** Returns why this kernel and this way to fetch texels are in use. */
 function chosenBy(guessed: boolean, measured: boolean): string {
   if (!guessed) return "Measured on this device";
-  return `Default for this kind of GPU${measured ? "; measured since, applied on your next visit" : ""}`;
+  return `Default for this kind of GPU; ${measured ? "measured since, applied on your next visit" : "to be measured for your next visit"}`;
 }
 
 const percent = (share: number) => `${(100 * share).toFixed(1)}%`;

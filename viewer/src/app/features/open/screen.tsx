@@ -5,7 +5,7 @@ import { canKeep } from "../../../runtime/engine/kept-models";
 import type { Openable } from "../../../runtime/engine/opened-model";
 import { megabytes } from "../../../runtime/io/fetch-stream";
 import { Pairs } from "../../ui/pairs";
-import { countInWords, useDrop } from "../../ui/tools";
+import { countInWords, thousands, useDrop } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import { opening } from "./store";
@@ -14,7 +14,7 @@ import style from "./style.module.css";
 export function Open() {
   const { found, link, problem, doing } = opening;
   return (
-    <section class={style.open} aria-label="Open a model">
+    <section class={style.open} data-view="open" aria-label="Open a model">
       {found.value ? <Found model={found.value} /> : link.value ? <Link url={link.value} /> : <Choose />}
       {doing.value && <Doing />}
       {problem.value && (
@@ -35,7 +35,7 @@ function Choose() {
   return (
     <div class={classes(style.drop, over.value && style.over)}>
       <svg viewBox="0 0 33 33" aria-hidden="true" class={style.tiles}>
-        <path class={style.above} d="M0 0h10v10H0zM22 0h10v10H22zM11 11h10v10H11zM22 22h10v10H22z" />
+        <path class={style.above} d="M0 0h10v10H0zM22 0h10v10H22zM11 11h10v10H11zM0 22h10v10H0zM22 22h10v10H22z" />
         <path class={style.below} d="M11 0h10v10H11zM0 11h10v10H0zM22 11h10v10H22zM11 22h10v10H11z" />
       </svg>
       <h2>Open a model file</h2>
@@ -107,7 +107,7 @@ function Found({ model }: { model: Openable }) {
       `${megabytes(all)} of graphics memory: ${megabytes(weights)} weights, ${megabytes(all - weights)} caches and working textures`,
     ],
     ["Available", available(all)],
-    ["Context", `${model.positions.toLocaleString("en")} tokens of the model's ${model.context.toLocaleString("en")}`],
+    ["Context", `${thousands(model.positions)} tokens of the model's ${thousands(model.context)}`],
     ["Tokenizer", model.tokenizer ? "in the file" : "none that this page supports: prompts are lists of token ids"],
   ];
   return (

@@ -3,6 +3,7 @@
 import { untracked, useSignal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
 import { split } from "./store";
+import { thousands } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
@@ -155,7 +156,7 @@ function Tried({ blocks, here }: { blocks: number; here: number }) {
               {at} / {blocks - at}
             </th>
             <td>{(1000 / (way.here + way.wire + way.there)).toFixed(1)}</td>
-            <td>{Math.round(way.bytes).toLocaleString("en")}</td>
+            <td>{thousands(Math.round(way.bytes))}</td>
             <td>{ms(way.here)}</td>
             <td>{ms(way.wire)}</td>
             <td>{ms(way.there)}</td>

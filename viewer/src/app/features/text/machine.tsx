@@ -30,6 +30,7 @@ const ENTRY = "decode";
 const COARSE = 3; // page pixels per picture pixel in each direction, to draw fewer
 const WORDS = 4; // alternatives below the generated token
 const TIP = 320; // pixels of the description of a stage
+const TINY = 20; // pixels of a column that is narrower than a label
 
 /** The words for the rows of a group, next to their names. */
 const DOES: Record<Role, readonly [string, string]> = {
@@ -111,7 +112,7 @@ function Diagram({ names, layout, children }: { names: Names; layout: Layout; ch
       {children}
       {layout.width > 0 && <Lines layout={layout} roles={roles} />}
       {layout.labels > 0 && <StageNames names={names} roles={roles} />}
-      <BlockNames columns={layout.columns} />
+      <BlockNames layout={layout} />
     </>
   );
 }
@@ -205,6 +206,7 @@ function Cells() {
         </Diagram>
         <div
           class={classes(style.over, busy && style.busy)}
+          style={{ "--cells": list.length }}
           ref={over}
           role="toolbar"
           aria-label="Stages of the model; arrow keys move between them"
@@ -322,17 +324,19 @@ function StageNames({ names, roles }: { names: Names; roles: readonly Role[] }) 
   );
 }
 
-/** Labels below the columns; with many blocks, only for every fifth. */
-function BlockNames({ columns }: { columns: number }) {
+/** Labels below the columns; with many blocks, only for every fifth. Narrow columns have numbers only. */
+function BlockNames({ layout: { columns, labels, unit } }: { layout: Layout }) {
+  const narrow = labels === 0;
+  const ends = unit > TINY;
   return (
-    <div class={style.blockNames} aria-hidden="true">
-      <span class={style.first}>embedding</span>
+    <div class={classes(style.blockNames, narrow && style.narrow)} aria-hidden="true">
+      <span class={style.first}>{!narrow ? "embedding" : ends ? "in" : ""}</span>
       {labelledBlocks(columns - 2).map(({ block, span }) => (
         <span key={block} style={{ "--column": block + 2, "--span": span }}>
-          block {block}
+          {narrow ? block : `block ${block}`}
         </span>
       ))}
-      <span style={{ "--column": columns, "--span": 1 }}>logits</span>
+      <span style={{ "--column": columns, "--span": 1 }}>{!narrow ? "logits" : ends ? "out" : ""}</span>
     </div>
   );
 }

@@ -6,7 +6,7 @@ import { probabilities } from "../../../runtime/engine/probabilities";
 import { Sampler, type Candidate } from "../../../runtime/engine/sampling";
 import { generation, type Tok } from "../../stores/generation";
 import { engine } from "../../stores/model";
-import { percent, useDevice } from "../../ui/tools";
+import { percent, thousands, useDevice } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./sampling.module.css";
@@ -202,7 +202,7 @@ function Bars({ draw, tok, of, left, falls }: BarsProps) {
       </ol>
       <p class={classes(ui.dim, style.keyLine)}>
         <i class={style.plain} /> model <i class={style.drawn} /> after your settings
-        {left > 0 && `; ${left.toLocaleString("en")} less likely tokens not shown`}
+        {left > 0 && `; ${thousands(left)} less likely tokens not shown`}
       </p>
     </>
   );

@@ -177,7 +177,6 @@ function Prompt() {
       </label>
       <Private />
       {chat && <p class={ui.dim}>Sent as a message, in the format of this chat model.</p>}
-      <Examples />
       <div class={classes(ui.buttons, style.generate)}>
         {busy ? (
           <button class={ui.primary} onClick={() => void generation.stop()}>
@@ -213,6 +212,7 @@ function Prompt() {
           Reroll
         </button>
       </div>
+      <Examples />
       <Sampling />
       <SeveralButton />
       <details class={style.settings} open={open}>
@@ -357,7 +357,7 @@ function Text() {
             focusable={chosen.value === null && i === 0}
           />
         ))}
-        {running.value && <span class={style.caret} aria-hidden="true" />}
+        {running.value && <span key={`caret ${count}`} class={style.caret} aria-hidden="true" />}
       </div>
       {tok?.top && (
         <Alternatives

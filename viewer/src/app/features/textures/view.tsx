@@ -57,20 +57,21 @@ function TexturesView() {
       return { player: came.player, view: came.view, rows: came.view.rows };
     }
     const last = await playActivation(m, texts, name, part.value);
-    found.value = last;
     const { player } = m.activations.capture;
     const inner = player.spec(last.view.texture);
     const view = memory.value ? memoryView(inner, last.view.dtype) : last.view;
     return { player, view, rows: memory.value ? view.rows : rowsOf(m, name, last) };
   };
-  const f = isActivation ? found.value : null;
-  const size = f?.view ?? model.programs.generate.views[name];
+  const local = isActivation && !isRemoteActivation(model, name);
+  const f = !isActivation ? null : local && texts.length ? locate(model, texts, name, part.value) : found.value;
+  const whole = f?.view ?? model.programs.generate.views[name];
+  const size = f && local && whole ? { rows: rowsOf(model, name, f), cols: whole.cols } : whole;
   const axes = memory.value || !size ? {} : axesOf(model, name, size, f?.chunk.start ?? 0);
   return (
     <section class={style.textures} data-view="textures" aria-label="Textures">
       <Names />
       <div class={ui.panel}>
-        <div class={ui.heading}>
+        <div class={classes(ui.heading, style.head)}>
           <h2>
             <code>{name}</code>
           </h2>
@@ -252,22 +253,27 @@ function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
   return Math.min(view.rows, rows);
 }
 
+/** Returns where an activation is after the selected chunk of the text (-1: the longest) was played. */
+function locate({ manifest, programs }: Model, ids: readonly number[], name: string, part: number): Found {
+  const { entries } = programs.capture;
+  const known = sizes(Object.keys(entries), "logits_");
+  const chunks = plan(ids.length, manifest.config.n_positions, known, manifest.tuning);
+  const longest = chunks.reduce((a, b, i) => (b.valid > chunks[a]!.valid ? i : a), 0);
+  const chunk = chunks[part < 0 ? longest : Math.min(part, chunks.length - 1)]!;
+  return { view: must(entries[`logits_${chunk.size}`]?.outputs[name], `output ${name}`), chunk, chunks };
+}
+
 /** Plays the text up to the selected chunk and returns where the activation is then. */
 async function playActivation(model: Model, ids: readonly number[], name: string, part: number): Promise<Found> {
   const { player } = model.activations.capture;
-  const known = sizes(Object.keys(player.program.entries), "logits_");
-  const chunks = plan(ids.length, model.manifest.config.n_positions, known, model.manifest.tuning);
-  const longest = chunks.reduce((a, b, i) => (b.valid > chunks[a]!.valid ? i : a), 0);
-  const wanted = part < 0 ? longest : Math.min(part, chunks.length - 1);
-  for (const chunk of chunks.slice(0, wanted + 1)) {
+  const found = locate(model, ids, name, part);
+  for (const chunk of found.chunks.slice(0, found.chunks.indexOf(found.chunk) + 1)) {
     await player.prepare(`logits_${chunk.size}`);
     writeIds(player, ids, chunk);
     player.set("pos", chunk.start);
     player.play(`logits_${chunk.size}`);
   }
-  const chunk = chunks[wanted]!;
-  const view = must(player.program.entries[`logits_${chunk.size}`]?.outputs[name], `output ${name}`);
-  return { view, chunk, chunks };
+  return found;
 }
 
 /** Prepares a weight, a state after the text, or a scratch texture after the pass that is selected in the Passes view. */

@@ -10,7 +10,7 @@ import type { Offer } from "../../../runtime/engine/manifest";
 import { Curves } from "../../ui/curves";
 import { NumberField } from "../../ui/number";
 import { engine } from "../../stores/model";
-import { countInWords } from "../../ui/tools";
+import { countInWords, thousands } from "../../ui/tools";
 import { inside } from "./inside";
 import { duration, train } from "./store";
 import { HELD } from "./text-store";
@@ -129,7 +129,7 @@ function Costs({ offer }: { offer: Offer }) {
 /** Returns the number of steps of a size and the time that they take; for the selected size, the number in the schedule. */
 function cost(offer: Offer, rate: number, unit: string, relation: string): string {
   const steps = offer.name === train.preset.value ? train.schedule.steps.value : offer.settings.steps;
-  const count = `${steps.toLocaleString("en")}${unit}`;
+  const count = `${thousands(steps)}${unit}`;
   return rate ? `${count}${relation} ${duration((steps * offer.flops) / rate)}` : count;
 }
 

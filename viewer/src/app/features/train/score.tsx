@@ -5,7 +5,7 @@ import { asCsv, type Score } from "../../../training/score";
 import { Curves } from "../../ui/curves";
 import { train } from "./store";
 import { classes } from "../../ui/classes";
-import { offerFile } from "../../ui/tools";
+import { offerFile, thousands } from "../../ui/tools";
 import ui from "../../ui/shared.module.css";
 import facts from "../../ui/facts.module.css";
 import style from "./style.module.css";
@@ -192,8 +192,7 @@ function Beside({ score }: { score: Score }) {
         </tbody>
       </table>
       <p class={ui.dim}>
-        Measured on {score.tokens.toLocaleString("en")} tokens ({score.bytes.toLocaleString("en")} bytes) spread over
-        the held-out text.
+        Measured on {thousands(score.tokens)} tokens ({thousands(score.bytes)} bytes) spread over the held-out text.
         {score.figures.some(({ name }) => name === "embedded") &&
           " The page's own model uses another tokenizer: compare only its bits per byte."}
       </p>

@@ -5,6 +5,7 @@ import { useSignal } from "@preact/signals";
 import { CLEANING, type CleaningStep } from "../../../training/cleaning";
 import { train } from "./store";
 import { LONG } from "./text-store";
+import { thousands } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
@@ -205,16 +206,14 @@ async function dropped(data: DataTransfer | null): Promise<File[]> {
   return found.length ? found.sort((a, b) => (a.name < b.name ? -1 : 1)) : Array.from(data?.files ?? []);
 }
 
-const number = (value: number) => value.toLocaleString("en");
-
 function Inspected() {
   const found = train.inspection.value;
   if (!found) return <p class={ui.dim}>Reading the text…</p>;
   const scripts = Object.entries(found.scripts).filter(([, share]) => share >= 0.001);
   const facts: [string, string][] = [
-    ["Bytes", number(found.bytes)],
-    ["Characters", `${number(found.characters)} (${number(found.distinct)} distinct)`],
-    ["Lines", number(found.lines)],
+    ["Bytes", thousands(found.bytes)],
+    ["Characters", `${thousands(found.characters)} (${thousands(found.distinct)} distinct)`],
+    ["Lines", thousands(found.lines)],
     [
       "Scripts",
       scripts.map(([name, share]) => `${name} ${(100 * share).toFixed(share > 0.99 ? 0 : 1)}%`).join(", ") || "none",
@@ -248,7 +247,7 @@ function Cleaning({ fixed }: { fixed: boolean }) {
             {done && done.places > 0 && (
               <span
                 class={ui.dim}
-              >{`${number(done.places)} ${done.places === 1 ? "place" : "places"}, ${number(done.characters)} characters`}</span>
+              >{`${thousands(done.places)} ${done.places === 1 ? "place" : "places"}, ${thousands(done.characters)} characters`}</span>
             )}
           </label>
         );
@@ -268,10 +267,10 @@ function Preview() {
       <div
         class={style.portions}
         role="img"
-        aria-label={`${number(found.bytes - found.held_back)} bytes to train on, ${number(found.held_back)} held out`}
+        aria-label={`${thousands(found.bytes - found.held_back)} bytes to train on, ${thousands(found.held_back)} held out`}
       >
         <span style={{ flexGrow: found.bytes - found.held_back }}>
-          training text: {number(found.bytes - found.held_back)} bytes
+          training text: {thousands(found.bytes - found.held_back)} bytes
         </span>
         <span class={style.held} style={{ flexGrow: found.held_back }}>
           held out

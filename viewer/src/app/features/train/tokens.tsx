@@ -8,6 +8,7 @@ import { cutOf, vocabularyOf } from "../../../training/vocabulary";
 import { train } from "./store";
 import { HELD } from "./text-store";
 import { vocabularies } from "./tokens-store";
+import { thousands } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
@@ -109,7 +110,7 @@ function Vocabulary({
       <h2>{name}</h2>
       <label class={style.slider}>
         <span>
-          {n} merges, {some.vocab.length.toLocaleString("en")} tokens
+          {n} merges, {thousands(some.vocab.length)} tokens
         </span>
         <input
           type="range"
@@ -122,8 +123,8 @@ function Vocabulary({
       <p class={style.compression}>
         {known ? (
           <>
-            <b>{(known.bytes / known.tokens).toFixed(2)}</b> bytes per token: {known.bytes.toLocaleString("en")} bytes
-            become {known.tokens.toLocaleString("en")} tokens
+            <b>{(known.bytes / known.tokens).toFixed(2)}</b> bytes per token: {thousands(known.bytes)} bytes become{" "}
+            {thousands(known.tokens)} tokens
           </>
         ) : (
           <span class={ui.dim}>Tokenizing the whole text…</span>

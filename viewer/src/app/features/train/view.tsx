@@ -15,6 +15,7 @@ import { TextStage } from "./text";
 import { TokensStage } from "./tokens";
 import { WriteStage } from "./write";
 import type { View } from "../../stores/route";
+import { thousands } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
@@ -36,7 +37,7 @@ function TrainView() {
   }, []);
   if (!train.index.value)
     return (
-      <section class={ui.panel} data-view="train">
+      <section class={classes(ui.panel, style.waiting)} data-view="train">
         {train.problem.value || "Loading the sizes and texts…"}
       </section>
     );
@@ -100,7 +101,7 @@ function Plan() {
   return (
     <span class={classes(ui.dim, style.plan)}>
       {" "}
-      · Start trains a new model on this text, in this browser: {train.schedule.steps.value.toLocaleString("en")} steps
+      · Start trains a new model on this text, in this browser: {thousands(train.schedule.steps.value)} steps
     </span>
   );
 }
@@ -158,7 +159,6 @@ function Buttons() {
         </p>
       </div>
       <progress
-        class={classes(!(busy || found) && style.idle)}
         value={busy ? (train.preparing.value!.share ?? undefined) : at}
         max={busy ? 1 : found?.plan.rates.steps}
         aria-label={busy ? train.preparing.value!.what : "Steps done"}

@@ -1,0 +1,71 @@
+"""Tests the layout: nothing moves while a page loads, a finger hits every control, and any browser language will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
+
+MAX_SHIFT = 0.02  # of a visit's layout shifts together; 0.1 is called good (web.dev/cls)
+FINGER = 40  # minimum height of a control on a phone, in pixels
+LAPTOP: dict[str, Any] = {"viewport": {"width": 1366, "height": 768}}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+
+SHIFTS = """
+globalThis.shifts = [];
+new PerformanceObserver((list) => shifts.push(...list.getEntries().filter((e) => !e.hadRecentInput)))
+  .observe({type: 'layout-shift', buffered: true});"""
+MOVED = """[shifts.reduce((sum, e) => sum + e.value, 0), shifts.map((e) => [e.value, ...e.sources.map(
+  ({node, previousRect: a, currentRect: b}) => [`${node?.nodeName}.${node?.className}`, a.x, a.y, b.x, b.y])])]"""
+
+# Links within sentences and the tokens of a text have the height of a line; the machine's cells are parts of a drawing.
+SMALL = """(least) => [...document.querySelectorAll('button, select, summary, textarea, input, a')]
+  .filter((e) => e.checkVisibility({visibilityProperty: true}))
+  .filter((e) => !e.matches('.ui-link, p a, .machine-stage, .attention-arcs button, .shell-skip'))
+  .map((e) => [(e.closest('label') ?? e).getBoundingClientRect().height, e.outerHTML.slice(0, 120)])
+  .filter(([height]) => height < least)"""
+
+DRAWN = {
+    "text": "document.querySelector('.machine-cells')",
+    "blocks": "document.querySelectorAll('.blocks-lens td button:not(:empty)').length >= 60",
+    "textures": "document.querySelector('.plane-histogram rect')",
+    "train": "document.querySelector('[data-view=train] textarea')?.value",
+}
+
+
+@pytest.mark.parametrize(
+    ("view", "window"), [("text", LAPTOP), ("textures", LAPTOP), ("text", PHONE), ("blocks", PHONE), ("train", PHONE)]
+)
+def test_nothing_moves_while_a_page_loads(
+    site: Path, serve: Serve, browse: Browse, view: str, window: dict[str, Any]
+) -> None:
+    page = browse(serve(site) + f"#view={view}", init=SHIFTS, **window)
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(f"Boolean({DRAWN[view]})")
+    page.wait_for_timeout(500)
+    total, found = page.evaluate(MOVED)
+    assert total < MAX_SHIFT, found
+
+
+def test_a_finger_hits_every_control(site: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(site) + "#view=text", **PHONE)
+    page.evaluate("glgpt.ready")
+    for tab in page.get_by_role("navigation", name="Views").get_by_role("button").all():
+        tab.click()
+        assert tab.bounding_box()["x"] + tab.bounding_box()["width"] <= PHONE["viewport"]["width"]
+        page.wait_for_timeout(300)
+        assert page.evaluate(SMALL, FINGER) == [], tab.inner_text()
+
+
+def test_a_browser_whose_language_is_no_tag(site: Path, serve: Serve, browse: Browse) -> None:
+    init = "Object.defineProperty(Navigator.prototype, 'language', {get: () => 'en-US@posix', configurable: true});"
+    page = browse(serve(site) + "#view=device", init=init)
+    page.evaluate("glgpt.ready")
+    page.get_by_text("1,024 tokens").wait_for()
