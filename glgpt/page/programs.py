@@ -229,19 +229,13 @@ def record_page(
     dtype: WeightFormats,
     part: Part,
     split: SplitPage | None,
-    draw_buffers: int | None = None,
 ) -> tuple[dict[str, Program], list[dict[str, Any]]]:
-    """Returns every program by its file name, and for each recording the names of its files.
-
-    `draw_buffers` leaves out recordings that need more draw buffers.
-    """
+    """Returns every program by its file name, and for each recording the names of its files."""
     programs: dict[str, Program] = {}
     listed = []
     whole, tail = part == Part.whole(config), split is not None and split.head
     taps = whole and split is not None
     for recording in page_recordings(dtype):
-        if draw_buffers is not None and recording.draw_buffers > draw_buffers:
-            continue
         kernel = recording.kernel.name
         files = {
             "generate": f"program-{recording.name}.json",

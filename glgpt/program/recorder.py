@@ -402,7 +402,7 @@ def _literal(value: int | float | str) -> str:
 
 
 @functools.cache
-def _shader_files() -> dict[str, Path]:
+def shader_files() -> dict[str, Path]:
     """Returns the shaders in the folders of `glsl/` by file name, which is unique."""
     return {path.name: path for path in data_path("glsl").glob("*/*.*")}
 
@@ -410,7 +410,7 @@ def _shader_files() -> dict[str, Path]:
 @functools.cache
 def _source(name: str) -> str:
     try:
-        text = _shader_files().get(name, data_path("glsl") / name).read_text(encoding="utf-8")
+        text = shader_files().get(name, data_path("glsl") / name).read_text(encoding="utf-8")
     except OSError as error:
         raise GlgptError(f"shader {name} cannot be read: {error}; reinstall glgpt") from error
     lines = []

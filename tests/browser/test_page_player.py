@@ -30,6 +30,13 @@ MIXED = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "token_embd": "Q6_K"}
 LOAD = "Load the model"
 ANSWERED = f"document.querySelector('[role=alert]') || document.body.textContent.includes('{LOAD}')"
 READY = "globalThis.glgpt?.model"
+# Names the driver like a GPU's, so that the page plays recordings for devices that blend; llvmpipe blends, only slowly.
+LIKE_A_GPU = """
+const real = WebGL2RenderingContext.prototype.getParameter;
+WebGL2RenderingContext.prototype.getParameter = function (name) {
+  return name === 0x9246 ? "A GPU" : real.call(this, name);
+};
+"""
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +136,19 @@ def test_another_type_of_the_same_shape_needs_no_other_export(
     give(page, [models / "plain.gguf"])
     load(page)
     has_the_desktops_logits(page, models / "plain.gguf")
+
+
+@pytest.mark.parametrize("file", ["mixed.gguf", "plain.gguf"])
+def test_a_gpu_adds_up_products_by_blending(
+    player: Path, models: Path, serve: Serve, browse: Browse, file: str
+) -> None:
+    """Catches: a GPU that plays a recording for every device, with twice as many passes a token or more."""
+    page = browse(serve(player) + "#tokens=1", LIKE_A_GPU, measures=True)
+    give(page, [models / file])
+    load(page)
+    chosen = page.evaluate("(({ blends, draw_buffers }) => ({ blends, draw_buffers }))(glgpt.model.recording)")
+    assert chosen == {"blends": True, "draw_buffers": 8}
+    has_the_desktops_logits(page, models / file)
 
 
 def test_the_files_of_a_folder_run_as_on_the_desktop(player: Path, models: Path, serve: Serve, browse: Browse) -> None:

@@ -27,7 +27,9 @@ from glgpt.inference.sampling import Sampler, draw_seed, hash4
 from glgpt.inference.stages.drafts import draft
 from glgpt.ops import sorted_index
 from glgpt.page.output.files import tokenizer_json
-from glgpt.program.layout import Layout
+from glgpt.page.player.packed import packed
+from glgpt.program.layout import Layout, View
+from glgpt.program.spec import Entry, Pass, Program, Texture
 from glgpt.program.tolerance import Tolerance, kl_divergence
 from glgpt.scoring.ngrams import baselines
 from glgpt.scoring.predictions import Predictions, chance, figures, predict_logits, targets_of
@@ -451,6 +453,30 @@ def tolerances() -> list[dict[str, Any]]:
     ]
 
 
+def packed_programs() -> list[dict[str, Any]]:
+    """A packed program: passes of two blocks and of none, layers of two textures, and shaders with equal parts."""
+    known = ["precision highp float;", "void main() {", "}"]
+    names = ["h.0.attn.k", "h.10.attn.k", "layers.10.w", "scratch.3", "token"]
+    textures = {name: Texture(name, 4, 2, 2, "float", "state") for name in names}
+    body = "\n".join([*known[:2], "x = 1.0;", "y = 2.0;", "}"])
+    shaders = {"a-1": body, "b-2": f"#define N 2\n{body}\n", "c-3": "#define N 2\nx = 1.0;\ny = 2.0;"}
+    passes = (
+        Pass("embed", "a-1", (), (("token", 0),), (4, 2)),
+        Pass("h.0.attn.k", "b-2", (("u_x", "token"),), (("h.0.attn.k", 1), ("scratch.3", 0)), (4, 1), "pos", 5, 7),
+        Pass(
+            "h.10.attn.k", "b-2", (("u_x", "h.0.attn.k"),), (("h.10.attn.k", 1), ("scratch.3", 0)), (4, 1), "pos", 5, 7
+        ),
+        Pass("layers.10.w", "c-3", (("u_w", "layers.10.w"),), (("scratch.3", 1),), (4, 2), slices=3, clear=True),
+        Pass("argmax", "a-1", (("u_x", "scratch.3"),), (("token", 0), ("token", 1)), (4, 2)),
+    )
+    view = View(2, 16, (1, 1), texture="token")
+    entry = Entry("decode", ("token",), passes, {"token": view}, (("token", "scratch.3"),))
+    whole = Program(
+        textures, shaders, {"decode": entry, "none": Entry("none", (), (), {})}, {"token": view}, {"pos": "int"}
+    )
+    return [{"known": known, "packed": json.loads(packed(whole, known)), "program": json.loads(whole.to_json())}]
+
+
 def cases() -> dict[str, Any]:
     """Returns all cases, in the format of the file."""
     found = {
@@ -475,6 +501,7 @@ def cases() -> dict[str, Any]:
         "tolerances": tolerances(),
         "vocabularies": vocabularies(),
         "tokenizers": tokenizers(),
+        "packed_programs": packed_programs(),
     }
     return dict(json.loads(json.dumps(found)))
 

@@ -23,8 +23,8 @@ from glgpt.page.player import mixes
 from glgpt.page.player.expected import config_about, gguf_about, parameters
 from glgpt.page.player.export import PlayerOptions, export_player
 from glgpt.page.player.shapes import Shape, common_shapes, listed, read_shape
+from glgpt.page.programs import page_recordings
 from glgpt.program.formats import ALL
-from glgpt.program.spec import Program
 from glgpt.program.weight_formats import StoredFormats
 
 TINY = LlamaConfig(60, 32, 32, 2, 2, n_inner=64, tie_word_embeddings=True)
@@ -63,12 +63,16 @@ def test_the_export_lists_its_files_with_their_digests(
     for name, about in document["files"].items():
         data = (out / shape["folder"] / name).read_bytes()
         assert hashlib.sha256(data).hexdigest() == about["sha256"]
+    sources = (out / "shapes" / "sources.bin").read_bytes()
+    assert hashlib.sha256(sources).hexdigest() == player["sources"]["sha256"]
     for mix in document["mixes"]:
-        assert {r["rows"] for r in mix["recordings"]} == {"strided", "contiguous"}
+        # Recordings for four and eight draw buffers, and for devices that blend, as an ordinary page has.
+        found = [(r["kernel"], r["rows"], r["draw_buffers"], r.get("blends", False)) for r in mix["recordings"]]
+        ordinary = page_recordings(mix["dtype"])
+        assert found == [(r.kernel.name, r.rows, r.draw_buffers, r.kernel.blends) for r in ordinary]
         for recording in mix["recordings"]:
-            text = gzip.decompress((out / shape["folder"] / recording["generate"]).read_bytes()).decode()
-            program = Program.from_json(text)
-            assert {name: program.views[name].dtype for name in mix["formats"]} == mix["formats"]
+            packed = json.loads(gzip.decompress((out / shape["folder"] / recording["generate"]).read_bytes()))
+            assert {name: packed["views"][name]["dtype"] for name in mix["formats"]} == mix["formats"]
     page = (out / "index.html").read_text()
     assert '<meta name="glgpt-player" content="player.json" />' in page
     assert (

@@ -10,6 +10,7 @@ import { draft } from "../src/runtime/engine/drafts";
 import { fromFloat16 } from "../src/runtime/gl/float16";
 import { unpack } from "../src/runtime/engine/layout";
 import { parseTokenizer } from "../src/runtime/engine/manifest";
+import { unpacked, type Packed } from "../src/runtime/engine/packed-program";
 import { drawSeed, hash4, Sampler } from "../src/runtime/engine/sampling";
 import { Tokenizer } from "../src/runtime/engine/tokenizer";
 import { klDivergence, measure } from "../src/runtime/engine/tolerance";
@@ -38,6 +39,10 @@ describe("cases shared with Python", () => {
   it.each(shared.chunks)("chunks of $tokens tokens in $context", ({ tokens, context, known, plan: expected }) => {
     const found = plan(tokens, context, known, shared.costs);
     expect(found.map(({ start, valid, size }) => [start, valid, size])).toEqual(expected);
+  });
+
+  it.each(shared.packed_programs)("a packed program", ({ known, packed, program }) => {
+    expect(unpacked(packed as unknown as Packed, known)).toEqual(program);
   });
 
   it.each(shared.windows)("the window of $tokens tokens in $context", ({ tokens, context, start }) => {

@@ -21,6 +21,7 @@ from glgpt.page.output.destination import checked_out, copy_viewer, publish, wor
 from glgpt.page.output.schemas import validate
 from glgpt.page.player.expected import config_about, gguf_about, parameters
 from glgpt.page.player.mixes import HOLDS, Mix, mixes
+from glgpt.page.player.packed import packed, sources
 from glgpt.page.player.shapes import Shape, listed
 from glgpt.page.programs import EDIT, main_format, record_page
 from glgpt.page.reading import Reading, allow_connections
@@ -28,10 +29,10 @@ from glgpt.program.spec import Limits
 
 SCHEMA = 1  # of player.json and of a shape's file
 CONTEXT = 1024  # positions of the caches, if none are given: those of 2,048 take 236 MB for SmolLM2-135M
-DRAW_BUFFERS = 4  # those that every device has
 FOLDER, ABOUT = "shapes", "shape.bin"  # of all shapes, and the description of each
+SOURCES = "sources.bin"  # the lines that the shaders of all programs share
 LINKS = ("https://huggingface.co", "https://*.huggingface.co", "https://*.hf.co")  # its files are on other hosts
-LEVEL = 6  # of gzip
+LEVEL = 9  # of gzip
 
 Json = dict[str, Any]
 Progress = Callable[[int, int], None]
@@ -67,9 +68,9 @@ def export_player(
     with workplace(out) as work:
         folder = work / "page"
         copy_viewer(viewer, folder)
-        entries = []
+        entries, lines = [], sources()
         for shape, found in shapes:
-            writer = _ShapeWriter(folder, shape, options.context)
+            writer = _ShapeWriter(folder, shape, options.context, lines)
             for mix in found:
                 progress(done, total)
                 writer.add(mix)
@@ -80,6 +81,7 @@ def export_player(
             "schema": SCHEMA,
             "glgpt": version(),
             "holds": {name: list(types) for name, types in HOLDS.items()},
+            "sources": _write(folder / FOLDER / SOURCES, compact(lines)),
             "shapes": entries,
         }
         validate("player", player, "player.json")
@@ -92,8 +94,8 @@ def export_player(
 class _ShapeWriter:
     """Writes the programs of a shape, one mix after another, and then its description."""
 
-    def __init__(self, folder: Path, shape: Shape, context: int | None) -> None:
-        self.folder, self.shape = folder / FOLDER / shape.slug, shape
+    def __init__(self, folder: Path, shape: Shape, context: int | None, lines: Sequence[str]) -> None:
+        self.folder, self.shape, self.lines = folder / FOLDER / shape.slug, shape, lines
         self.folder.mkdir(parents=True)
         positions = first_context(shape.config, Limits(), context)
         self.positions = positions if context else min(positions, CONTEXT)
@@ -102,11 +104,15 @@ class _ShapeWriter:
         self.files: Json = {}
 
     def add(self, mix: Mix) -> None:
-        """Records and writes the programs of a mix."""
-        programs, recordings = record_page(self.config, mix.formats, Part.whole(self.config), None, DRAW_BUFFERS)
-        names = {name: f"{len(self.mixes)}-{Path(name).stem}.bin" for name in programs}
+        """Records and writes the programs of a mix; of equal ones, the first."""
+        programs, recordings = record_page(self.config, mix.formats, Part.whole(self.config), None)
+        names: dict[str, str] = {}
+        written: dict[str, str] = {}
         for name, program in programs.items():
-            self._write(names[name], program.to_json())
+            text, file = packed(program, self.lines), f"{len(self.mixes)}-{Path(name).stem}.bin"
+            names[name] = written.setdefault(text, file)
+            if names[name] == file:
+                self.files[file] = _write(self.folder / file, text)
         main = programs[recordings[0]["generate"]]
         layouts = weight_layouts(main, self.config)
         self.mixes.append(
@@ -144,7 +150,7 @@ class _ShapeWriter:
         return {
             "name": self.shape.name,
             "folder": f"{FOLDER}/{self.shape.slug}",
-            **self._write(ABOUT, compact(document)),
+            **_write(self.folder / ABOUT, compact(document)),
             "parameters": whole.parameter_count,
             "positions": [self.positions, whole.n_positions],
             "learned": whole.positions == "absolute",
@@ -153,10 +159,10 @@ class _ShapeWriter:
             "config": config_about(whole),
         }
 
-    def _write(self, name: str, text: str) -> Json:
-        data = gzip.compress(text.encode(), LEVEL, mtime=0)
-        found = self.files[name] = write_listed(self.folder / name, data)
-        return found
+
+def _write(file: Path, text: str) -> Json:
+    """Writes a gzipped file; returns its size and digest."""
+    return write_listed(file, gzip.compress(text.encode(), LEVEL, mtime=0))
 
 
 def _finish(folder: Path, reading: Reading) -> None:

@@ -40,6 +40,7 @@ export class Loader {
     private readonly source: Source,
     private readonly cache: Cache | null,
     private readonly text: Uint8Array<ArrayBuffer>, // of the manifest
+    private readonly read: (document: unknown) => unknown = (document) => document,
   ) {
     this.set({ total: manifest.shards.reduce((sum, s) => sum + s.bytes, 0) });
   }
@@ -69,9 +70,12 @@ export class Loader {
     return new Loader(parseManifest(found), source, source.cache === null ? null : await openCache(source.cache), text);
   }
 
-  /** Returns a loader for a model that a visitor opened, whose weights are not in the folder of its programs. */
-  static of(manifest: Manifest, source: Source): Loader {
-    return new Loader(manifest, source, null, new Uint8Array());
+  /**
+   * Returns a loader for a model that a visitor opened, whose weights are not in the folder of its programs. `read`
+   * returns the content of each packed file.
+   */
+  static of(manifest: Manifest, source: Source, read: (document: unknown) => unknown): Loader {
+    return new Loader(manifest, source, null, new Uint8Array(), read);
   }
 
   /** Counts from now on the bytes of weights that come from elsewhere. */
@@ -103,7 +107,8 @@ export class Loader {
     const expected = this.manifest.files[name];
     if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);
     const packed = new Blob([await this.file(name, expected)]).stream();
-    return parseJson(await readAll(packed.pipeThrough(new DecompressionStream("gzip")), name, MAX_JSON_BYTES), name);
+    const text = await readAll(packed.pipeThrough(new DecompressionStream("gzip")), name, MAX_JSON_BYTES);
+    return this.read(parseJson(text, name));
   }
 
   /** Starts to fetch the first shard, which `shards` then uses. */

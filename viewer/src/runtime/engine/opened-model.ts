@@ -6,9 +6,10 @@ import { textureBytes } from "../gl/program";
 import type { Answer, Job } from "../gguf/packing-worker";
 import PackingWorker from "../gguf/packing-worker?worker&inline";
 import { tokenizerFiles, type TokenizerDocument } from "../gguf/tokenizer";
-import { Loader, matches } from "./loader";
+import { Loader, matches, type Expected } from "./loader";
 import { parseManifest, parseTokenizer, type Manifest } from "./manifest";
 import type { Weights } from "./model";
+import { unpacked, type Packed } from "./packed-program";
 import { packingOf } from "./packing-plan";
 import {
   mixFor,
@@ -22,7 +23,7 @@ import {
 import { HttpSource, readAll } from "./source";
 import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
 
-const MAX_ABOUT = 256 << 20; // bytes of a shape's description
+const MAX_UNZIPPED = 256 << 20; // bytes of a shape's description
 const PROMPTS = ["The capital of France is", "Once upon a time", "The three primary colours are", "Water boils at"];
 const COMPARED = 4 << 20; // bytes of two tensors that are compared at once
 
@@ -55,11 +56,12 @@ export interface Openable {
 export async function openable(files: readonly File[], player: PlayerIndex, base: URL): Promise<Openable> {
   const model = await recognise(files, player);
   const source = new HttpSource(new URL(`${model.shape.folder}/`, base));
-  const document = await shapeDocument(source, model);
+  const document = (await unzipped(source, "shape.bin", model.shape)) as ShapeDocument;
   const places = placesOf(model, document);
   await checkTied(model, document);
   const mix = mixFor(model, document, places, player.holds);
   const { tokenizer, eos, template } = vocabulary(model);
+  const lines = (await unzipped(source, "../sources.bin", player.sources)) as string[];
   const about = document.manifest as { config: { n_positions: number } };
   const positions = Math.min(about.config.n_positions, model.context);
   const manifest = parseManifest({
@@ -87,7 +89,7 @@ export async function openable(files: readonly File[], player: PlayerIndex, base
     context: model.context,
     tokenizer: tokenizer !== null,
     open: () => {
-      const loader = Loader.of(manifest, source);
+      const loader = Loader.of(manifest, source, (program) => unpacked(program as Packed, lines));
       const weights = new FileWeights(model, document, places, loader);
       return { loader, tokenizer, weights };
     },
@@ -104,14 +106,15 @@ function typesOf(document: ShapeDocument, places: ReadonlyMap<string, Place>): s
   return [...counts].sort((a, b) => b[1] - a[1]).map(([type]) => type);
 }
 
-async function shapeDocument(source: HttpSource, { shape: { bytes, sha256 } }: Recognised): Promise<ShapeDocument> {
-  const packed = await source.bytes("shape.bin", bytes);
+/** Returns the content of a gzipped JSON file of the export, checked by its digest. */
+async function unzipped(source: HttpSource, name: string, { bytes, sha256 }: Expected): Promise<unknown> {
+  const file = name.replace("../", "");
+  const packed = await source.bytes(name, bytes);
   if (!(await matches(packed, { bytes, sha256 }))) {
-    throw new PageError("shape.bin is not what was exported. Reload the page, or export it again.");
+    throw new PageError(`${file} is not what was exported. Reload the page, or export it again.`);
   }
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const text = new TextDecoder().decode(await readAll(stream, "shape.bin", MAX_ABOUT));
-  return JSON.parse(text) as ShapeDocument; // its digest is that of the export
+  return JSON.parse(new TextDecoder().decode(await readAll(stream, file, MAX_UNZIPPED)));
 }
 
 /** Throws PageError for a head that a folder's files hold in addition to the embedding, and that differs from it. */

@@ -30,6 +30,8 @@ export interface PlayerIndex {
   schema: number;
   glgpt: string;
   holds: Record<string, string[]>;
+  /** The file of lines that the shaders of all programs share. */
+  sources: { bytes: number; sha256: string };
   shapes: ShapeEntry[];
 }
 

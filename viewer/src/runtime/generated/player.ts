@@ -5,6 +5,11 @@ export interface PlayerDocument {
   glgpt: string;
   /** Format of a texture -> GGUF's types that it holds without a change of any value */
   holds: Record<string, readonly string[]>;
+  /** The file of lines that the shaders of all programs share */
+  sources: {
+    bytes: number;
+    sha256: string;
+  };
   shapes: readonly {
     name: string;
     folder: string;

@@ -1,0 +1,122 @@
+"""Writes programs in a quarter of the bytes: the recordings of a shape differ little, and gzip sees 32 KiB at a time.
+
+A packed program is JSON with the fields of a `Program`, of which three are written shorter:
+
+- `shaders`: a text is a list of runs, `[first line, number of lines, ..]`, over the lines of `sources()` followed by
+  the program's own `lines`;
+- `textures`: `[name, width, height, layers, format, role]`;
+- `entries`: a pass is `[kind, label, inputs.., outputs..]`, where `kinds[kind]` has all that passes of other blocks
+  share: `[shader, samplers, [[number of the output, layer], ..], viewport, row, flops, nbytes, slices, clear]`. A
+  number between passes is that of the block that `~` stands for in their names.
+
+`viewer/src/runtime/engine/packed-program.ts` reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from glgpt.page.manifest import compact
+from glgpt.program.recorder import shader_files
+from glgpt.program.spec import Entry, Pass, Program
+
+MAX_TRIED = 40  # earlier places of a line that are tried for the longest run
+BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")  # the number of a block in a name, such as `h.3.mlp.act`
+
+
+def sources() -> list[str]:
+    """Returns the lines of all shaders' files, of which most of a shader's text consists."""
+    files = sorted(shader_files().values(), key=lambda path: path.name)
+    return [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def packed(program: Program, known: Sequence[str]) -> str:
+    """Returns a program as packed JSON; `known` are the lines of `sources`."""
+    lines, shaders = _runs(program.shaders, known)
+    kinds: dict[str, int] = {}
+    entries = [_entry(entry, kinds) for entry in program.entries.values()]
+    textures = [[t.name, t.width, t.height, t.layers, t.format, t.role] for t in program.textures.values()]
+    fields = {
+        "schema": program.schema,
+        "scalars": program.scalars,
+        "textures": textures,
+        "views": {name: asdict(view) for name, view in program.views.items()},
+        "lines": lines,
+        "shaders": shaders,
+    }
+    whole = compact(fields)
+    return f'{whole[:-1]},"kinds":[{",".join(kinds)}],"entries":{compact(entries)}}}'
+
+
+def _runs(texts: Mapping[str, str], known: Sequence[str]) -> tuple[list[str], dict[str, list[int]]]:
+    """Returns the lines that are not in `known`, and each text as the longest runs over both."""
+    lines, places, found = list(known), defaultdict[str, list[int]](list), {}
+    for at, line in enumerate(lines):
+        places[line].append(at)
+    for name, text in texts.items():
+        wanted, runs, at = text.split("\n"), list[int](), 0
+        while at < len(wanted):
+            if not places[wanted[at]]:
+                places[wanted[at]].append(len(lines))
+                lines.append(wanted[at])
+            tried = places[wanted[at]][-MAX_TRIED:]
+            length, first = max((_common(lines, first, wanted, at), first) for first in tried)
+            if runs and runs[-2] + runs[-1] == first:
+                runs[-1] += length
+            else:
+                runs += [first, length]
+            at += length
+        found[name] = runs
+    return lines[len(known) :], found
+
+
+def _common(a: Sequence[str], i: int, b: Sequence[str], j: int) -> int:
+    """Returns the number of equal lines from here on."""
+    length, most = 0, min(len(a) - i, len(b) - j)
+    while length < most and a[i + length] == b[j + length]:
+        length += 1
+    return length
+
+
+def _entry(entry: Entry, kinds: dict[str, int]) -> dict[str, Any]:
+    """Returns an entry with short passes; adds their kinds to `kinds`, which numbers them."""
+    passes: list[Any] = []
+    block = ""
+    for p in entry.passes:
+        outputs = list(dict.fromkeys(name for name, _ in p.outputs))
+        names = [p.label, *(name for _, name in p.inputs), *outputs]
+        own = _block(names) or block
+        if own != block:
+            passes.append(int(own))
+            block = own
+        kind = compact(_kind(p, outputs))
+        passes.append([kinds.setdefault(kind, len(kinds)), *(_short(name, block) for name in names)])
+    outputs_of = {name: asdict(view) for name, view in entry.outputs.items()}
+    return {
+        "name": entry.name,
+        "inputs": entry.inputs,
+        "outputs": outputs_of,
+        "ping_pong": entry.ping_pong,
+        "passes": passes,
+    }
+
+
+def _kind(p: Pass, outputs: Sequence[str]) -> list[Any]:
+    targets = [[outputs.index(name), layer] for name, layer in p.outputs]
+    samplers = [sampler for sampler, _ in p.inputs]
+    return [p.shader, samplers, targets, p.viewport, p.row, p.flops, p.nbytes, p.slices, p.clear]
+
+
+def _block(names: Iterable[str]) -> str | None:
+    """Returns the number of the first block in these names; None if there is none."""
+    return next((found.group() for name in names if (found := BLOCK.search(name))), None)
+
+
+def _short(name: str, block: str) -> str:
+    """Returns a name with `~` for the number of the block."""
+    found = BLOCK.search(name)
+    return f"{name[: found.start()]}~{name[found.end() :]}" if found and found.group() == block else name
