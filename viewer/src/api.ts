@@ -3,6 +3,7 @@
 import { CHAT_TOKENS, fit, type Fitted } from "./runtime/chat/context";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { Completions } from "./completions";
+import type { Constraint } from "./runtime/constraints/constraint";
 import { effect, signal, untracked, type ReadonlySignal } from "@preact/signals-core";
 import { ContextLost, Device, type Compiling } from "./runtime/gl/device";
 import { Loader, type Progress as Fetched } from "./runtime/engine/loader";
@@ -42,6 +43,8 @@ export interface GenerateOptions {
   logitBias?: Record<number, number> | null;
   /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
+  /** What the text must match as a whole. The first one loads a file of 0.4 MB. */
+  constraint?: Constraint | null;
   seed?: number;
   /** Tokens already sampled with this seed: the text continues as if it had not stopped. */
   drawn?: number;
@@ -68,7 +71,9 @@ const COMMON = {
 } as const;
 const SHARED = { ...COMMON, prompt: true, ids: true } as const;
 
-const GENERATE: Names<GenerateOptions> = { ...SHARED, drawn: true, alternatives: true, onToken: true };
+const ONE_TEXT = { constraint: true, alternatives: true, onToken: true } as const; // not for texts in a batch
+
+const GENERATE: Names<GenerateOptions> = { ...SHARED, ...ONE_TEXT, drawn: true };
 
 export interface Generated {
   ids: number[];
@@ -94,7 +99,7 @@ export interface ChatOptions extends Omit<GenerateOptions, "prompt" | "ids" | "d
   dropped?: number;
 }
 
-const CHAT: Names<ChatOptions> = { ...COMMON, alternatives: true, onToken: true, dropped: true };
+const CHAT: Names<ChatOptions> = { ...COMMON, ...ONE_TEXT, dropped: true };
 
 /** An answer, the number of tokens of its prompt, and the number of the oldest messages that the prompt leaves out. */
 export type Answered = Generated & { promptTokens: number; dropped: number };
@@ -116,7 +121,10 @@ export type Progress = Fetched & Compiling;
 const REST = 2000; // ms without a call after which a page warms up
 const ATTEMPTS = 20; // attempts to warm up; a call interrupts one
 
-export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "alternatives" | "onToken"> {
+export interface ContinuationsOptions extends Omit<
+  GenerateOptions,
+  "drawn" | "constraint" | "alternatives" | "onToken"
+> {
   /** Called with all texts after each token. The array holds the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
   /** Called with the progress of the shaders, which the first call compiles. */
@@ -408,6 +416,7 @@ export class Glgpt {
     const sampling = samplingOf(options);
     const prompt = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
     const { model } = this;
+    const matcher = options.constraint ? await model.matcher(options.constraint) : null;
     const decoder = model.tokenizer?.stream();
     const ids: number[] = [];
     let text = "";
@@ -422,6 +431,7 @@ export class Glgpt {
         sampling,
         eos,
         alternatives,
+        ...(matcher ? { matcher } : {}),
         ...(signal ? { signal } : {}),
         tokens: tokens - ids.length,
         drawn: (options.drawn ?? 0) + ids.length,
@@ -446,7 +456,7 @@ export class Glgpt {
     const end = performance.now();
     if (stopped !== "text") text += decoder?.flush() ?? "";
     if (signal?.aborted || this.disposed) stopped = "aborted";
-    else if (stopped === "tokens" && ids.length < tokens) stopped = "eos";
+    else if (stopped === "tokens" && (ids.length < tokens || (await matcher?.allowed) === null)) stopped = "eos";
     return {
       ids,
       text,

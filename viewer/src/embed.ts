@@ -29,6 +29,7 @@ export type {
   TokenLogprob,
 } from "./completions";
 export type { LanguageModelOptions, LanguageModelSession, PromptInput, PromptOptions } from "./language-model";
+export type { Constraint } from "./runtime/constraints/constraint";
 export type { ChatMessage } from "./runtime/chat/template";
 export type { Fitted } from "./runtime/chat/context";
 export type { Values } from "./runtime/engine/capture";

@@ -2,6 +2,7 @@
 // use that API where the browser has no model.
 
 import type { Glgpt } from "./api";
+import { ConstraintError, type Constraint } from "./runtime/constraints/constraint";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { PageError } from "./runtime/gl/errors";
 import { Queue } from "./runtime/gl/wait";
@@ -24,8 +25,10 @@ export interface LanguageModelOptions {
 
 export interface PromptOptions {
   signal?: AbortSignal;
-  /** Not supported yet: rejects with NotSupportedError. */
-  responseConstraint?: unknown;
+  /** A JSON schema, or a regular expression, that the whole answer matches. Rejects with NotSupportedError for others. */
+  responseConstraint?: object | RegExp;
+  /** Has no effect: the model never reads the constraint. */
+  omitResponseConstraintInput?: boolean;
 }
 
 const refuse = (name: string, message: string) => new DOMException(message, name);
@@ -43,6 +46,12 @@ function messagesOf(input: PromptInput): ChatMessage[] {
     return { role, content: content.map(({ value }) => value as string).join("") };
   });
   return checkedMessages(texts);
+}
+
+/** Returns the constraint of an answer; null: none. */
+function constraintOf({ responseConstraint: given }: PromptOptions): Constraint | null {
+  if (given === undefined) return null;
+  return given instanceof RegExp ? { regex: given } : { json_schema: given };
 }
 
 /** A session: its messages, and the answers of the model to them. */
@@ -137,7 +146,6 @@ export class LanguageModelSession extends EventTarget {
   }
 
   private async answer(input: PromptInput, options: PromptOptions, piece: (text: string) => void): Promise<string> {
-    if (options.responseConstraint) throw refuse("NotSupportedError", "responseConstraint is not supported.");
     const messages = [...this.messages, ...messagesOf(input)];
     const signal = options.signal ? AbortSignal.any([options.signal, this.ended.signal]) : this.ended.signal;
     const { temperature, topK } = this.options;
@@ -145,12 +153,14 @@ export class LanguageModelSession extends EventTarget {
       .chat(messages, {
         ...(temperature === undefined ? {} : { temperature }),
         ...(topK === undefined ? {} : { topK }),
+        constraint: constraintOf(options),
         seed: Math.floor(Math.random() * 2 ** 32),
         onToken: (token) => piece(token.text),
         signal,
       })
       .catch((error: unknown) => {
-        throw error instanceof PageError ? refuse("OperationError", error.message) : error;
+        if (!(error instanceof PageError)) throw error;
+        throw refuse(error instanceof ConstraintError ? "NotSupportedError" : "OperationError", error.message);
       });
     signal.throwIfAborted();
     this.messages = [...messages, { role: "assistant", content: answer.text }];

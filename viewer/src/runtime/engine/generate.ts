@@ -1,5 +1,6 @@
 // Generates a text token by token, on this device or together with a server.
 
+import type { Matcher } from "../constraints/grammars";
 import { ContextLost } from "../gl/device";
 import { PageError } from "../gl/errors";
 import type { Model } from "./model";
@@ -16,6 +17,8 @@ export interface Run {
   alternatives?: number;
   /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
+  /** Follows a text that is constrained. */
+  matcher?: Matcher;
   signal?: AbortSignal;
 }
 
@@ -53,17 +56,20 @@ export class TextGenerator {
     if (sampler.adjusts && placement.server) {
       throw new PageError("A model that runs on a server supports neither repetition penalty nor logit bias.");
     }
+    if (run.matcher && placement.server) {
+      throw new PageError("A model that runs on a server supports no constraint. Run all blocks in this page.");
+    }
     const text = [...ids];
     let left = run.tokens;
-    while (left > 0 && !run.signal?.aborted) {
+    while (left > 0 && !run.signal?.aborted && (await run.matcher?.allowed) !== null) {
       const { here } = placement;
       const read = context.window(text);
       const count = Math.min(left, context.tokens - read.length + 1); // the last token is computed from a full context
       try {
         const stretch = { text: read, count, run, sampler, drawn: (run.drawn ?? 0) + text.length - ids.length };
-        for await (const token of placement.server ? model.splitGenerator.generate(stretch) : this.local(stretch)) {
+        for await (const token of this.tokens(stretch)) {
           left--;
-          if (run.eos !== false && model.ends(token.id)) return;
+          if ((run.eos !== false || run.matcher) && model.ends(token.id)) return;
           yield token;
           text.push(token.id);
           read.push(token.id);
@@ -76,6 +82,42 @@ export class TextGenerator {
         if (!(error instanceof ContextLost) && !model.device.lost) throw error;
         await model.recover(run.signal);
       }
+    }
+  }
+
+  private tokens(stretch: Stretch): AsyncGenerator<Token> {
+    const { placement, splitGenerator } = this.model;
+    if (placement.server) return splitGenerator.generate(stretch);
+    return stretch.run.matcher ? this.constrained(stretch, stretch.run.matcher) : this.local(stretch);
+  }
+
+  /**
+   * Generates tokens that a constraint allows. The device computes the logits after a token while the grammar finds which
+   * tokens may follow it.
+   */
+  private async *constrained({ text, count, run, sampler, drawn }: Stretch, matcher: Matcher): AsyncGenerator<Token> {
+    const { cache, sampling } = this.model;
+    const first = text.length;
+    await sampling.masked.prepare();
+    for (let taken = 0; taken < count; taken++) {
+      const allowed = await matcher.allowed;
+      if (!allowed || run.signal?.aborted) return;
+      if (taken === 0) cache.prefill(text);
+      else cache.ids.push(text.at(-1)!);
+      const more = taken + 1 < count;
+      const chosen = sampler.adjusts ? null : sampling.chooseAllowed(sampler, drawn + taken, allowed, run.alternatives);
+      // A prompt's logits cannot be computed again with equal bits, should the device not decide.
+      const ahead = more && taken > 0 && chosen !== null && sampling.masked.ready;
+      if (ahead) cache.decode(first + taken);
+      let token = await chosen;
+      const decided = token !== null;
+      if (!token) {
+        if (ahead) cache.again(text);
+        token = await sampling.fromRow(text, sampler, drawn + taken, run.alternatives, allowed);
+      }
+      matcher.accept(token.id);
+      if (more && !(ahead && decided)) cache.decode(first + taken);
+      yield token;
     }
   }
 
