@@ -1,8 +1,7 @@
 // Worker: finds which tokens may come next in a text that follows a grammar, with the library xgrammar (WebAssembly). A
 // grammar that the library does not accept ends it, so the page then starts another worker.
 
-import "@mlc-ai/web-xgrammar"; // sets the global `xgrammar`
-import type * as Library from "@mlc-ai/web-xgrammar";
+import { GrammarCompiler, GrammarMatcher, TokenizerInfo } from "@mlc-ai/web-xgrammar";
 import { PageError, reason } from "../gl/errors";
 import type { Constraint } from "./constraint";
 import { constraintGrammar } from "./grammar";
@@ -27,10 +26,8 @@ export type Job = VocabularyJob | ConstraintJob | TokenJob;
 /** A bit for each token that may come next, from the lowest bit on; or why there is none. After `refused` it works on. */
 export type Answer = { bits: Uint32Array } | { failed: string } | { refused: string } | { ready: true };
 
-const { TokenizerInfo, GrammarCompiler, GrammarMatcher } = (globalThis as unknown as { xgrammar: typeof Library })
-  .xgrammar;
-let compiler: Library.GrammarCompiler | null = null;
-let matcher: Library.GrammarMatcher | null = null;
+let compiler: GrammarCompiler | null = null;
+let matcher: GrammarMatcher | null = null;
 let said = ""; // by the library, before it ended
 
 console.warn = console.error = (...parts: unknown[]) => {

@@ -112,7 +112,7 @@ function cause(error: unknown): string {
   if (!(error instanceof Failed) || /could not be loaded/.test(why)) {
     return `${new URL(address, location.href).pathname.split("/").at(-1)} cannot be loaded. Serve it with the page; a single-file page has none.`;
   }
-  return `${why}.`;
+  return `${why.replace(/\.$/, "")}.`;
 }
 
 /** The tokens that may come next in a text. */
