@@ -43,7 +43,7 @@ const appRules = (folder, forbidden, message) => ({
 });
 
 export default tseslint.config(
-  { ignores: ["**/dist", "**/node_modules", "public", "*.config.*"] },
+  { ignores: ["**/dist", "**/node_modules", "public", "*.config.*", "test/*.js"] },
   tseslint.configs.strictTypeChecked,
   {
     languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },

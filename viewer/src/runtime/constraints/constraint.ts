@@ -26,7 +26,9 @@ const KINDS = {
 
 /** Returns a copy that a worker can receive, and its name for messages. Throws ConstraintError unless one field is given. */
 export function checkedConstraint(asked: Constraint): { constraint: Constraint; what: string } {
-  const given = Object.entries(Object(asked) as Constraint).filter(([, value]) => value != null && value !== false);
+  const given = Object.entries(Object(asked) as Constraint).filter(
+    ([name, value]) => value != null && (name !== "json_object" || value),
+  );
   const [kind, value] = (given[0] ?? []) as [keyof typeof KINDS, unknown];
   if (given.length !== 1 || !Object.hasOwn(KINDS, kind)) {
     throw new ConstraintError(`constraint must be an object with one of ${Object.keys(KINDS).join(", ")}.`);
