@@ -19,6 +19,7 @@ import { LanguageModelSession, polyfill, type LanguageModelOptions } from "./lan
 import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./runtime/engine/manifest";
 import type { Opened } from "./runtime/engine/opened-model";
+import type { SpeculationStats } from "./runtime/engine/speculation";
 import { HttpSource, type Source } from "./runtime/engine/source";
 import { Store } from "./training/store";
 import { otherFigures, type Score, type ScoreProgress } from "./training/score";
@@ -43,6 +44,11 @@ export interface GenerateOptions {
   logitBias?: Record<number, number> | null;
   /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
+  /**
+   * Guess tokens from the text so far and check several in one step (default: false): the same text, sooner where it
+   * repeats itself. Guessing pauses where it does not pay.
+   */
+  speculate?: boolean;
   /** What the text must match as a whole. The first one loads a file of 0.4 MB. */
   constraint?: Constraint | null;
   seed?: number;
@@ -71,7 +77,7 @@ const COMMON = {
 } as const;
 const SHARED = { ...COMMON, prompt: true, ids: true } as const;
 
-const ONE_TEXT = { constraint: true, alternatives: true, onToken: true } as const; // not for texts in a batch
+const ONE_TEXT = { constraint: true, speculate: true, alternatives: true, onToken: true } as const; // not for texts in a batch
 
 const GENERATE: Names<GenerateOptions> = { ...SHARED, ...ONE_TEXT, drawn: true };
 
@@ -83,6 +89,8 @@ export interface Generated {
   decodeMs: number;
   seed: number;
   stopped: "tokens" | "eos" | "text" | "aborted";
+  /** What guessing gave, with `speculate`. */
+  speculation?: SpeculationStats;
 }
 
 /** One of several texts that continue a prompt. */
@@ -123,7 +131,7 @@ const ATTEMPTS = 20; // attempts to warm up; a call interrupts one
 
 export interface ContinuationsOptions extends Omit<
   GenerateOptions,
-  "drawn" | "constraint" | "alternatives" | "onToken"
+  "drawn" | "constraint" | "speculate" | "alternatives" | "onToken"
 > {
   /** Called with all texts after each token. The array holds the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
@@ -417,6 +425,7 @@ export class Glgpt {
     const prompt = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
     const { model } = this;
     const matcher = options.constraint ? await model.matcher(options.constraint) : null;
+    const speculation = options.speculate ? { checkedSteps: 0, guessedTokens: 0, acceptedTokens: 0 } : null;
     const decoder = model.tokenizer?.stream();
     const ids: number[] = [];
     let text = "";
@@ -432,6 +441,7 @@ export class Glgpt {
         eos,
         alternatives,
         ...(matcher ? { matcher } : {}),
+        ...(speculation ? { speculate: (stats: SpeculationStats) => add(speculation, stats) } : {}),
         ...(signal ? { signal } : {}),
         tokens: tokens - ids.length,
         drawn: (options.drawn ?? 0) + ids.length,
@@ -464,6 +474,7 @@ export class Glgpt {
       decodeMs: last - first,
       seed: sampling.seed,
       stopped,
+      ...(speculation ? { speculation } : {}),
     };
   }
 
@@ -675,6 +686,11 @@ export class Glgpt {
       contexts: device.generation + 1,
     };
   }
+}
+
+/** Adds the statistics of a part of a text. */
+function add(all: SpeculationStats, part: SpeculationStats): void {
+  for (const name of ["checkedSteps", "guessedTokens", "acceptedTokens"] as const) all[name] += part[name];
 }
 
 /** Returns the sampling options of a call; the temperature is 0.8 unless given. */

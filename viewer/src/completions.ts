@@ -55,6 +55,8 @@ export interface ChatCompletionRequest {
 
 export interface CompletionRequestOptions {
   signal?: AbortSignal;
+  /** Guess tokens and check several at once, as `speculate` of `glgpt.generate`. */
+  speculate?: boolean;
 }
 
 export interface TokenLogprob {
@@ -196,7 +198,10 @@ interface Prepared {
   stops: readonly string[];
   /** The number of the most likely tokens to send; null without log probabilities. */
   top: number | null;
-  options: Pick<ChatOptions, "tokens" | "temperature" | "topP" | "seed" | "logitBias" | "alternatives" | "constraint">;
+  options: Pick<
+    ChatOptions,
+    "tokens" | "temperature" | "topP" | "seed" | "logitBias" | "alternatives" | "constraint" | "speculate"
+  >;
 }
 
 export class Completions {
@@ -221,9 +226,9 @@ export class Completions {
   ): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>>;
   async create(
     request: ChatCompletionRequest,
-    { signal }: CompletionRequestOptions = {},
+    { signal, speculate = false }: CompletionRequestOptions = {},
   ): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>> {
-    const prepared = await this.prepared(request).catch((error: unknown) => {
+    const prepared = await this.prepared(request, speculate).catch((error: unknown) => {
       if (error instanceof CompletionError || !(error instanceof PageError)) throw error;
       throw new CompletionError(error.message);
     });
@@ -317,7 +322,7 @@ export class Completions {
   }
 
   /** Checks a request and encodes its messages. */
-  private async prepared(request: ChatCompletionRequest): Promise<Prepared> {
+  private async prepared(request: ChatCompletionRequest, speculate: boolean): Promise<Prepared> {
     check(request);
     await this.glgpt.ready;
     const { chatTemplate, manifest } = this.glgpt.model;
@@ -343,6 +348,7 @@ export class Completions {
         tokens: Math.min(asked, limit - ids.length + 1),
         ...sampling(request),
         constraint: constrained?.constraint ?? null,
+        speculate,
         ...(top === null ? {} : { alternatives: Math.max(1, top) }),
       },
     };

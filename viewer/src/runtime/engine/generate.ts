@@ -5,8 +5,10 @@ import { ContextLost } from "../gl/device";
 import { PageError } from "../gl/errors";
 import type { Model } from "./model";
 import { Sampler, type SamplingOptions, type Token } from "./sampling";
+import type { SpeculationStats } from "./speculation";
 
 const TARGET_MS = 33; // target ms of tokens issued together: two frames
+const MAX_UNCHECKED = 4; // tokens issued together between two attempts to guess
 const MAX_PAIR_MS = 40; // maximum ms of two tokens issued together; slower ones run one by one to keep the page responsive
 
 export interface Run {
@@ -17,6 +19,8 @@ export interface Run {
   alternatives?: number;
   /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
+  /** Guess tokens from the text and check several at once; the text stays the same. Called with the statistics. */
+  speculate?: (stats: SpeculationStats) => void;
   /** Follows a text that is constrained. */
   matcher?: Matcher;
   signal?: AbortSignal;
@@ -122,17 +126,30 @@ export class TextGenerator {
   }
 
   /** Generates tokens that the device samples. Several are issued at once, and a few texels of each are read. */
-  private async *local({ text, count, run, sampler, drawn }: Stretch): AsyncGenerator<Token> {
-    const { cache, sampling, placement, reader } = this.model;
+  private async *local(stretch: Stretch): AsyncGenerator<Token> {
+    const { text, count, run, sampler, drawn } = stretch;
+    const { cache, sampling, placement, reader, batch } = this.model;
+    const speculation = run.speculate && !sampler.adjusts ? await batch.speculation() : null;
     let under: Promise<Token | null>[] = [];
     const { here } = placement;
     const first = text.length;
     let [began, together] = [0, 1]; // when the latest tokens were issued, and how many
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
+        const checked = issued === taken && taken ? ((await speculation?.step(stretch, taken)) ?? []) : [];
+        if (checked.length) {
+          for (const token of checked) {
+            cache.ids.push(text.at(-1)!);
+            yield token;
+            if (run.signal?.aborted) return;
+          }
+          taken += checked.length - 1;
+          issued = taken + 1;
+          continue;
+        }
         if (issued === taken) {
           // Tokens issued together share a fence and a read. None is issued before the read, which would wait for it.
-          const most = taken && !sampler.adjusts ? this.ahead() : 1;
+          const most = taken && !sampler.adjusts ? Math.min(this.ahead(), speculation ? MAX_UNCHECKED : Infinity) : 1;
           began = performance.now();
           for (; issued < count && issued - taken < most; issued++) {
             if (issued === 0) cache.prefill(text);
@@ -157,7 +174,10 @@ export class TextGenerator {
           issued = taken + 1;
         }
         if (taken) {
-          if (under.length === together - 1) this.tokenMs = (performance.now() - began) / together;
+          if (under.length === together - 1) {
+            this.tokenMs = (performance.now() - began) / together;
+            speculation?.guessing.plainTokens(this.tokenMs, together);
+          }
           this.model.splitGenerator.report(here, this.tokenMs);
         }
         if (under.length) token.more = under.length;
@@ -166,6 +186,7 @@ export class TextGenerator {
       }
     } finally {
       await Promise.allSettled(under);
+      if (speculation) run.speculate?.(speculation.stats);
     }
   }
 
