@@ -20,6 +20,8 @@ export interface LanguageModelOptions {
   initialPrompts?: PromptInput;
   temperature?: number;
   topK?: number;
+  /** Guess tokens and check several at once, as `speculate` of `glgpt.generate`. */
+  speculate?: boolean;
   signal?: AbortSignal;
 }
 
@@ -126,7 +128,8 @@ export class LanguageModelSession extends EventTarget {
   async clone({ signal }: { signal?: AbortSignal } = {}): Promise<LanguageModelSession> {
     this.check(signal);
     const { temperature, topK } = this;
-    const options = { temperature, topK, ...(signal ? { signal } : {}) };
+    const { speculate = false } = this.options;
+    const options = { temperature, topK, speculate, ...(signal ? { signal } : {}) };
     const copy = new LanguageModelSession(this.glgpt, options, this.messages);
     await copy.measure();
     return copy;
@@ -148,12 +151,13 @@ export class LanguageModelSession extends EventTarget {
   private async answer(input: PromptInput, options: PromptOptions, piece: (text: string) => void): Promise<string> {
     const messages = [...this.messages, ...messagesOf(input)];
     const signal = options.signal ? AbortSignal.any([options.signal, this.ended.signal]) : this.ended.signal;
-    const { temperature, topK } = this.options;
+    const { temperature, topK, speculate = false } = this.options;
     const answer = await this.glgpt
       .chat(messages, {
         ...(temperature === undefined ? {} : { temperature }),
         ...(topK === undefined ? {} : { topK }),
         constraint: constraintOf(options),
+        speculate,
         seed: Math.floor(Math.random() * 2 ** 32),
         onToken: (token) => piece(token.text),
         signal,

@@ -97,7 +97,8 @@ export class Speculation {
     cache.lacksQueries(first);
     cache.write(chosen.at(-1)!.id);
     chosen.forEach((token, i) => i + 1 < chosen.length && (token.more = chosen.length - 1 - i));
-    this.guessing.checkedStep(performance.now() - start, chosen.length - 1);
+    if (several.checks) this.guessing.checkedStep(performance.now() - start, chosen.length - 1);
+    several.checks = true;
     this.stats.checkedSteps++;
     this.stats.guessedTokens += guesses.length;
     this.stats.acceptedTokens += chosen.length - 1;
