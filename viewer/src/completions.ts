@@ -36,7 +36,7 @@ export interface ChatCompletionRequest {
   top_logprobs?: number | null;
   /** Only 1. */
   n?: number | null;
-  /** What the answer must be: any JSON object, or JSON that a schema validates. */
+  /** Constrains the answer to any JSON object, or to JSON that a schema validates. */
   response_format?:
     | { type: "text" | "json_object" }
     | { type: "json_schema"; json_schema: { name?: string; schema: object | boolean; strict?: boolean | null } }

@@ -4,7 +4,7 @@
 export type Characters = readonly (readonly [number, number])[];
 
 const LAST = 0x10ffff;
-const SURROGATES = [0xd800, 0xdfff] as const; // are no characters
+const SURROGATES = [0xd800, 0xdfff] as const; // not characters
 export const UNICODE: Characters = [
   [0, SURROGATES[0] - 1],
   [SURROGATES[1] + 1, LAST],

@@ -1,8 +1,8 @@
-// What a generated text must match, as a caller says it. The names are those of the desktop's `Constraint`.
+// Describes what a generated text must match. The names are those of the desktop's `Constraint`.
 
 import { PageError, reason } from "../gl/errors";
 
-/** What a text must match as a whole. One of the fields is given. */
+/** Describes what a text must match as a whole. One of the fields is given. */
 export interface Constraint {
   /** A JSON schema: an object, a boolean, or JSON text. */
   json_schema?: object | boolean | string;

@@ -11,7 +11,7 @@ export interface VocabularyJob {
   vocabulary: string[];
 }
 
-/** What a text that begins must match. */
+/** Begins a text that matches a constraint. */
 export interface ConstraintJob {
   constraint: Constraint;
 }

@@ -9,7 +9,7 @@ const LOAD_MS = 60_000; // to fetch the worker and read the vocabulary
 const COMPILE_MS = 20_000;
 const TOKEN_MS = 20_000;
 
-/** What a grammar needs to know of a model's vocabulary. */
+/** Describes a model's vocabulary. */
 export interface GrammarVocabulary {
   size: number;
   /** The ids that end a text. */
@@ -158,7 +158,7 @@ export class Matcher {
   accept(token: number): void {
     if (this.vocabulary.ends.includes(token)) return;
     this.next = this.follow(token).then((bits) => this.read(bits));
-    this.next.catch(() => {}); // whoever awaits `allowed` receives the error
+    this.next.catch(() => {}); // a caller that awaits `allowed` receives the error
   }
 
   /** Returns the tokens of an answer's bits, of which the one after the vocabulary says that the text may end. */

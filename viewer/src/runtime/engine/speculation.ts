@@ -11,7 +11,7 @@ const FIRST_PAUSE = 16; // tokens without guesses after some that did not pay; d
 const MAX_PAUSE = 256;
 const WEIGHT = 0.3; // of the latest measurement in an average
 
-/** What guessing gave: steps that checked guesses, the guesses, and how many of them were right. */
+/** Counts the steps that checked guesses, the guesses, and those that were right. */
 export interface SpeculationStats {
   checkedSteps: number;
   guessedTokens: number;
