@@ -49,7 +49,7 @@ export interface GenerateOptions {
    * repeats itself. Guessing pauses where it does not pay.
    */
   speculate?: boolean;
-  /** What the text must match as a whole. The first one loads a file of 0.4 MB. */
+  /** Constrains the whole text. The first constraint loads a file of 0.4 MB. */
   constraint?: Constraint | null;
   seed?: number;
   /** Tokens already sampled with this seed: the text continues as if it had not stopped. */
@@ -89,7 +89,7 @@ export interface Generated {
   decodeMs: number;
   seed: number;
   stopped: "tokens" | "eos" | "text" | "aborted";
-  /** What guessing gave, with `speculate`. */
+  /** Counts guesses, with `speculate`. */
   speculation?: SpeculationStats;
 }
 

@@ -147,6 +147,17 @@ test("a matcher says what may follow, and when the text may end", async () => {
   expect(await ids()).toBeNull();
 });
 
+test("an answer that an abandoned text left is not another text's", async () => {
+  const worker = new FakeWorker((job) =>
+    "vocabulary" in job ? { ready: true } : "token" in job ? bits(job.token) : bits(1, 2),
+  );
+  const grammars = new Grammars(VOCABULARY, async () => worker);
+  const first = await grammars.matcher({ regex: "a" });
+  first.accept(9);
+  const second = await grammars.matcher({ regex: "a" });
+  expect([(await first.allowed)!.has(9), (await second.allowed)!.has(9)]).toEqual([true, false]);
+});
+
 test("a worker that fails is replaced, and the error says why", async () => {
   const fatal = (job: Job): Answer | Error =>
     "vocabulary" in job ? { ready: true } : "constraint" in job ? { failed: "out of memory" } : new Error("crashed");

@@ -1,6 +1,7 @@
 // Follows constrained texts with a worker, which is loaded when the first constraint is used.
 
 import { PageError, reason } from "../gl/errors";
+import { Queue } from "../gl/wait";
 import { checkedConstraint, unusable, type Constraint } from "./constraint";
 import type { Answer, Job } from "./grammar-worker";
 import address from "./grammar-worker?worker&url";
@@ -36,6 +37,7 @@ async function started(): Promise<GrammarWorker> {
 /** Starts constrained texts, one at a time: a matcher ends the one before it. */
 export class Grammars {
   private worker: GrammarWorker | null = null;
+  private readonly jobs = new Queue(); // an answer belongs to the latest job
 
   constructor(
     private readonly vocabulary: GrammarVocabulary,
@@ -78,8 +80,15 @@ export class Grammars {
     }
   }
 
-  /** Sends a job and returns the answer's bits. Rejects with Failed if there are none; a worker that failed is ended. */
-  private async asked(job: Job, limit: number): Promise<Uint32Array | null> {
+  /**
+   * Sends a job after all earlier ones and returns the answer's bits. Rejects with Failed if there are none; a worker that
+   * failed is ended.
+   */
+  private asked(job: Job, limit: number): Promise<Uint32Array | null> {
+    return this.jobs.run(() => this.sent(job, limit));
+  }
+
+  private async sent(job: Job, limit: number): Promise<Uint32Array | null> {
     const { worker } = this;
     if (!worker) throw new Failed("its worker has ended");
     let timer: ReturnType<typeof setTimeout> | undefined;
