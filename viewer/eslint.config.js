@@ -43,7 +43,7 @@ const appRules = (folder, forbidden, message) => ({
 });
 
 export default tseslint.config(
-  { ignores: ["**/dist", "**/node_modules", "public", "*.config.*"] },
+  { ignores: ["**/dist", "**/node_modules", "public", "*.config.*", "test/*.js"] },
   tseslint.configs.strictTypeChecked,
   {
     languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },
@@ -76,12 +76,13 @@ export default tseslint.config(
   },
   folderRules("runtime/gl", "^\\.\\./(?!generated/)", "gl/ may import only generated/."),
   folderRules("runtime/chat", "^\\.\\./(?!gl/)", "chat/ may import only gl/."),
+  folderRules("runtime/constraints", "^\\.\\./(?!gl/)", "constraints/ may import only gl/."),
   folderRules("runtime/io", "^\\.\\./(?!gl/)", "io/ may import only gl/."),
   folderRules("runtime/gguf", "^\\.\\./(?!gl/|generated/)", "gguf/ may import only gl/ and generated/."),
   folderRules(
     "runtime/engine",
-    "^\\.\\./(?!chat/|gl/|gguf/|io/|generated/|\\.\\./\\.\\./schema/)",
-    "engine/ may import only chat/, gl/, gguf/, io/ and generated/.",
+    "^\\.\\./(?!chat/|constraints/|gl/|gguf/|io/|generated/|\\.\\./\\.\\./schema/)",
+    "engine/ may import only chat/, constraints/, gl/, gguf/, io/ and generated/.",
   ),
   folderRules("training", "^\\.\\./(?!runtime/)", "training/ may import only runtime/."),
   appRules("drawing", "^\\.\\./(?!\\.\\./(runtime/|\\.\\./\\.\\./glsl/))", "drawing/ may import only runtime/."),

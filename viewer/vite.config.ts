@@ -20,6 +20,7 @@ const page: UserConfig & { test: object } = {
 
 // The scriptable object as a module, with an example page.
 const embed: UserConfig = {
+  base: "./", // the file that constrains text is next to the module
   publicDir: "embed",
   build: {
     target: "es2022",

@@ -35,6 +35,7 @@ from glgpt.system.files import written_whole
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 logger = logging.getLogger(__name__)
+PACKED = ("interventions", "several", "masked")  # programs of a recording that are written gzipped
 CONTEXT = 256  # positions of the reference run: caches for the full context of a large model would take gigabytes
 Phase = Callable[[str], None]  # called with a label when a phase begins
 
@@ -120,7 +121,7 @@ def _write(
     formats = weight_formats(checkpoint, options.dtype)
     programs, recordings = record_page(config, formats, part, split)  # first: it may fail for limits of browsers
     layouts = weight_layouts(programs[recordings[0]["generate"]], config)
-    packed = {r[kind] for r in recordings for kind in ("interventions", "several") if kind in r}
+    packed = {r[kind] for r in recordings for kind in PACKED if kind in r}
     documents = _documents(checkpoint, folder, options, prompts, phase, device)
     texts: dict[str, str] = {}
     if options.train:

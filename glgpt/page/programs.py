@@ -9,6 +9,7 @@ from typing import Any
 from glgpt import ops
 from glgpt.inference.batching.batch import ADOPTED, batch_program
 from glgpt.inference.chunks import FEW_SIZES, chunk_sizes
+from glgpt.inference.constraints.masking import masked_program
 from glgpt.inference.programs import record_capture, record_generation
 from glgpt.models.activations import LOGITS, PATTERN, SCORES, Q, in_block
 from glgpt.models.attention import limits_of
@@ -25,7 +26,7 @@ from glgpt.program.tensor import Tensor
 from glgpt.program.weight_formats import WeightFormats, activations
 from glgpt.tuning.kernel_selection import product_program, row_product_program, variants
 
-MIN_LIMITS = Limits(max_draw_buffers=4)  # WebGL2's; recordings of all numbers of draw buffers share one row probe
+MIN_LIMITS = Limits(max_draw_buffers=4)  # WebGL2's; all recordings share the row probe and the masks
 MAX_CAPTURE_BYTES = 128 << 20  # maximum scratch memory of a capture entry
 SEVERAL = 4  # continuations of a prompt that a page generates at once
 EDIT = "edit."  # prefix of the states of `PageEdits`
@@ -190,11 +191,16 @@ def several_program(config: ModelConfig, recording: Recording, dtype: WeightForm
 
     `main` is a generation program. The caches hold the rows of the prompt, followed by rows of the texts in rotation.
     """
-    view, context = main.views[LOGITS], config.n_positions
+    context, logits = config.n_positions, _logits(main)
     rows = min(context + SEVERAL * MIN_OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
     height = max(rows, ADOPTED[0])
-    logits = Layout(view.rows, view.cols, view.tiles, view.dtype)
     return batch_program(config, recording.limits, recording.kernel, dtype, height, logits, sizes=(SEVERAL,))
+
+
+def _logits(main: Program) -> Layout:
+    """Returns the layout of the state `logits` of a generation program."""
+    view = main.views[LOGITS]
+    return Layout(view.rows, view.cols, view.tiles, view.dtype)
 
 
 def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
@@ -249,7 +255,11 @@ def record_page(
             files["interventions"] = f"interventions-{recording.name}.bin"
             programs[files["interventions"]] = generate_program(config, recording, dtype, part, PageEdits(config))
             files["several"] = f"several-{recording.name}.bin"
-            programs[files["several"]] = several_program(config, recording, dtype, programs[files["generate"]])
+            main = programs[files["generate"]]
+            programs[files["several"]] = several_program(config, recording, dtype, main)
+            logits = _logits(main)
+            files["masked"] = "masked-{}x{}.bin".format(*logits.tiles)  # recordings with this layout share it
+            programs.setdefault(files["masked"], masked_program(MIN_LIMITS, logits))
         probes = probe_programs(recording.plain, _probed_format(main_format(config, dtype)))
         programs |= {files[kind]: probe for kind, probe in probes.items()}
         shown = {"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows}

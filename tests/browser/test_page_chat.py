@@ -224,17 +224,21 @@ def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[
           const grown = copy.contextUsage > session.contextUsage;
           session.destroy();
           const refused = await session.prompt("c").catch((error) => error.name);
-          const constrained = await copy.prompt("c", {responseConstraint: {}}).catch((error) => error.name);
+          const constrained = await copy.prompt("c", {responseConstraint: /[ab]{2}/});
+          const unusable = {responseConstraint: {type: "integer", multipleOf: 2}};
+          const named = await copy.prompt("c", unusable).catch(({name, message}) => [name, message]);
           delete globalThis.LanguageModel;
           const set = [glgpt.polyfillLanguageModel(), glgpt.polyfillLanguageModel()];
           set.push(await LanguageModel.availability());
           (await LanguageModel.create({topK: (await LanguageModel.params()).maxTopK})).destroy();
-          return {set, before, more, text: text.length, grown, refused, constrained, window: copy.contextWindow};
+          return {set, before, more, text: text.length, grown, refused, constrained, named, window: copy.contextWindow};
         }"""
     )
     assert found["set"] == [True, False, "available"]
     assert found["before"] > 0 and found["more"] > 0 and found["text"] > 3 and found["grown"]
-    assert (found["refused"], found["constrained"], found["window"]) == ("AbortError", "NotSupportedError", 96)
+    assert (found["refused"], found["window"]) == ("AbortError", 96)
+    assert found["constrained"] in ("aa", "ab", "ba", "bb")
+    assert found["named"][0] == "NotSupportedError" and "multipleOf" in found["named"][1]
 
 
 def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
@@ -259,11 +263,13 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
           stop.abort();
           const refused = [];
           for (const more of [{n: 2}, {tokens: 3}, {top_logprobs: 2}, {messages: []}, {temperature: -1},
-                              {messages: [{role: "user", content: "long ".repeat(99)}]}]) {
+                              {messages: [{role: "user", content: "long ".repeat(99)}]},
+                              {response_format: {type: "json_schema"}}, {guided_regex: "(?=a)"}]) {
             const {status, param, code, error} = await create(more).catch((thrown) => thrown);
             refused.push([status, param, code, error.type]);
           }
-          return {whole, chunks, stopped, aborted: await aborted, refused};
+          const choice = await create({guided_choice: ["a", "b"]});
+          return {whole, chunks, stopped, aborted: await aborted, refused, choice: choice.choices[0]};
         }"""
     )
     whole, chunks = found["whole"], found["chunks"]
@@ -282,6 +288,7 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
     (stopped,) = found["stopped"]["choices"]
     assert text.startswith(stopped["message"]["content"]) and stopped["finish_reason"] == "stop"
     assert len(stopped["message"]["content"]) <= 2 and found["aborted"] == "AbortError"
+    assert found["choice"]["message"]["content"] in ("a", "b") and found["choice"]["finish_reason"] == "stop"
     bad = "invalid_request_error"
     assert found["refused"] == [
         [400, "n", None, bad],
@@ -290,4 +297,6 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
         [400, "messages", None, bad],
         [400, "temperature", None, bad],
         [400, "messages", "context_length_exceeded", bad],
+        [400, "response_format", None, bad],
+        [400, "guided_regex", None, bad],
     ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 from helpers.gguf_files import LLAMA, TOKENS, WIDE_LLAMA, llama, tokenizer, wide_llama
@@ -260,6 +262,45 @@ def test_smollm2_runs_as_on_the_desktop(tmp_path: Path, serve: Serve, browse: Br
     text = page.evaluate("glgpt.generate({prompt: 'The capital of France is', tokens: 2, temperature: 0})")["text"]
     assert text == " Paris."
     assert page.evaluate("glgpt.model.manifest.chat_template.source.includes('<|im_start|>')")
+    check_constraints(page)
+
+
+def check_constraints(page: Any) -> None:
+    """Catches: masks that the device does not read, a text that ends too soon, a schema that is ignored."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 6},
+            "age": {"type": "integer", "minimum": 1, "maximum": 99},
+        },
+        "required": ["name", "age"],
+    }
+    found = page.evaluate(
+        """async (schema) => {
+          const text = async (constraint, more) => {
+            const options = {prompt: "A person:", tokens: 40, temperature: 1, seed: 2, constraint, ...more};
+            const {text, stopped} = await glgpt.generate(options);
+            return [text, stopped];
+          };
+          const top = [];
+          const json = await text({json_schema: schema}, {alternatives: 2, onToken: (token) => top.push(token)});
+          return {
+            json,
+            again: await text({json_schema: schema}),
+            choice: await text({choice: ["Zebra", "Zebu"]}),
+            regex: await text({regex: "[0-9]{3}-[a-f]{2}"}),
+            host: await text({regex: "[0-9]{3}-[a-f]{2}"}, {repetitionPenalty: 1.1}),
+            device: glgpt.model.sampling.masked.ready,
+            likely: top.every(({p, sampled, top}) => p > 0 && sampled > 0 && top[0].p >= top[1].p),
+          };
+        }""",
+        schema,
+    )
+    jsonschema.validate(json.loads(found["json"][0]), schema)
+    assert found["again"] == found["json"] and found["likely"] and found["device"]
+    assert found["choice"][0] in ("Zebra", "Zebu")
+    assert all(re.fullmatch("[0-9]{3}-[a-f]{2}", found[how][0]) for how in ("regex", "host"))
+    assert all(found[how][1] == "eos" for how in ("json", "choice", "regex", "host"))
 
 
 def test_the_start_screen_fits_a_phone(player: Path, serve: Serve, browse: Browse) -> None:

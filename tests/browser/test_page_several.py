@@ -22,6 +22,16 @@ CONTINUATIONS = """async (options) => {
   return {made, texts, memory: glgpt.model.memory().several};
 }"""
 
+# Software OpenGL computes four rows in four times the time of one, for which guessing would pause.
+NEVER_PAUSES = """() => {
+  const {batch} = glgpt.model, own = batch.speculation.bind(batch);
+  batch.speculation = async () => {
+    const speculation = await own();
+    speculation.guessing.checkedStep = () => {};
+    return speculation;
+  };
+}"""
+
 
 def test_each_is_the_text_of_its_seed(exported: Path, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
     page = browse(f"{serve(exported)}#tokens=1")
@@ -109,3 +119,29 @@ def test_a_lost_context_begins_them_anew(exported: Path, serve: Callable[..., st
     }"""
     found = page.evaluate(lose, options)
     assert found["taken"] and found["made"] == whole["made"]
+
+
+def test_guessed_tokens_leave_the_text_as_it_is(
+    exported: Path, serve: Callable[..., str], browse: Callable[..., Any]
+) -> None:
+    """Catches: a guess that is taken though it is wrong, a row with other bits, caches without the guessed rows."""
+    page = browse(f"{serve(exported)}#tokens=1")
+    page.evaluate("glgpt.ready")
+    page.evaluate(NEVER_PAUSES)
+    ids = page.evaluate("glgpt.encode('And then he said it all again. '.repeat(9))")
+    accepted = 0
+    for how in ({"temperature": 0}, {"temperature": 0.7, "topP": 0.9, "seed": 2, "alternatives": 2}):
+        options = {"ids": ids[:110], "tokens": 40, **how}
+        plain = page.evaluate("(o) => glgpt.generate(o)", options)
+        found = page.evaluate("(o) => glgpt.generate({...o, speculate: true})", options)
+        assert found["ids"] == plain["ids"] and "speculation" not in plain
+        stats = found["speculation"]
+        assert stats["guessedTokens"] >= stats["checkedSteps"] > 0
+        accepted += stats["acceptedTokens"]
+    assert accepted > 0
+    held = page.evaluate("glgpt.model.cache.ids.length")
+    shown = "glgpt.activation('h.2.attn.pattern').then(({data}) => Array.from(data.slice(-60)))"
+    again = "glgpt.borrow(async (model) => model.cache.clear()).then(() => " + shown + ")"
+    assert held > 110 and page.evaluate(shown) == pytest.approx(page.evaluate(again), abs=1e-4)
+    refused = "glgpt.continuations({prompt: 'a', speculate: true}).catch((e) => e.message)"
+    assert "no option speculate" in page.evaluate(refused)

@@ -3,6 +3,7 @@
 import { CHAT_TOKENS, fit, type Fitted } from "./runtime/chat/context";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { Completions } from "./completions";
+import type { Constraint } from "./runtime/constraints/constraint";
 import { effect, signal, untracked, type ReadonlySignal } from "@preact/signals-core";
 import { ContextLost, Device, type Compiling } from "./runtime/gl/device";
 import { Loader, type Progress as Fetched } from "./runtime/engine/loader";
@@ -18,6 +19,7 @@ import { LanguageModelSession, polyfill, type LanguageModelOptions } from "./lan
 import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
 import { parseRecorded, type Manifest, type Recorded } from "./runtime/engine/manifest";
 import type { Opened } from "./runtime/engine/opened-model";
+import type { SpeculationStats } from "./runtime/engine/speculation";
 import { HttpSource, type Source } from "./runtime/engine/source";
 import { Store } from "./training/store";
 import { otherFigures, type Score, type ScoreProgress } from "./training/score";
@@ -42,6 +44,13 @@ export interface GenerateOptions {
   logitBias?: Record<number, number> | null;
   /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
+  /**
+   * Guess tokens from the text so far and check several in one step (default: false): the same text, sooner where it
+   * repeats itself. Guessing pauses where it does not pay.
+   */
+  speculate?: boolean;
+  /** Constrains the whole text. The first constraint loads a file of 0.4 MB. */
+  constraint?: Constraint | null;
   seed?: number;
   /** Tokens already sampled with this seed: the text continues as if it had not stopped. */
   drawn?: number;
@@ -68,7 +77,9 @@ const COMMON = {
 } as const;
 const SHARED = { ...COMMON, prompt: true, ids: true } as const;
 
-const GENERATE: Names<GenerateOptions> = { ...SHARED, drawn: true, alternatives: true, onToken: true };
+const ONE_TEXT = { constraint: true, speculate: true, alternatives: true, onToken: true } as const; // not for texts in a batch
+
+const GENERATE: Names<GenerateOptions> = { ...SHARED, ...ONE_TEXT, drawn: true };
 
 export interface Generated {
   ids: number[];
@@ -78,6 +89,8 @@ export interface Generated {
   decodeMs: number;
   seed: number;
   stopped: "tokens" | "eos" | "text" | "aborted";
+  /** Counts guesses, with `speculate`. */
+  speculation?: SpeculationStats;
 }
 
 /** One of several texts that continue a prompt. */
@@ -94,7 +107,7 @@ export interface ChatOptions extends Omit<GenerateOptions, "prompt" | "ids" | "d
   dropped?: number;
 }
 
-const CHAT: Names<ChatOptions> = { ...COMMON, alternatives: true, onToken: true, dropped: true };
+const CHAT: Names<ChatOptions> = { ...COMMON, ...ONE_TEXT, dropped: true };
 
 /** An answer, the number of tokens of its prompt, and the number of the oldest messages that the prompt leaves out. */
 export type Answered = Generated & { promptTokens: number; dropped: number };
@@ -116,7 +129,10 @@ export type Progress = Fetched & Compiling;
 const REST = 2000; // ms without a call after which a page warms up
 const ATTEMPTS = 20; // attempts to warm up; a call interrupts one
 
-export interface ContinuationsOptions extends Omit<GenerateOptions, "drawn" | "alternatives" | "onToken"> {
+export interface ContinuationsOptions extends Omit<
+  GenerateOptions,
+  "drawn" | "constraint" | "speculate" | "alternatives" | "onToken"
+> {
   /** Called with all texts after each token. The array holds the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
   /** Called with the progress of the shaders, which the first call compiles. */
@@ -409,6 +425,8 @@ export class Glgpt {
     const sampling = samplingOf(options);
     const prompt = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
     const { model } = this;
+    const matcher = options.constraint ? await model.matcher(options.constraint) : null;
+    const speculation = options.speculate ? { checkedSteps: 0, guessedTokens: 0, acceptedTokens: 0 } : null;
     const decoder = model.tokenizer?.stream();
     const ids: number[] = [];
     let text = "";
@@ -423,6 +441,8 @@ export class Glgpt {
         sampling,
         eos,
         alternatives,
+        ...(matcher ? { matcher } : {}),
+        ...(speculation ? { speculate: (stats: SpeculationStats) => add(speculation, stats) } : {}),
         ...(signal ? { signal } : {}),
         tokens: tokens - ids.length,
         drawn: (options.drawn ?? 0) + ids.length,
@@ -447,7 +467,7 @@ export class Glgpt {
     const end = performance.now();
     if (stopped !== "text") text += decoder?.flush() ?? "";
     if (signal?.aborted || this.disposed) stopped = "aborted";
-    else if (stopped === "tokens" && ids.length < tokens) stopped = "eos";
+    else if (stopped === "tokens" && (ids.length < tokens || (await matcher?.allowed) === null)) stopped = "eos";
     return {
       ids,
       text,
@@ -455,6 +475,7 @@ export class Glgpt {
       decodeMs: last - first,
       seed: sampling.seed,
       stopped,
+      ...(speculation ? { speculation } : {}),
     };
   }
 
@@ -666,6 +687,11 @@ export class Glgpt {
       contexts: device.generation + 1,
     };
   }
+}
+
+/** Adds the statistics of a part of a text. */
+function add(all: SpeculationStats, part: SpeculationStats): void {
+  for (const name of ["checkedSteps", "guessedTokens", "acceptedTokens"] as const) all[name] += part[name];
 }
 
 /** Returns the sampling options of a call; the temperature is 0.8 unless given. */

@@ -1,6 +1,7 @@
 // `glgpt.chat.completions.create`: chat completions with the shape of OpenAI's API, as users of web-llm know it.
 
 import type { ChatOptions, Glgpt } from "./api";
+import { ConstraintError, type Constraint } from "./runtime/constraints/constraint";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { PageError } from "./runtime/gl/errors";
 import { randomId } from "./runtime/io/random-id";
@@ -36,7 +37,17 @@ export interface ChatCompletionRequest {
   top_logprobs?: number | null;
   /** Only 1. */
   n?: number | null;
-  response_format?: { type: "text" | "json_object" | "json_schema" } | null;
+  /** Constrains the answer to any JSON object, or to JSON that a schema validates. */
+  response_format?:
+    | { type: "text" | "json_object" }
+    | { type: "json_schema"; json_schema: { name?: string; schema: object | boolean; strict?: boolean | null } }
+    | null;
+  /** A JSON schema, as in vLLM. */
+  guided_json?: object | string | null;
+  /** A regular expression that the whole answer matches, as in vLLM. */
+  guided_regex?: string | null;
+  /** Texts, of which one is the answer, as in vLLM. */
+  guided_choice?: readonly string[] | null;
   /** Has no effect: a page has one model. */
   model?: string | null;
   /** Has no effect. */
@@ -45,6 +56,8 @@ export interface ChatCompletionRequest {
 
 export interface CompletionRequestOptions {
   signal?: AbortSignal;
+  /** Guess tokens and check several at once, as `speculate` of `glgpt.generate`. */
+  speculate?: boolean;
 }
 
 export interface TokenLogprob {
@@ -131,6 +144,9 @@ const FIELDS: Record<keyof Required<ChatCompletionRequest>, true> = {
   top_logprobs: true,
   n: true,
   response_format: true,
+  guided_json: true,
+  guided_regex: true,
+  guided_choice: true,
   model: true,
   user: true,
 };
@@ -178,10 +194,15 @@ interface Ended {
 /** A request that was checked, and the ids of its prompt. */
 interface Prepared {
   ids: number[];
+  /** The field of its constraint; null: none. */
+  field: string | null;
   stops: readonly string[];
   /** The number of the most likely tokens to send; null without log probabilities. */
   top: number | null;
-  options: Pick<ChatOptions, "tokens" | "temperature" | "topP" | "seed" | "logitBias" | "alternatives">;
+  options: Pick<
+    ChatOptions,
+    "tokens" | "temperature" | "topP" | "seed" | "logitBias" | "alternatives" | "constraint" | "speculate"
+  >;
 }
 
 export class Completions {
@@ -206,9 +227,9 @@ export class Completions {
   ): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>>;
   async create(
     request: ChatCompletionRequest,
-    { signal }: CompletionRequestOptions = {},
+    { signal, speculate = false }: CompletionRequestOptions = {},
   ): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>> {
-    const prepared = await this.prepared(request).catch((error: unknown) => {
+    const prepared = await this.prepared(request, speculate).catch((error: unknown) => {
       if (error instanceof CompletionError || !(error instanceof PageError)) throw error;
       throw new CompletionError(error.message);
     });
@@ -279,7 +300,7 @@ export class Completions {
       push({ text: piece, logprobs: top === null ? null : { content: waiting, refusal: null } });
       waiting = [];
     };
-    const answer = await this.glgpt.generate({
+    const running = this.glgpt.generate({
       ...options,
       ids,
       signal: signal ? AbortSignal.any([signal, stopped.signal]) : stopped.signal,
@@ -290,6 +311,9 @@ export class Completions {
         if (stops.found) stopped.abort();
       },
     });
+    const answer = await running.catch((error: unknown) => {
+      throw error instanceof ConstraintError ? new CompletionError(error.message, prepared.field) : error;
+    });
     if (!stops.found) {
       signal?.throwIfAborted();
       if (answer.stopped === "aborted") throw new PageError("The model was disposed of.");
@@ -299,7 +323,7 @@ export class Completions {
   }
 
   /** Checks a request and encodes its messages. */
-  private async prepared(request: ChatCompletionRequest): Promise<Prepared> {
+  private async prepared(request: ChatCompletionRequest, speculate: boolean): Promise<Prepared> {
     check(request);
     await this.glgpt.ready;
     const { chatTemplate, manifest } = this.glgpt.model;
@@ -313,15 +337,19 @@ export class Completions {
       throw new CompletionError(why, "messages", "context_length_exceeded");
     }
     const { logprobs, top_logprobs, stop } = request;
+    const constrained = constraintOf(request);
     const asked = request.max_completion_tokens ?? request.max_tokens ?? Infinity;
     const top = logprobs ? (top_logprobs ?? 0) : null;
     return {
       ids,
+      field: constrained?.field ?? null,
       stops: typeof stop === "string" ? [stop] : (stop ?? []),
       top,
       options: {
         tokens: Math.min(asked, limit - ids.length + 1),
         ...sampling(request),
+        constraint: constrained?.constraint ?? null,
+        speculate,
         ...(top === null ? {} : { alternatives: Math.max(1, top) }),
       },
     };
@@ -354,8 +382,9 @@ function check(request: ChatCompletionRequest): void {
   if (unknown) throw new CompletionError(`${unknown[0]} is not a field that this model knows.`, unknown[0]);
   const { n, response_format: format, stop, top_logprobs: top, logprobs } = request;
   if ((n ?? 1) !== 1) throw new CompletionError(`n is ${n}; a page writes 1 answer at a time.`, "n");
-  if (format && format.type !== "text") {
-    throw new CompletionError("A page supports only response_format of type text.", "response_format");
+  if (format && !["text", "json_object", "json_schema"].includes(format.type)) {
+    const why = `response_format has type ${format.type}; it must be text, json_object or json_schema.`;
+    throw new CompletionError(why, "response_format");
   }
   for (const name of ["max_tokens", "max_completion_tokens"] as const) {
     const value = request[name] ?? 1;
@@ -370,6 +399,26 @@ function check(request: ChatCompletionRequest): void {
     throw new CompletionError(`top_logprobs is ${top}; it must be from 0 to ${MAX_TOP}.`, "top_logprobs");
   }
   if (top && !logprobs) throw new CompletionError("top_logprobs needs logprobs: true.", "top_logprobs");
+}
+
+/** Returns the constraint of a request and the field that holds it. Throws CompletionError for several. */
+function constraintOf(request: ChatCompletionRequest): { field: string; constraint: Constraint } | null {
+  const { response_format: format, guided_json, guided_regex, guided_choice } = request;
+  const schema =
+    format?.type === "json_schema" ? (Object(format.json_schema) as { schema?: object }).schema : undefined;
+  if (format?.type === "json_schema" && schema === undefined) {
+    throw new CompletionError("response_format lacks json_schema.schema.", "response_format");
+  }
+  const found: { field: string; constraint: Constraint }[] = [];
+  const add = (field: string, constraint: Constraint) => found.push({ field, constraint });
+  if (format?.type === "json_object") add("response_format", { json_object: true });
+  if (schema !== undefined) add("response_format", { json_schema: schema });
+  if (guided_json != null) add("guided_json", { json_schema: guided_json });
+  if (guided_regex != null) add("guided_regex", { regex: guided_regex });
+  if (guided_choice != null) add("guided_choice", { choice: guided_choice });
+  const [first = null, second] = found;
+  if (first && second) throw new CompletionError(`Give ${first.field} or ${second.field}, not both.`, second.field);
+  return first;
 }
 
 /** Returns how tokens are chosen. Throws CompletionError for a value out of range. */

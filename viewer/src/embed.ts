@@ -29,9 +29,11 @@ export type {
   TokenLogprob,
 } from "./completions";
 export type { LanguageModelOptions, LanguageModelSession, PromptInput, PromptOptions } from "./language-model";
+export type { Constraint } from "./runtime/constraints/constraint";
 export type { ChatMessage } from "./runtime/chat/template";
 export type { Fitted } from "./runtime/chat/context";
 export type { Values } from "./runtime/engine/capture";
+export type { SpeculationStats } from "./runtime/engine/speculation";
 export type { Candidate, Token } from "./runtime/engine/sampling";
 export type { Federation, FederateOptions } from "./training/federate";
 export type { Trained, TrainOptions } from "./training/training";

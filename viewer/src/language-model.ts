@@ -2,6 +2,7 @@
 // use that API where the browser has no model.
 
 import type { Glgpt } from "./api";
+import { ConstraintError, type Constraint } from "./runtime/constraints/constraint";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { PageError } from "./runtime/gl/errors";
 import { Queue } from "./runtime/gl/wait";
@@ -19,13 +20,17 @@ export interface LanguageModelOptions {
   initialPrompts?: PromptInput;
   temperature?: number;
   topK?: number;
+  /** Guess tokens and check several at once, as `speculate` of `glgpt.generate`. */
+  speculate?: boolean;
   signal?: AbortSignal;
 }
 
 export interface PromptOptions {
   signal?: AbortSignal;
-  /** Not supported yet: rejects with NotSupportedError. */
-  responseConstraint?: unknown;
+  /** A JSON schema, or a regular expression, that the whole answer matches. Rejects with NotSupportedError for others. */
+  responseConstraint?: object | RegExp;
+  /** Has no effect: the model never reads the constraint. */
+  omitResponseConstraintInput?: boolean;
 }
 
 const refuse = (name: string, message: string) => new DOMException(message, name);
@@ -43,6 +48,12 @@ function messagesOf(input: PromptInput): ChatMessage[] {
     return { role, content: content.map(({ value }) => value as string).join("") };
   });
   return checkedMessages(texts);
+}
+
+/** Returns the constraint of an answer; null: none. */
+function constraintOf({ responseConstraint: given }: PromptOptions): Constraint | null {
+  if (given === undefined) return null;
+  return given instanceof RegExp ? { regex: given } : { json_schema: given };
 }
 
 /** A session: its messages, and the answers of the model to them. */
@@ -117,7 +128,8 @@ export class LanguageModelSession extends EventTarget {
   async clone({ signal }: { signal?: AbortSignal } = {}): Promise<LanguageModelSession> {
     this.check(signal);
     const { temperature, topK } = this;
-    const options = { temperature, topK, ...(signal ? { signal } : {}) };
+    const { speculate = false } = this.options;
+    const options = { temperature, topK, speculate, ...(signal ? { signal } : {}) };
     const copy = new LanguageModelSession(this.glgpt, options, this.messages);
     await copy.measure();
     return copy;
@@ -137,20 +149,22 @@ export class LanguageModelSession extends EventTarget {
   }
 
   private async answer(input: PromptInput, options: PromptOptions, piece: (text: string) => void): Promise<string> {
-    if (options.responseConstraint) throw refuse("NotSupportedError", "responseConstraint is not supported.");
     const messages = [...this.messages, ...messagesOf(input)];
     const signal = options.signal ? AbortSignal.any([options.signal, this.ended.signal]) : this.ended.signal;
-    const { temperature, topK } = this.options;
+    const { temperature, topK, speculate = false } = this.options;
     const answer = await this.glgpt
       .chat(messages, {
         ...(temperature === undefined ? {} : { temperature }),
         ...(topK === undefined ? {} : { topK }),
+        constraint: constraintOf(options),
+        speculate,
         seed: Math.floor(Math.random() * 2 ** 32),
         onToken: (token) => piece(token.text),
         signal,
       })
       .catch((error: unknown) => {
-        throw error instanceof PageError ? refuse("OperationError", error.message) : error;
+        if (!(error instanceof PageError)) throw error;
+        throw refuse(error instanceof ConstraintError ? "NotSupportedError" : "OperationError", error.message);
       });
     signal.throwIfAborted();
     this.messages = [...messages, { role: "assistant", content: answer.text }];

@@ -48,6 +48,10 @@ export class TrainedVocabulary extends Vocabulary {
     return Array.from(encodeText(text, this.bpe));
   }
 
+  isSpecial(): boolean {
+    return false;
+  }
+
   tokenBytes(id: number): Uint8Array {
     return this.bytes[id] ?? new Uint8Array();
   }

@@ -40,6 +40,8 @@ class GenerationStore {
     seed: signal(0),
     stop: signal(""),
   };
+  /** True if tokens are guessed from the text, and several checked at once. */
+  readonly speculate = signal(false);
   readonly tokens = signal<Tok[]>([]);
   readonly running = signal(false);
   readonly note = signal("");
@@ -240,6 +242,7 @@ class GenerationStore {
         drawn: kept.filter((t) => !t.given).length,
         ...this.sampling(),
         alternatives: ALTERNATIVES,
+        speculate: this.speculate.value,
         signal: this.abort.signal,
         onToken: (token) => {
           list.push({ ...token, label: this.label(token.id), given: false });

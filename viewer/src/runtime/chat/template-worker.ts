@@ -1,7 +1,7 @@
 // Worker: renders chat templates, which are programs that come with a model.
 
 import { Template } from "@huggingface/jinja";
-import { isUnicode } from "./unicode";
+import { isUnicode } from "../gl/unicode";
 
 /** A template, and the variables of each text to render with it. */
 export interface RenderJob {

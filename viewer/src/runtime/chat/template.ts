@@ -2,7 +2,7 @@
 
 import { PageError } from "../gl/errors";
 import type { TemplateRenderer } from "./renderer";
-import { isUnicode } from "./unicode";
+import { isUnicode } from "../gl/unicode";
 
 export const ROLES = ["system", "developer", "user", "assistant", "tool"] as const;
 

@@ -8,6 +8,7 @@ import { parseProgram } from "./manifest";
 import type { Model } from "./model";
 import { Sampler, type Token } from "./sampling";
 import { Several } from "./several";
+import { Speculation } from "./speculation";
 
 /** Further options of a batch: the texts that have ended, and a callback for the progress of shaders. */
 export interface BatchOptions {
@@ -88,6 +89,14 @@ export class BatchGenerator {
       yield tokens;
       if (run.signal?.aborted || tokens.every((token) => !token)) return;
     }
+  }
+
+  /** Returns what checks guesses of a text; null if the model in its current state cannot. */
+  async speculation(): Promise<Speculation | null> {
+    if (!this.texts) return null;
+    const several = await this.opened();
+    await several.player.prepare("restore_1");
+    return new Speculation(this.model, several);
   }
 
   /** Returns the textures and shaders of a batch, created on first use. */

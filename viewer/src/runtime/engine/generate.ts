@@ -1,11 +1,14 @@
 // Generates a text token by token, on this device or together with a server.
 
+import type { Matcher } from "../constraints/grammars";
 import { ContextLost } from "../gl/device";
 import { PageError } from "../gl/errors";
 import type { Model } from "./model";
 import { Sampler, type SamplingOptions, type Token } from "./sampling";
+import type { SpeculationStats } from "./speculation";
 
 const TARGET_MS = 33; // target ms of tokens issued together: two frames
+const MAX_UNCHECKED = 4; // tokens issued together between two attempts to guess
 const MAX_PAIR_MS = 40; // maximum ms of two tokens issued together; slower ones run one by one to keep the page responsive
 
 export interface Run {
@@ -16,6 +19,10 @@ export interface Run {
   alternatives?: number;
   /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
+  /** Guess tokens from the text and check several at once; the text stays the same. Called with the statistics. */
+  speculate?: (stats: SpeculationStats) => void;
+  /** Follows a text that is constrained. */
+  matcher?: Matcher;
   signal?: AbortSignal;
 }
 
@@ -53,17 +60,20 @@ export class TextGenerator {
     if (sampler.adjusts && placement.server) {
       throw new PageError("A model that runs on a server supports neither repetition penalty nor logit bias.");
     }
+    if (run.matcher && placement.server) {
+      throw new PageError("A model that runs on a server supports no constraint. Run all blocks in this page.");
+    }
     const text = [...ids];
     let left = run.tokens;
-    while (left > 0 && !run.signal?.aborted) {
+    while (left > 0 && !run.signal?.aborted && (await run.matcher?.allowed) !== null) {
       const { here } = placement;
       const read = context.window(text);
       const count = Math.min(left, context.tokens - read.length + 1); // the last token is computed from a full context
       try {
         const stretch = { text: read, count, run, sampler, drawn: (run.drawn ?? 0) + text.length - ids.length };
-        for await (const token of placement.server ? model.splitGenerator.generate(stretch) : this.local(stretch)) {
+        for await (const token of this.tokens(stretch)) {
           left--;
-          if (run.eos !== false && model.ends(token.id)) return;
+          if ((run.eos !== false || run.matcher) && model.ends(token.id)) return;
           yield token;
           text.push(token.id);
           read.push(token.id);
@@ -79,18 +89,67 @@ export class TextGenerator {
     }
   }
 
+  private tokens(stretch: Stretch): AsyncGenerator<Token> {
+    const { placement, splitGenerator } = this.model;
+    if (placement.server) return splitGenerator.generate(stretch);
+    return stretch.run.matcher ? this.constrained(stretch, stretch.run.matcher) : this.local(stretch);
+  }
+
+  /**
+   * Generates tokens that a constraint allows. The device computes the logits after a token while the grammar finds which
+   * tokens may follow it.
+   */
+  private async *constrained({ text, count, run, sampler, drawn }: Stretch, matcher: Matcher): AsyncGenerator<Token> {
+    const { cache, sampling } = this.model;
+    const first = text.length;
+    await sampling.masked.prepare();
+    for (let taken = 0; taken < count; taken++) {
+      const allowed = await matcher.allowed;
+      if (!allowed || run.signal?.aborted) return;
+      if (taken === 0) cache.prefill(text);
+      else cache.ids.push(text.at(-1)!);
+      const more = taken + 1 < count;
+      const chosen = sampler.adjusts ? null : sampling.chooseAllowed(sampler, drawn + taken, allowed, run.alternatives);
+      // A prompt's logits cannot be computed again with equal bits, should the device not decide.
+      const ahead = more && taken > 0 && chosen !== null && sampling.masked.ready;
+      if (ahead) cache.decode(first + taken);
+      let token = await chosen;
+      const decided = token !== null;
+      if (!token) {
+        if (ahead) cache.again(text);
+        token = await sampling.fromRow(text, sampler, drawn + taken, run.alternatives, allowed);
+      }
+      matcher.accept(token.id);
+      if (more && !(ahead && decided)) cache.decode(first + taken);
+      yield token;
+    }
+  }
+
   /** Generates tokens that the device samples. Several are issued at once, and a few texels of each are read. */
-  private async *local({ text, count, run, sampler, drawn }: Stretch): AsyncGenerator<Token> {
-    const { cache, sampling, placement, reader } = this.model;
+  private async *local(stretch: Stretch): AsyncGenerator<Token> {
+    const { text, count, run, sampler, drawn } = stretch;
+    const { cache, sampling, placement, reader, batch } = this.model;
+    const speculation = run.speculate && !sampler.adjusts ? await batch.speculation() : null;
     let under: Promise<Token | null>[] = [];
     const { here } = placement;
     const first = text.length;
     let [began, together] = [0, 1]; // when the latest tokens were issued, and how many
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
+        const checked = issued === taken && taken ? ((await speculation?.step(stretch, taken)) ?? []) : [];
+        if (checked.length) {
+          for (const token of checked) {
+            cache.ids.push(text.at(-1)!);
+            yield token;
+            if (run.signal?.aborted) return;
+          }
+          taken += checked.length - 1;
+          issued = taken + 1;
+          continue;
+        }
         if (issued === taken) {
           // Tokens issued together share a fence and a read. None is issued before the read, which would wait for it.
-          const most = taken && !sampler.adjusts ? this.ahead() : 1;
+          const most = taken && !sampler.adjusts ? Math.min(this.ahead(), speculation ? MAX_UNCHECKED : Infinity) : 1;
           began = performance.now();
           for (; issued < count && issued - taken < most; issued++) {
             if (issued === 0) cache.prefill(text);
@@ -115,7 +174,10 @@ export class TextGenerator {
           issued = taken + 1;
         }
         if (taken) {
-          if (under.length === together - 1) this.tokenMs = (performance.now() - began) / together;
+          if (under.length === together - 1) {
+            this.tokenMs = (performance.now() - began) / together;
+            speculation?.guessing.plainTokens(this.tokenMs, together);
+          }
           this.model.splitGenerator.report(here, this.tokenMs);
         }
         if (under.length) token.more = under.length;
@@ -124,6 +186,7 @@ export class TextGenerator {
       }
     } finally {
       await Promise.allSettled(under);
+      if (speculation) run.speculate?.(speculation.stats);
     }
   }
 

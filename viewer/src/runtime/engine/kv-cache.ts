@@ -23,6 +23,8 @@ export class KvCache {
   ids: number[] = [];
   /** Ids of the tokens whose rows the local blocks' caches hold, if the split point is movable. */
   front: number[] = [];
+  /** The first position whose query may be missing, which only views read. */
+  private queries = Infinity;
   /** Chunk sizes whose shaders are compiled, greatest first; the last is 1 (`decode`). */
   known: number[] = [];
   watcher: Watcher | null = null;
@@ -30,12 +32,19 @@ export class KvCache {
   constructor(private readonly model: Model) {}
 
   clear(): void {
+    this.queries = Infinity;
     this.ids = [];
     this.front = [];
   }
 
+  /** Marks the queries from `position` on as missing: a step with guesses computes keys and values only. */
+  lacksQueries(position: number): void {
+    this.queries = Math.min(this.queries, position);
+  }
+
   /** Marks the rows from `position` on as invalid. */
   forget(position: number): void {
+    if (position <= this.queries) this.queries = Infinity;
     this.ids.length = Math.min(this.ids.length, position);
     this.front.length = Math.min(this.front.length, position);
   }
@@ -56,7 +65,9 @@ export class KvCache {
   /** Plays the tokens of `ids` that the caches do not hold. The device then holds the logits after the last. */
   prefill(ids: readonly number[]): void {
     this.watcher?.rest();
-    for (const chunk of this.chunks(ids.length, this.held(ids))) this.playChunk(ids, chunk);
+    const held = this.held(ids);
+    if (held <= this.queries) this.queries = Infinity;
+    for (const chunk of this.chunks(ids.length, held)) this.playChunk(ids, chunk);
     this.ids = [...ids];
     this.front = [];
   }
@@ -64,6 +75,7 @@ export class KvCache {
   /** Fills the caches with the rows of these tokens. */
   fill(ids: readonly number[]): void {
     this.model.check(ids);
+    if (this.queries < ids.length) this.forget(this.queries);
     if (this.ids.length < ids.length || ids.some((id, i) => id !== this.ids[i])) this.prefill(ids);
   }
 

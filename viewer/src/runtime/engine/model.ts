@@ -9,9 +9,12 @@ import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
 import { TemplateRenderer } from "../chat/renderer";
 import { ChatTemplate } from "../chat/template";
+import type { Constraint } from "../constraints/constraint";
+import { Grammars, type Matcher } from "../constraints/grammars";
 import { ActiveInterventions } from "./active-interventions";
 import { Activations } from "./activations";
 import { BatchGenerator } from "./batch-generate";
+import { LETTERS } from "./byte-letters";
 import { sizes } from "./chunks";
 import { Context } from "./context";
 import { DeviceSampling } from "./device-sampling";
@@ -101,6 +104,7 @@ export class Model {
   /** Number of the context (`Device.generation`) in which its textures were created. */
   private generation = -1;
   private chat: ChatTemplate | null = null;
+  private grammars: Grammars | null = null;
   private seen = ""; // version of the parameters in use
 
   private constructor(
@@ -126,6 +130,16 @@ export class Model {
     const { chat_template: data } = this.manifest;
     if (!data || !this.tokenizer) return null;
     return (this.chat ??= new ChatTemplate(data, this.tokenizer, new TemplateRenderer()));
+  }
+
+  /** Returns a matcher of a constrained text. Rejects with PageError for a constraint that cannot be used. */
+  matcher(constraint: Constraint): Promise<Matcher> {
+    const tokenizer = must(this.tokenizer, "the tokenizer that a constraint needs");
+    const { config, eos = [] } = this.manifest;
+    const letters = (id: number) =>
+      tokenizer.isSpecial(id) ? "" : Array.from(tokenizer.tokenBytes(id), (byte) => LETTERS[byte]!).join("");
+    this.grammars ??= new Grammars({ size: config.vocab_size, ends: eos, letters });
+    return this.grammars.matcher(constraint);
   }
 
   /** Returns the ids of a prompt; for an instruct model, of a message in its chat format. */
@@ -206,6 +220,7 @@ export class Model {
     this.cache.clear();
     this.activations.close(true);
     this.batch.close(true);
+    this.sampling.masked.close(true);
     this.interventions.program = null;
     if (this.whole) this.programs.generate = this.whole.generate;
     this.cache.known =
@@ -321,12 +336,14 @@ export class Model {
   rest(): void {
     this.activations.close(this.stale);
     this.batch.close();
+    this.sampling.masked.close();
   }
 
   /** Releases GPU resources. The model cannot be used afterwards. */
   close(): void {
     this.rest();
     this.chat?.close();
+    this.grammars?.close();
     if (this.stale) return;
     this.interventions.program?.player.close();
     this.whole?.player.close();
@@ -420,6 +437,7 @@ export class Model {
       ...Object.fromEntries(own.map((role) => [role, textureBytes(whole, [role])])),
       capture: this.activations.player ? textureBytes(capture, own) : 0,
       several: this.batch.bytes,
+      masked: this.sampling.masked.bytes,
       interventions: this.interventions.bytes,
     };
   }

@@ -124,10 +124,16 @@ export const certain = (id: number): Draw => ({ id, sampled: (other) => (other =
 
 type Logits = Float32Array | Float64Array;
 
-/** Throws PageError if a logit is NaN or infinite, unless a bias of -Infinity caused it. */
-export function checkFinite(logits: Logits, biases?: SamplingOptions["logitBias"]): void {
+/** The tokens that a constraint allows. */
+export interface AllowedIds {
+  readonly count: number;
+  has(id: number): boolean;
+}
+
+/** Throws PageError if a logit is NaN or infinite, except those of tokens that are `forbidden`. */
+export function checkFinite(logits: Logits, forbidden: (id: number) => boolean = () => false): void {
   for (let id = 0; id < logits.length; id++) {
-    if (!Number.isFinite(logits[id]) && biases?.[id] !== -Infinity) throw new PageError(NOT_FINITE);
+    if (!Number.isFinite(logits[id]) && !forbidden(id)) throw new PageError(NOT_FINITE);
   }
 }
 
@@ -188,12 +194,15 @@ export class Sampler {
   }
 
   /**
-   * Applies penalty and bias to the logits that follow the text `ids`. Throws PageError for a bias on an unknown id.
+   * Applies penalty, bias and constraint to the logits that follow the text `ids`. Throws PageError for a bias on an
+   * unknown id.
    */
-  adjusted(logits: Float32Array, ids: readonly number[]): Logits {
-    if (!this.adjusts) return logits;
+  adjusted(logits: Float32Array, ids: readonly number[], allowed: AllowedIds | null = null): Logits {
+    if (!this.adjusts && !allowed) return logits;
     checkFinite(logits);
     const found = Float64Array.from(logits);
+    if (allowed) found.forEach((_, id) => !allowed.has(id) && (found[id] = -Infinity));
+    if (!this.adjusts) return found;
     const { repetitionPenalty, logitBias } = this.settings;
     const penalty = repetitionPenalty ?? 1;
     for (const id of new Set(ids)) found[id] = found[id]! > 0 ? found[id]! / penalty : found[id]! * penalty;
@@ -215,7 +224,7 @@ export class Sampler {
   }
 
   /** Returns the scalars with which `entry` samples token `step` of this seed from `vocab` logits. */
-  scalars(step: number, vocab: number): Record<string, number> {
+  scalars(step: number, vocab: number, allowed: AllowedIds | null = null): Record<string, number> {
     const { temperature, topK, topP, minP, seed } = this.settings;
     const p = topP ?? 1;
     const range = temperature * Math.log((2 * vocab) / Math.max(1 - p, 2 ** -24));
@@ -225,17 +234,18 @@ export class Sampler {
       inverse_temperature: this.greedy ? 1 : 1 / temperature,
       margin: minP ? Math.min(FARTHEST, (temperature * -Math.log(minP)) / REACHED) : FARTHEST,
       nucleus_width: this.greedy ? 1 : 2 ** Math.ceil(Math.log2(range)), // a power of two above what top-p can keep
-      top_k: this.greedy ? 1 : Math.min(topK ?? 0, 2 ** 31 - 1),
+      top_k: this.greedy ? 1 : Math.min(topK ?? 0, allowed?.count ?? Infinity, 2 ** 31 - 1),
       top_p: p === 1 ? p : p * REACHED,
     };
   }
 
   /**
    * Samples token `step` of this seed from logits `[vocab]`. Throws PageError if a logit is not finite, except for
-   * tokens that the bias forbids.
+   * tokens that bias or constraint forbid.
    */
-  draw(logits: Logits, step: number): Draw {
-    checkFinite(logits, this.settings.logitBias);
+  draw(logits: Logits, step: number, allowed: AllowedIds | null = null): Draw {
+    const { logitBias } = this.settings;
+    checkFinite(logits, (id) => logitBias?.[id] === -Infinity || allowed?.has(id) === false);
     const best = order(logits, 1)[0]!;
     if (this.greedy) return certain(best);
     const { temperature } = this.settings;

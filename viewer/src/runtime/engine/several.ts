@@ -6,9 +6,13 @@ import { must, PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
 import { sizes } from "./chunks";
 
+const ONE_TEXT = Infinity; // instead of a prompt's length: each row is at its position
+
 export class Several {
   /** Number of texts. */
   readonly size: number;
+  /** True once guesses were checked: drivers compile shaders at the first draw. */
+  checks = false;
   private readonly adopted: number[];
   private prompt = 0;
 
@@ -40,15 +44,48 @@ export class Several {
 
   /** Copies the prompt's first `tokens` rows and uploads the table of each text's cache rows. */
   begin(tokens: number): void {
-    const { player } = this;
-    for (let row = 0; row < tokens;) {
-      const size = this.adopted.find((n) => n <= tokens - row) ?? this.adopted.at(-1)!;
-      player.set("pos", row);
-      player.set("row", row);
-      player.play(`adopt_${size}`);
+    this.adopt(0, tokens);
+    this.prompt = tokens;
+    this.writeTable();
+  }
+
+  /** Copies the rows from..to-1 of the other player's text. */
+  adopt(from: number, to: number): void {
+    for (let row = from; row < to;) {
+      const size = this.adopted.find((n) => n <= to - row) ?? this.adopted.at(-1)!;
+      this.move(`adopt_${size}`, row);
       row += size;
     }
-    this.prompt = tokens;
+  }
+
+  /** Copies `count` rows from `from` on back to the other player's text. */
+  restore(from: number, count: number): void {
+    for (let row = from; row < from + count; row++) this.move("restore_1", row);
+  }
+
+  /** Plays an entry that copies rows to the same place. */
+  private move(entry: string, row: number): void {
+    this.player.set("pos", row);
+    this.player.set("row", row);
+    this.player.play(entry);
+  }
+
+  /** Computes rows of one text, from position `first` on. Its earlier rows were adopted. */
+  check(first: number, tokens: readonly number[]): void {
+    if (this.prompt !== ONE_TEXT) {
+      this.prompt = ONE_TEXT;
+      this.writeTable();
+    }
+    const ids = Array.from({ length: this.size }, (_, i) => tokens[i] ?? tokens[0]!);
+    this.decode(
+      ids,
+      ids.map((_, i) => first + i),
+      first,
+    );
+  }
+
+  private writeTable(): void {
+    const { player } = this;
     const name = `table.${this.size}`;
     const width = 4 * player.spec(name).width;
     const table = new Float32Array(this.size * width);
@@ -62,17 +99,21 @@ export class Several {
 
   /** Decodes one token of each text; `step` counts the tokens after the prompt, from 0. */
   step(step: number, tokens: readonly number[]): void {
-    const { player, size, prompt } = this;
+    const { size, prompt } = this;
     if (tokens.length !== size) throw new PageError(`${tokens.length} tokens were given for ${size} texts.`);
-    this.write(`token.${size}`, this.first(`token.${size}`, tokens));
-    this.write(
-      `places.${size}`,
-      this.first(
-        `places.${size}`,
-        Array.from(tokens, () => prompt + step),
-      ),
+    this.decode(
+      tokens,
+      tokens.map(() => prompt + step),
+      this.rowOf(0, prompt + step),
     );
-    player.set("row", this.rowOf(0, prompt + step));
+  }
+
+  /** Decodes tokens at these positions into adjacent rows. */
+  private decode(tokens: readonly number[], places: readonly number[], row: number): void {
+    const { player, size } = this;
+    this.write(`token.${size}`, this.first(`token.${size}`, tokens));
+    this.write(`places.${size}`, this.first(`places.${size}`, places));
+    player.set("row", row);
     player.play(`decode_${size}`);
   }
 

@@ -17,6 +17,9 @@ export abstract class Vocabulary {
   abstract encode(text: string): number[];
   abstract tokenBytes(id: number): Uint8Array;
 
+  /** True for a token that is not text, such as one that ends a turn. */
+  abstract isSpecial(id: number): boolean;
+
   /** Returns the ids of a prompt. */
   prompt(text: string): number[] {
     return this.encode(text);
@@ -209,6 +212,7 @@ export class Tokenizer extends Vocabulary {
   private readonly normalize: (text: string) => string;
   private readonly split: (piece: Piece) => Piece[];
   private readonly unknown: number | null;
+  private readonly special: ReadonlySet<number>;
 
   /** Throws PageError for invalid data. */
   constructor(private readonly data: TokenizerSchema) {
@@ -222,6 +226,7 @@ export class Tokenizer extends Vocabulary {
     for (const [token, id] of this.vocab) this.bytes.set(id, decode(token));
     if (this.bytes.size < this.vocab.size) throw damaged("two tokens have the same id");
     for (const { id, content } of added) this.bytes.set(id, new TextEncoder().encode(content));
+    this.special = new Set(added.filter(({ special }) => special === true).map(({ id }) => id));
     for (const merge of model.merges) this.learn(merge);
     if (unknown && !this.vocab.has(unknown)) throw damaged(`its vocabulary lacks ${JSON.stringify(unknown)}`);
     this.unknown = unknown ? this.vocab.get(unknown)! : null;
@@ -325,6 +330,10 @@ export class Tokenizer extends Vocabulary {
   }
 
   private readonly encoder = new TextEncoder();
+
+  override isSpecial(id: number): boolean {
+    return this.special.has(id);
+  }
 
   tokenBytes(id: number): Uint8Array {
     return this.bytes.get(id) ?? new Uint8Array();

@@ -79,6 +79,7 @@ export interface ManifestDocument {
     row: File;
     interventions?: File;
     several?: File;
+    masked?: File;
   }[];
   patterns?: readonly string[];
   tuning: {

@@ -116,6 +116,17 @@ export function Settings() {
           hint="The same seed and settings give the same answer"
         />
       </div>
+      <label
+        class={ui.inline}
+        title="Checks several guesses in one step. The answer is the same, sooner where it repeats the conversation."
+      >
+        <input
+          type="checkbox"
+          checked={generation.speculate.value}
+          onChange={(event) => (generation.speculate.value = event.currentTarget.checked)}
+        />
+        Guess tokens from the conversation
+      </label>
     </details>
   );
 }

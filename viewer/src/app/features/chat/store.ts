@@ -266,4 +266,12 @@ export const params = [
     default: () => CHAT_TOKENS,
     history: false,
   }),
+  param({
+    key: "speculate",
+    signal: generation.speculate,
+    parse: (text) => text === "1",
+    format: (value) => (value ? "1" : null),
+    default: () => false,
+    history: false,
+  }),
 ];

@@ -1,0 +1,47 @@
+// Describes what a generated text must match. The names are those of the desktop's `Constraint`.
+
+import { PageError, reason } from "../gl/errors";
+
+/** Describes what a text must match as a whole. One of the fields is given. */
+export interface Constraint {
+  /** A JSON schema: an object, a boolean, or JSON text. */
+  json_schema?: object | boolean | string;
+  /** True: any JSON object. */
+  json_object?: boolean;
+  /** A regular expression. */
+  regex?: string | RegExp;
+  /** Texts, of which one is written. */
+  choice?: readonly string[];
+}
+
+/** A constraint that cannot be used. The message names the part at fault. */
+export class ConstraintError extends PageError {}
+
+const KINDS = {
+  json_schema: "JSON schema",
+  json_object: "JSON schema",
+  regex: "regular expression",
+  choice: "list of choices",
+} as const;
+
+/** Returns a copy that a worker can receive, and its name for messages. Throws ConstraintError unless one field is given. */
+export function checkedConstraint(asked: Constraint): { constraint: Constraint; what: string } {
+  const given = Object.entries(Object(asked) as Constraint).filter(
+    ([name, value]) => value != null && (name !== "json_object" || value),
+  );
+  const [kind, value] = (given[0] ?? []) as [keyof typeof KINDS, unknown];
+  if (given.length !== 1 || !Object.hasOwn(KINDS, kind)) {
+    throw new ConstraintError(`constraint must be an object with one of ${Object.keys(KINDS).join(", ")}.`);
+  }
+  const what = KINDS[kind];
+  if (kind !== "json_schema" || typeof value === "string") return { constraint: { [kind]: value }, what };
+  try {
+    return { constraint: { json_schema: JSON.stringify(value) }, what };
+  } catch (error) {
+    throw unusable(what, `it cannot be written as JSON (${reason(error)})`);
+  }
+}
+
+/** Returns the error for a constraint that cannot be used. */
+export const unusable = (what: string, why: string): ConstraintError =>
+  new ConstraintError(`The ${what} cannot be used to constrain text: ${why}.`);

@@ -1,0 +1,55 @@
+// Turns a constraint into a grammar.
+
+import { isUnicode } from "../gl/unicode";
+import { PageError, reason } from "../gl/errors";
+import type { Constraint } from "./constraint";
+import { choiceGrammar, patternGrammar } from "./pattern";
+import { schemaGrammar } from "./schema";
+
+const MAX_CHARACTERS = 1 << 18; // of a schema, an expression, or all choices; the same as on the desktop
+
+/** Returns the grammar of a constraint, as xgrammar reads it. Throws PageError for one that cannot be used. */
+export function constraintGrammar(constraint: Constraint): string {
+  const { json_schema: schema, regex, choice } = constraint;
+  if (constraint.json_object) return schemaGrammar({ type: "object" });
+  if (schema !== undefined) return schemaGrammar(parsed(schema));
+  return `root ::= ${regex === undefined ? choiceGrammar(choices(choice)) : expression(regex)}`;
+}
+
+/** Returns a text of the caller. Throws PageError if it is too long or not Unicode. */
+function checked(text: string): string {
+  if (text.length > MAX_CHARACTERS) {
+    throw new PageError(`it takes ${text.length} characters; at most ${MAX_CHARACTERS} are supported`);
+  }
+  if (!isUnicode(text)) throw new PageError("it holds half of a surrogate pair, which is not Unicode text");
+  return text;
+}
+
+/** Returns a schema as plain JSON values. */
+function parsed(schema: unknown): unknown {
+  let text: string | undefined;
+  try {
+    text = typeof schema === "string" ? schema : JSON.stringify(schema);
+    return JSON.parse(checked(text));
+  } catch (error) {
+    throw new PageError(`it is not JSON (${reason(error)})`);
+  }
+}
+
+function expression(pattern: unknown): string {
+  if (pattern instanceof RegExp) {
+    const flag = /[im]/.exec(pattern.flags);
+    if (flag) throw new PageError(`the flag ${flag[0]} is not supported`);
+    return patternGrammar(checked(pattern.source), { dotAll: pattern.dotAll });
+  }
+  if (typeof pattern !== "string" || !pattern) throw new PageError("it must be a text");
+  return patternGrammar(checked(pattern));
+}
+
+function choices(given: unknown): readonly string[] {
+  if (!Array.isArray(given) || !given.length || !given.every((text) => typeof text === "string" && text)) {
+    throw new PageError("it must be a list of texts");
+  }
+  checked(given.join());
+  return given as readonly string[];
+}

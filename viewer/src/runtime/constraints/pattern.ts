@@ -1,0 +1,204 @@
+// Turns a regular expression into a grammar. The expression has to match a whole text.
+
+import {
+  charactersOf,
+  classOf,
+  complement,
+  inJson,
+  intersection,
+  literal,
+  UNICODE,
+  union,
+  type Characters,
+} from "./characters";
+import { PageError } from "../gl/errors";
+
+const DIGITS: Characters = [[0x30, 0x39]];
+const WORDS = union(DIGITS, [
+  [0x41, 0x5a],
+  [0x5f, 0x5f],
+  [0x61, 0x7a],
+]);
+const BLANKS = charactersOf(" \t\n\r\f\v");
+const ALL_BLANKS = union(BLANKS, charactersOf("\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff"), [[0x2000, 0x200a]]);
+const LINE_ENDS = charactersOf("\n\r");
+const CLASSES: Record<string, Characters> = {
+  d: DIGITS,
+  D: complement(DIGITS),
+  w: WORDS,
+  W: complement(WORDS),
+  s: BLANKS,
+  S: complement(ALL_BLANKS),
+};
+const CONTROLS: Record<string, string> = { n: "\n", r: "\r", t: "\t", f: "\f", v: "\v", 0: "\0" };
+const MAX_TIMES = 4096;
+const MAX_DEPTH = 64; // of groups
+
+export interface PatternOptions {
+  /** True if the text stands in a JSON string. */
+  json?: boolean;
+  /** True if `.` matches line ends. */
+  dotAll?: boolean;
+}
+
+/** Returns the grammar's expression for a regular expression. Throws PageError for what it does not support. */
+export function patternGrammar(source: string, options: PatternOptions = {}): string {
+  return new Parser(source, options).whole();
+}
+
+class Parser {
+  private at = 0;
+  private depth = 0;
+
+  constructor(
+    private readonly source: string,
+    private readonly options: PatternOptions,
+  ) {}
+
+  whole(): string {
+    const found = this.alternatives();
+    if (this.at < this.source.length) throw this.refused("a parenthesis is closed that was not opened");
+    return found;
+  }
+
+  private refused(why: string): PageError {
+    return new PageError(`at character ${this.at + 1}, ${why}`);
+  }
+
+  private peek(text: string): boolean {
+    return this.source.startsWith(text, this.at);
+  }
+
+  private take(text: string): boolean {
+    const found = this.peek(text);
+    if (found) this.at += text.length;
+    return found;
+  }
+
+  private get ended(): boolean {
+    return this.at >= this.source.length;
+  }
+
+  private alternatives(): string {
+    if (++this.depth > MAX_DEPTH) throw this.refused(`groups are nested more than ${MAX_DEPTH} deep`);
+    const found = [this.sequence()];
+    while (this.take("|")) found.push(this.sequence());
+    this.depth--;
+    return `(${found.join(" | ")})`;
+  }
+
+  private sequence(): string {
+    const found: string[] = [];
+    if (this.depth === 1) this.take("^"); // the whole text has to match anyway
+    while (!this.ended && !this.peek("|") && !this.peek(")")) {
+      if (this.depth === 1 && this.peek("$") && [undefined, "|"].includes(this.source[this.at + 1])) {
+        this.at++;
+        break;
+      }
+      found.push(this.repeated(this.atom()));
+    }
+    return found.join(" ") || '""';
+  }
+
+  private repeated(atom: string): string {
+    const counts = /^\{(\d+)(?:(,)(\d*))?\}/.exec(this.source.slice(this.at));
+    let suffix = "";
+    if (counts) {
+      const [text, least, comma, most] = counts as unknown as [string, string, string?, string?];
+      const [low, high] = [Number(least), Number(most || least)];
+      if (high < low) throw this.refused(`{${low},${high}} repeats at least more often than at most`);
+      if (high > MAX_TIMES) throw this.refused(`${text} repeats more than ${MAX_TIMES} times`);
+      this.at += text.length;
+      suffix = `{${low}${comma ?? ""}${most ?? ""}}`;
+    } else {
+      suffix = ["*", "+", "?"].find((sign) => this.take(sign)) ?? "";
+    }
+    if (suffix) this.take("?"); // lazy repetition matches the same texts
+    return suffix ? `${atom}${suffix}` : atom;
+  }
+
+  private atom(): string {
+    if (this.take("(")) return this.group();
+    if (this.take("[")) return this.written(this.members());
+    if (this.take(".")) return this.written(this.options.dotAll ? UNICODE : complement(LINE_ENDS));
+    if (this.take("\\")) return this.written(this.escaped(false));
+    const character = String.fromCodePoint(this.source.codePointAt(this.at)!);
+    if (character === "^" || character === "$") {
+      throw this.refused(`the anchor ${character} is supported only at the edges of the expression`);
+    }
+    if ("*+?".includes(character)) throw this.refused(`${character} has nothing to repeat`);
+    this.at += character.length;
+    return this.written(charactersOf(character));
+  }
+
+  private group(): string {
+    if (this.peek("?=") || this.peek("?!") || this.peek("?<=") || this.peek("?<!")) {
+      throw this.refused("look-around is not supported");
+    }
+    if (!this.take("?:")) {
+      const name = /^\?<\w+>/.exec(this.source.slice(this.at));
+      if (name) this.at += name[0].length;
+      else if (this.peek("?")) throw this.refused("groups with flags are not supported");
+    }
+    const found = this.alternatives();
+    if (!this.take(")")) throw this.refused("a parenthesis is not closed");
+    return found;
+  }
+
+  /** Returns the characters of a class, after its opening bracket. */
+  private members(): Characters {
+    const inverted = this.take("^");
+    let found: Characters = [];
+    while (!this.take("]")) {
+      if (this.ended) throw this.refused("a bracket is not closed");
+      const low = this.member();
+      if (this.peek("-") && !this.peek("-]") && single(low)) {
+        this.at++;
+        const high = this.member();
+        if (!single(high) || high[0]![0] < low[0]![0]) throw this.refused("a range of characters has no valid end");
+        found = union(found, [[low[0]![0], high[0]![0]]]);
+      } else found = union(found, low);
+    }
+    return inverted ? complement(found) : found;
+  }
+
+  private member(): Characters {
+    if (this.take("\\")) return this.escaped(true);
+    const character = this.source.codePointAt(this.at);
+    if (character === undefined) throw this.refused("a bracket is not closed");
+    this.at += character > 0xffff ? 2 : 1;
+    return [[character, character]];
+  }
+
+  /** Returns the characters of an escape, after its backslash. */
+  private escaped(inClass: boolean): Characters {
+    const letter = this.source[this.at];
+    if (letter === undefined) throw this.refused("a backslash has nothing to escape");
+    const code = /^(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\})/.exec(this.source.slice(this.at));
+    if (code) {
+      const value = parseInt(code[1] ?? code[2] ?? code[3]!, 16);
+      if (!intersection(UNICODE, [[value, value]]).length) throw this.refused(`\\${code[0]} is not a character`);
+      this.at += code[0].length;
+      return [[value, value]];
+    }
+    if (/[1-9k]/.test(letter)) throw this.refused("back references are not supported");
+    if (/[pP]/.test(letter)) throw this.refused("classes of Unicode properties are not supported");
+    if (!inClass && /[bB]/.test(letter)) throw this.refused("word boundaries are not supported");
+    const control = letter === "b" ? "\b" : CONTROLS[letter];
+    const known = CLASSES[letter] ?? (control === undefined ? undefined : charactersOf(control));
+    if (!known && /[A-Za-z]/.test(letter)) throw this.refused(`the escape \\${letter} is not supported`);
+    this.at++;
+    return known ?? charactersOf(letter);
+  }
+
+  private written(set: Characters): string {
+    const found = (this.options.json ? inJson : classOf)(set);
+    if (found === null) throw this.refused("a class has no character that can be written");
+    return found;
+  }
+}
+
+const single = (set: Characters): boolean => set.length === 1 && set[0]![0] === set[0]![1];
+
+/** Returns the expression for one of several texts. */
+export const choiceGrammar = (choices: readonly string[]): string => choices.map(literal).join(" | ");

@@ -1,0 +1,61 @@
+// Chooses tokens on the device from those that a constraint allows: the program is `masked_program` of
+// glgpt/inference/constraints/masking.py, whose mask is a small texture.
+
+import type { Allowed } from "../constraints/grammars";
+import { Player, type Texels } from "../gl/player";
+import { parseProgram } from "./manifest";
+import type { Model } from "./model";
+import type { Sampler } from "./sampling";
+
+const SHARED = ["logits", "token"]; // states of the player that computes the logits
+
+export class MaskedSampling {
+  private player: Player | null = null;
+  private main: Player | null = null; // the player whose states it shares
+
+  constructor(private readonly model: Model) {}
+
+  /** True if the device can choose; a page exported without the program chooses from the row of logits. */
+  get ready(): boolean {
+    return this.player !== null && this.main === this.model.player;
+  }
+
+  /** Builds its textures and shaders for the player in use, if the recording has the program. */
+  async prepare(): Promise<void> {
+    const { device, loader, options, player, reader, recording, drawFlops } = this.model;
+    if (!recording.masked || this.ready) return;
+    this.close();
+    const program = parseProgram(await loader.packed(recording.masked), recording.masked);
+    const shared = new Map(SHARED.map((name) => [name, player.texture(name)]));
+    const made = new Player(device, program, options, shared, drawFlops, reader);
+    try {
+      await made.prepare(...Object.keys(program.entries));
+    } catch (error) {
+      if (!this.model.stale) made.close();
+      throw error;
+    }
+    [this.player, this.main] = [made, player];
+  }
+
+  /** Chooses token `step` into the state `token`, and returns its texels. The commands are issued before it returns. */
+  choose(sampler: Sampler, step: number, allowed: Allowed): Promise<Texels> {
+    const player = this.player!;
+    const mask = allowed.mask(player.spec("allowed").width);
+    player.write("allowed", 0, 0, 1, new Uint8Array(mask.buffer));
+    const scalars = sampler.entry ? sampler.scalars(step, this.model.manifest.config.vocab_size, allowed) : {};
+    for (const [name, value] of Object.entries(scalars)) player.set(name, value);
+    player.play(`masked_${sampler.entry ?? "best"}`);
+    return player.read("token");
+  }
+
+  /** Bytes of the textures that it allocated. */
+  get bytes(): number {
+    return this.player?.ownBytes ?? 0;
+  }
+
+  /** Deletes the textures; `prepare` creates them again. `lost`: they are gone already. */
+  close(lost = this.model.stale): void {
+    if (!lost) this.player?.close();
+    this.player = this.main = null;
+  }
+}

@@ -1,0 +1,199 @@
+// Tests constraints: their grammars, what is refused, and the worker that follows them (the real one is tested in a browser).
+
+import { expect, test } from "vitest";
+import { checkedConstraint, ConstraintError } from "../src/runtime/constraints/constraint";
+import { constraintGrammar } from "../src/runtime/constraints/grammar";
+import { Grammars, type GrammarWorker } from "../src/runtime/constraints/grammars";
+import { integers, numbers } from "../src/runtime/constraints/numbers";
+import { patternGrammar } from "../src/runtime/constraints/pattern";
+import { Sampler } from "../src/runtime/engine/sampling";
+import type { Answer, Job } from "../src/runtime/constraints/grammar-worker";
+
+/** Returns a JavaScript expression for a grammar's expression without rules, which has the same operators. */
+function expression(grammar: string): RegExp {
+  const text = grammar.replace(/"([^"]*)"|(\[[^\]]*\])|( +)/g, (whole, literal?: string, set?: string) => {
+    if (literal !== undefined) return literal.replace(/[.+*?()[\]{}|]/g, "\\$&");
+    return set ?? (whole.trim() ? whole : "");
+  });
+  return new RegExp(`^(?:${text.replace(/\\U0*([0-9a-f]+)/g, "\\u{$1}")})$`, "u");
+}
+
+test.each([
+  [{}, integers, ["0", "-7", "120"], ["00", "1.5", "-", ""]],
+  [{ minimum: -12, maximum: 140 }, integers, ["-12", "0", "99", "140"], ["-13", "141", "-0", "07"]],
+  [{ exclusiveMinimum: 3 }, integers, ["4", "10", "999999"], ["3", "2", "-5"]],
+  [{ minimum: 1.5, maximum: 3 }, integers, ["2", "3"], ["1", "4"]],
+  [{ minimum: -3.5, maximum: 2 }, numbers, ["-3.50", "-3.4", "0.123", "2", "1.9"], ["-3.6", "2.1", "-4", "2.01"]],
+  [{ exclusiveMinimum: 0, maximum: 0.7 }, numbers, ["0.01", "0.70"], ["0", "0.00", "0.71", "1"]],
+])("numbers within %j", (bounds, grammar, valid, invalid) => {
+  const found = expression(grammar(bounds));
+  expect([...valid, ...invalid].filter((text) => found.test(text))).toEqual(valid.filter((text) => found.test(text)));
+  for (const text of valid.filter((text) => !text.includes("3.4"))) expect(text).toMatch(found);
+});
+
+test.each([
+  [String.raw`^\d{2,3}(?:-[a-f]+)?$`, ["12", "123-af"], ["1", "12-", "12-g"]],
+  [String.raw`yes|no?`, ["yes", "n", "no"], ["yesno", ""]],
+  [String.raw`[^a-c\n]é\x41.`, ["déA!", "\u00fféA\u6f22"], ["aéA!", "déA\n"]],
+  [String.raw`\w+\s[\d.]*\\\/`, ["a_1 3.5\\/"], ["a-1 3\\/"]],
+])("the expression %s", (source, matching, others) => {
+  const found = expression(patternGrammar(source));
+  for (const text of matching) expect(text).toMatch(found);
+  for (const text of others) expect(text).not.toMatch(found);
+});
+
+test("a pattern in a JSON string has its characters escaped", () => {
+  const found = expression(patternGrammar('["\\\\a\\n]', { json: true }));
+  expect(['\\"', "\\\\", "a", "\\n", '"', "\n"].map((text) => found.test(text))).toEqual(
+    [true, true, true, true, false, false], // prettier-ignore
+  );
+});
+
+const PAIR = { a: { type: "null" }, b: { type: "null" } };
+
+test.each([
+  [{ json_schema: { type: "integer", multipleOf: 3 } }, '"multipleOf" is not supported'],
+  [{ json_schema: { properties: { a: { not: {} } } } }, 'at #/properties/a, the keyword "not"'],
+  [{ json_schema: { type: "array", uniqueItems: true } }, '"uniqueItems"'],
+  [{ json_schema: { type: "strin" } }, 'type is "strin"'],
+  [{ json_schema: { $ref: "#/$defs/a" } }, "$ref"],
+  [{ json_schema: { anyOf: [], type: "null" } }, '"type" is not supported together with anyOf'],
+  [{ json_schema: { oneOf: [{ type: "number" }, { type: "integer" }] } }, "use anyOf"],
+  [{ json_schema: { properties: PAIR, required: ["c"], additionalProperties: false } }, "required"],
+  [{ json_schema: { type: "string", pattern: "(?=a)" } }, "at #/pattern, at character 2, look-around"],
+  [{ json_schema: { type: "string", pattern: "a", minLength: 1 } }, "pattern is not supported together with minLength"],
+  [{ json_schema: { type: "string", format: "iri" } }, '"iri"'],
+  [{ json_schema: { type: "integer", minimum: 2, maximum: 1 } }, "no integer"],
+  [{ json_schema: false }, "false"],
+  [{ json_schema: "{" }, "not JSON"],
+  [{ json_schema: { title: "x".repeat(1 << 19) } }, "at most"],
+  [{ regex: String.raw`(a)\1` }, "back references"],
+  [{ regex: String.raw`\bword` }, "word boundaries"],
+  [{ regex: String.raw`\p{L}` }, "Unicode properties"],
+  [{ regex: "a{2,1}" }, "at least more often than at most"],
+  [{ regex: "a^" }, "the anchor ^"],
+  [{ regex: "a)" }, "parenthesis"],
+  [{ regex: /a/i }, "the flag i"],
+  [{ choice: [] as string[] }, "list of texts"],
+])("%j is refused", (constraint, why) => {
+  expect(() => constraintGrammar(checkedConstraint(constraint).constraint)).toThrow(why);
+});
+
+test("a constraint has one field", () => {
+  for (const wrong of [{}, { regex: "a", choice: ["a"] }, { json_object: false }, { other: 1 }, "json"]) {
+    expect(() => checkedConstraint(wrong as object)).toThrow(ConstraintError);
+  }
+});
+
+test("JSON has the blanks of json.dumps, and objects only their own properties", () => {
+  const grammar = constraintGrammar({ json_schema: JSON.stringify({ properties: PAIR, required: ["b"] }) });
+  expect(grammar).toContain('(", " rule_');
+  expect(grammar.split("root ::= ")[1]).not.toContain("any");
+  const found = constraintGrammar({ json_schema: '{"enum": [{"a": [1, "é"]}]}' });
+  expect(found.replace(/\\u([0-9a-f]{4})/g, (_, code: string) => String.fromCharCode(parseInt(code, 16)))).toContain(
+    '{"a": [1, "é"]}',
+  );
+});
+
+/** A worker that answers as a test says. */
+class FakeWorker implements GrammarWorker {
+  onmessage: GrammarWorker["onmessage"] = null;
+  onerror: GrammarWorker["onerror"] = null;
+  readonly jobs: Job[] = [];
+  ended = false;
+
+  constructor(private readonly answer: (job: Job) => Answer | Error) {}
+
+  postMessage(job: Job): void {
+    this.jobs.push(job);
+    queueMicrotask(() => {
+      const answer = this.answer(job);
+      if (!(answer instanceof Error)) this.onmessage?.call(this as never, { data: answer } as MessageEvent);
+      else this.onerror?.call(this as never, { message: answer.message, preventDefault: () => {} } as ErrorEvent);
+    });
+  }
+
+  terminate(): void {
+    this.ended = true;
+  }
+}
+
+const VOCABULARY = { size: 33, ends: [2], letters: (id: number) => `t${id}` };
+
+/** Returns the bits of these tokens; 33 stands for the end of the text. */
+const bits = (...ids: number[]) => {
+  const found = new Uint32Array(2);
+  for (const id of ids) found[id >>> 5]! |= 1 << (id & 31);
+  return { bits: found };
+};
+
+test("a matcher says what may follow, and when the text may end", async () => {
+  const answers: Answer[] = [{ ready: true }, bits(0, 31, 32), bits(5, 33), bits(33)];
+  const worker = new FakeWorker(() => answers.shift()!);
+  const matcher = await new Grammars(VOCABULARY, async () => worker).matcher({ choice: ["a"] });
+  const { vocabulary } = worker.jobs[0] as { vocabulary: string[] };
+  expect([vocabulary[1], vocabulary[2], vocabulary.length, vocabulary.at(-1)]).toEqual(["t1", "", 34, ""]);
+  const ids = async () => {
+    const allowed = await matcher.allowed;
+    return (
+      allowed && { count: allowed.count, ids: Array.from({ length: 33 }, (_, i) => i).filter((i) => allowed.has(i)) }
+    );
+  };
+  expect(await ids()).toEqual({ count: 3, ids: [0, 31, 32] });
+  expect([...(await matcher.allowed)!.mask(1)]).toEqual([1, 0x8000, 1, 0]);
+  matcher.accept(31);
+  expect(await ids()).toEqual({ count: 2, ids: [2, 5] });
+  matcher.accept(5);
+  expect(await ids()).toBeNull();
+});
+
+test("an answer that an abandoned text left is not another text's", async () => {
+  const worker = new FakeWorker((job) =>
+    "vocabulary" in job ? { ready: true } : "token" in job ? bits(job.token) : bits(1, 2),
+  );
+  const grammars = new Grammars(VOCABULARY, async () => worker);
+  const first = await grammars.matcher({ regex: "a" });
+  first.accept(9);
+  const second = await grammars.matcher({ regex: "a" });
+  expect([(await first.allowed)!.has(9), (await second.allowed)!.has(9)]).toEqual([true, false]);
+});
+
+test("a worker that fails is replaced, and the error says why", async () => {
+  const fatal = (job: Job): Answer | Error =>
+    "vocabulary" in job ? { ready: true } : "constraint" in job ? { failed: "out of memory" } : new Error("crashed");
+  const workers: FakeWorker[] = [];
+  const grammars = new Grammars(VOCABULARY, async () => {
+    workers.push(new FakeWorker(workers.length ? (job) => ("constraint" in job ? bits(1) : fatal(job)) : fatal));
+    return workers.at(-1)!;
+  });
+  await expect(grammars.matcher({ regex: "a" })).rejects.toThrow(
+    "regular expression cannot be used to constrain text: out of",
+  );
+  expect(workers[0]!.ended).toBe(true);
+  const matcher = await grammars.matcher({ regex: "a" });
+  matcher.accept(1);
+  await expect(matcher.allowed).rejects.toThrow("cannot be followed further: crashed");
+  expect(workers).toHaveLength(2);
+});
+
+test("a policy that forbids WebAssembly is named", async () => {
+  const worker = new FakeWorker(() => ({ failed: "Aborted(CompileError: violates unsafe-eval)" }));
+  const grammars = new Grammars(VOCABULARY, async () => worker);
+  await expect(grammars.matcher({ json_object: true })).rejects.toThrow("Add 'wasm-unsafe-eval'");
+});
+
+test("the host draws only what is allowed, as often as it should", () => {
+  const logits = Float32Array.from([9, 1, 2, 0, 9]);
+  const allowed = { count: 3, has: (id: number) => id >= 1 && id <= 3 };
+  const sampler = new Sampler({ temperature: 1, seed: 3 });
+  const masked = sampler.adjusted(logits, [], allowed);
+  const counts = [0, 0, 0, 0, 0];
+  for (let step = 0; step < 3000; step++) counts[sampler.draw(masked, step, allowed).id]!++;
+  const total = Math.E + Math.E ** 2 + 1;
+  [0, Math.E, Math.E ** 2, 1, 0].forEach((weight, id) => {
+    const due = (weight / total) * 3000;
+    expect(Math.abs(counts[id]! - due)).toBeLessThanOrEqual(5 * Math.sqrt(due));
+  });
+  expect(sampler.scalars(0, 5, allowed)["top_k"]).toBe(0);
+  expect(new Sampler({ topK: 4 }).scalars(0, 5, allowed)["top_k"]).toBe(3);
+});
