@@ -240,4 +240,34 @@ class Terms(TypedDict):
     ids: TokenIds
 
 
-RestAnswer = Status | Invitation | Terms
+class InvitationList(TypedDict):
+    """All invitations, for the host."""
+
+    invitations: list[Invitation]
+
+
+class TokenAnswer(TypedDict):
+    """A new token of a host."""
+
+    token: str
+
+
+class NewInvitation(TokenAnswer):
+    """A new invitation's token and its hash."""
+
+    digest: str
+
+
+class QrCode(TypedDict):
+    """The rows of a QR code, one character per module: "1" is dark."""
+
+    rows: list[str]
+
+
+class RefusedAnswer(TypedDict):
+    """Why a call failed."""
+
+    error: str
+
+
+RestAnswer = Status | InvitationList | TokenAnswer | NewInvitation | Terms | QrCode | RefusedAnswer

@@ -24,7 +24,7 @@ def encode(values: Floats, width: int) -> bytes:
     scales = np.abs(rows).max(axis=1) / np.float32(127)
     scales = np.where(scales > 0, scales, np.float32(1))
     levels = np.rint(rows / scales[:, None]).clip(-127, 127).astype(np.int8)  # a subnormal scale is imprecise
-    return scales.astype("<f4").tobytes() + levels.reshape(-1)[: len(flat)].tobytes()
+    return bytes(scales.astype("<f4").tobytes() + levels.reshape(-1)[: len(flat)].tobytes())
 
 
 def decode(data: bytes | memoryview, count: int, width: int) -> Floats:

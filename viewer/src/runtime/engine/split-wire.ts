@@ -1,19 +1,15 @@
 // Encodes the messages of docs/reference/protocols.md (a JSON header and a payload) and the bytes of hidden states.
 
 import type { WIRES } from "../generated/protocols";
+import type { ServerMessage } from "../generated/split-messages";
 import { PageError } from "../gl/errors";
 import { fromFloat16, isFiniteFloat16, toFloat16 } from "../gl/float16";
 import { decodeInt8, encodeInt8, int8Bytes } from "../gl/int8";
 
 export type Wire = (typeof WIRES)[number];
 
-export interface Message {
-  op: string;
-  [field: string]: unknown;
-}
-
 /** Encodes a message: the length of the JSON (4 bytes, little-endian), the JSON, the payload. */
-export function encode(header: Message, payload: Uint8Array = new Uint8Array()): Uint8Array<ArrayBuffer> {
+export function encode(header: object, payload: Uint8Array = new Uint8Array()): Uint8Array<ArrayBuffer> {
   const text = new TextEncoder().encode(JSON.stringify(header));
   const out = new Uint8Array(4 + text.length + payload.length);
   new DataView(out.buffer).setUint32(0, text.length, true);
@@ -22,12 +18,13 @@ export function encode(header: Message, payload: Uint8Array = new Uint8Array()):
   return out;
 }
 
-export function decode(data: ArrayBuffer): { header: Message; payload: Uint8Array<ArrayBuffer> } {
+/** Returns a server's message and its payload. The message's fields are not checked. */
+export function decode(data: ArrayBuffer): { header: ServerMessage; payload: Uint8Array<ArrayBuffer> } {
   const size = data.byteLength < 4 ? 0 : new DataView(data).getUint32(0, true);
   try {
     if (size < 2 || 4 + size > data.byteLength) throw new Error();
-    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, size))) as Message;
-    if (typeof header.op !== "string") throw new Error();
+    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, size))) as ServerMessage;
+    if (typeof (header.op as unknown) !== "string") throw new Error();
     return { header, payload: new Uint8Array(data, 4 + size) };
   } catch {
     throw new PageError("The server sent a message that this page does not understand; its version may differ.");
