@@ -102,8 +102,8 @@ export default tseslint.config(
     files: ["src/dashboard/**"],
     rules: {
       "no-restricted-imports": noImports(
-        "^\\.\\./(?!app/ui/(classes|curves|facts|mark|base\\.css|(shared|band)\\.module\\.css)$|runtime/io/)",
-        "The dashboard may import only runtime/io/ and the parts of app/ui/ that use no model: curves, facts, mark and the shared styles.",
+        "^\\.\\./(?!app/ui/(classes|curves|facts|mark|base\\.css|(shared|band)\\.module\\.css)$|runtime/(generated|io)/)",
+        "The dashboard may import only runtime/generated/, runtime/io/ and the parts of app/ui/ that use no model: curves, facts, mark and the shared styles.",
       ),
     },
   },
