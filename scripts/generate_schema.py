@@ -261,6 +261,7 @@ def protocols() -> str:
         "ANSWER_TIMEOUT_MS": round(1000 * client.ANSWER_TIMEOUT_S), "WIRES": hidden.FORMATS,
     }  # fmt: skip
     federation = {
+        "MAX_NAME": protocol.MAX_NAME, "MAX_DEVICE": protocol.MAX_DEVICE,
         "FRAME": protocol.MAX_FRAME_BYTES, "BLOCK": protocol.BLOCK, "DTYPES": protocol.DTYPES,
         "FATAL": (protocol.NO_TOKEN, protocol.REMOVED, protocol.FULL),
     }  # fmt: skip

@@ -93,7 +93,7 @@ export default tseslint.config(
     "A feature may import only the store and the index of another one.",
   ),
   {
-    files: ["src/api.ts", "src/embed.ts", "src/document.ts"],
+    files: ["src/{api,completions,document,embed,language-model}.ts"],
     rules: {
       "no-restricted-imports": noImports("^\\./app/", "The scriptable object must not import app/.", INTERFACE),
     },

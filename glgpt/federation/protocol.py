@@ -20,6 +20,7 @@ from glgpt.wire import int8
 MAX_FRAME_BYTES = 1 << 20  # maximum bytes of a binary frame
 MAX_TEXT_BYTES = 1 << 16  # maximum bytes of a JSON text from a client
 BLOCK = 1024  # number of int8 values that share a scale
+MAX_NAME, MAX_DEVICE = 40, 200  # maximum characters of a device's name, and of its GPU's
 MAX_COUNT = 1 << 53  # maximum of any integer in a message: JavaScript represents these exactly
 MAX_SECONDS = 30 * 24 * 3600.0  # maximum time that a client may report for a round
 MAX_SHOWN = 1e12  # maximum of a rate, a time or a loss that is only displayed
@@ -45,8 +46,8 @@ class Join(_Message):
     version: Literal[1] = 1
     token: Annotated[str, Field(max_length=4096)]
     resume: Annotated[str, Field(max_length=128)] = ""
-    name: Annotated[str, Field(max_length=40)] = ""
-    device: Annotated[str, Field(max_length=200)] = ""
+    name: Annotated[str, Field(max_length=MAX_NAME)] = ""
+    device: Annotated[str, Field(max_length=MAX_DEVICE)] = ""
     kind: Literal["browser", "desktop", "other"] = "other"
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -10,6 +10,7 @@ import type {
   RoundFigures,
   Terms,
 } from "../runtime/generated/federation-messages";
+import { MAX_DEVICE, MAX_NAME } from "../runtime/generated/protocols";
 import { must, PageError } from "../runtime/gl/errors";
 import type { SocketStatus } from "../runtime/io/socket";
 import type { Ids } from "./batches";
@@ -220,8 +221,8 @@ export class Federation {
       version: 1,
       token: this.invitation.token,
       resume: this.membership.kept.resume,
-      name: (this.options.name ?? "").slice(0, 40),
-      device: this.training.renderer.slice(0, 200),
+      name: (this.options.name ?? "").slice(0, MAX_NAME),
+      device: this.training.renderer.slice(0, MAX_DEVICE),
       kind: "browser",
       digest: this.offer.digest,
       tokenizer: this.terms!.tokenizer,

@@ -3,6 +3,7 @@
 import { Facts } from "../../ui/facts";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
+import { MAX_NAME } from "../../../runtime/generated/protocols";
 import type { RoundFigures } from "../../../runtime/generated/federation-messages";
 import type { FederationState } from "../../../training/federate";
 import { Curves } from "../../ui/curves";
@@ -67,7 +68,7 @@ function Invitation() {
       <div class={ui.fields}>
         <label class={ui.field}>
           <span>Nickname</span>
-          <input maxLength={40} value={state.name.value} onInput={(e) => (state.name.value = e.currentTarget.value)} />
+          <input maxLength={MAX_NAME} value={state.name.value} onInput={(e) => (state.name.value = e.currentTarget.value)} />
         </label>
         <label class={ui.field}>
           <span>
