@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from glgpt.federation import protocol
+from glgpt.federation import protocol, replies
 from glgpt.gguf import splits, tokenizer_files
 from glgpt.program import spec
 from glgpt.program.formats import ALL
@@ -178,15 +178,25 @@ def types(name: str, schema: dict[str, Any], whole: str) -> str:
     lines = [f"// The types of viewer/schema/{name}.schema.json. Written by scripts/generate_schema.py.\n"]
     others = sorted(set(re.findall(r'"glgpt:(\w+)#/\$defs/(\w+)"', json.dumps(schema))))
     for other in dict.fromkeys(other for other, _ in others):
-        parts = ", ".join(title(part) for each, part in others if each == other)
-        lines.append(f'import type {{ {parts} }} from "./{other}";\n')
-    for part, definition in [*schema.get("$defs", {}).items(), (whole, schema)]:
-        if about := definition.get("description"):
-            lines.append(comment(about))
-        found, upper = type_of(definition), title(part)
-        kind = f"interface {upper} {found}" if found.startswith("{") else f"type {upper} = {found};"
-        lines.append(f"export {kind}\n")
-    return "\n".join(lines)
+        imported = ", ".join(title(part) for each, part in others if each == other)
+        lines.append(f'import type {{ {imported} }} from "./{other}";\n')
+    parts: list[tuple[str, dict[str, Any]]] = [*schema.get("$defs", {}).items(), (whole, schema)]
+    return "\n".join([*lines, *(declaration(part, definition) for part, definition in parts)])
+
+
+def declaration(name: str, schema: dict[str, Any]) -> str:
+    """Returns the declaration of a type, with its description."""
+    about = schema.get("description")
+    found, upper = type_of(schema), title(name)
+    kind = f"interface {upper} {found}" if found.startswith("{") else union(upper, found)
+    return f"{comment(about)}\nexport {kind}\n" if about else f"export {kind}\n"
+
+
+def union(name: str, found: str) -> str:
+    """Returns the declaration of a union, a line for each part if one line does not hold it."""
+    line = f"type {name} = {found};"
+    names = re.fullmatch(r"\w+( \| \w+)+", found)
+    return line if not names or len(line) < WIDTH - 7 else f"type {name} =\n  | " + found.replace(" | ", "\n  | ") + ";"
 
 
 SIZE, COUNT, NAME = {"type": "integer", "minimum": 1}, {"minimum": 0}, {"minLength": 1}
@@ -251,10 +261,39 @@ def protocols() -> str:
         "ANSWER_TIMEOUT_MS": round(1000 * client.ANSWER_TIMEOUT_S), "WIRES": hidden.FORMATS,
     }  # fmt: skip
     federation = {
+        "MAX_NAME": protocol.MAX_NAME, "MAX_DEVICE": protocol.MAX_DEVICE,
         "FRAME": protocol.MAX_FRAME_BYTES, "BLOCK": protocol.BLOCK, "DTYPES": protocol.DTYPES,
         "FATAL": (protocol.NO_TOKEN, protocol.REMOVED, protocol.FULL),
     }  # fmt: skip
     return constants(about, split | federation)
+
+
+# Modules of message types: what they are and where, the name of each union, and its definition
+MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "split-messages": (
+        "The messages of split servers, as in glgpt/wire/messages.py.",
+        {"ClientMessage": messages.ClientSaid, "ServerMessage": messages.Said},
+    ),
+    "federation-messages": (
+        "The messages of federations, as in protocol.py and replies.py of glgpt/federation.",
+        {"ClientMessage": protocol.Said, "GatewayMessage": replies.GatewayMessage, "RestAnswer": replies.RestAnswer},
+    ),
+}
+
+
+def message_types(about: str, unions: dict[str, Any]) -> str:
+    """Returns the module of the types of messages, and of each union of them by its name."""
+    lines = [f"// {about} Written by scripts/generate_schema.py.\n"]
+    parts: dict[str, dict[str, Any]] = {}
+    for name, definition in unions.items():
+        schema = plain(TypeAdapter(definition).json_schema())
+        parts |= schema.pop("$defs") | {name: schema}
+    for name, schema in parts.items():
+        for field, about_field in schema.get("properties", {}).items():
+            if "const" in about_field:  # the tag of a union: `encode` always writes it
+                schema["required"] = [*schema.get("required", ()), field]
+        lines.append(declaration(name, schema))
+    return "\n".join(lines)
 
 
 STORED = ("manifest", "training", "recorded", "reference", "player")
@@ -288,6 +327,7 @@ def files() -> dict[str, str]:
     """Returns the contents of all files by path."""
     modules = {"gguf-tokenizers": pre_tokenizers, "patterns": patterns, "formats": formats, "protocols": protocols}
     found = {f"{GENERATED}/{name}.ts": content() for name, content in modules.items()}
+    found |= {f"{GENERATED}/{name}.ts": message_types(*definition) for name, definition in MESSAGES.items()}
     schemas = {"program": ("Program", program())}
     schemas |= {"tokenizer": ("TokenizerSchema", document("tokenizer", tokenizer_document.PageTokenizer))}
     schemas |= {name: (f"{name.title()}Document", stored(name)) for name in STORED}

@@ -97,3 +97,16 @@ def test_a_view_is_where_the_list_says() -> None:
             view
         )
         assert f"| {view} |" in tabs, view
+
+
+def test_a_view_takes_two_files() -> None:
+    steps = section("Adding a view of the page")
+    assert len(re.findall(r"^\d\. `viewer/src/app/features/", steps, re.MULTILINE)) == 2
+    features = ROOT / "viewer/src/app/features"
+    declared = re.compile(r"interface ViewNames \{\s+(\w+): true;")
+    for path in (ROOT / "viewer/src").rglob("*.ts*"):
+        text = path.read_text(encoding="utf-8")
+        imported = re.findall(r'from "[^"]*/(\w+)/view"', text)
+        assert not imported or path == features / "index.ts", path
+        names = declared.findall(text)
+        assert not names or path == features / names[0] / "view.tsx", path

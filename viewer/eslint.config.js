@@ -94,7 +94,7 @@ export default tseslint.config(
     "A feature may import only the store and the index of another one.",
   ),
   {
-    files: ["src/api.ts", "src/embed.ts", "src/document.ts"],
+    files: ["src/{api,completions,document,embed,language-model}.ts"],
     rules: {
       "no-restricted-imports": noImports("^\\./app/", "The scriptable object must not import app/.", INTERFACE),
     },
@@ -103,8 +103,8 @@ export default tseslint.config(
     files: ["src/dashboard/**"],
     rules: {
       "no-restricted-imports": noImports(
-        "^\\.\\./(?!app/ui/(classes|curves|facts|mark|base\\.css|(shared|band)\\.module\\.css)$|runtime/io/)",
-        "The dashboard may import only runtime/io/ and the parts of app/ui/ that use no model: curves, facts, mark and the shared styles.",
+        "^\\.\\./(?!app/ui/(classes|curves|facts|mark|base\\.css|(shared|band)\\.module\\.css)$|runtime/(generated|io)/)",
+        "The dashboard may import only runtime/generated/, runtime/io/ and the parts of app/ui/ that use no model: curves, facts, mark and the shared styles.",
       ),
     },
   },

@@ -10,9 +10,10 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from glgpt.errors import GlgptError
+from glgpt.federation.replies import Invitation
 from glgpt.system.files import read_json, write_json
 
 MEMBER_LIFE_S = 7 * 24 * 3600.0  # seconds
@@ -117,9 +118,9 @@ class Invitations:
             known["revoked"] |= known["kind"] in (HOST, HOST_LINK) and name != digest(but)
         self._store()
 
-    def listed(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[Invitation]:
         """Returns all stored invitations, for the host."""
-        return [{"digest": key, **value} for key, value in self._known.items()]
+        return [cast("Invitation", {"digest": key, **value}) for key, value in self._known.items()]
 
     def _store(self) -> None:
         write_json(self._path, self._known)

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from glgpt.errors import GlgptError, quoted
+from glgpt.wire import int8
 
 MAX_FRAME_BYTES = 1 << 20  # maximum bytes of a binary frame
 MAX_TEXT_BYTES = 1 << 16  # maximum bytes of a JSON text from a client
 BLOCK = 1024  # number of int8 values that share a scale
+MAX_NAME, MAX_DEVICE = 40, 200  # maximum characters of a device's name, and of its GPU's
 MAX_COUNT = 1 << 53  # maximum of any integer in a message: JavaScript represents these exactly
 MAX_SECONDS = 30 * 24 * 3600.0  # maximum time that a client may report for a round
 MAX_SHOWN = 1e12  # maximum of a rate, a time or a loss that is only displayed
@@ -44,8 +46,8 @@ class Join(_Message):
     version: Literal[1] = 1
     token: Annotated[str, Field(max_length=4096)]
     resume: Annotated[str, Field(max_length=128)] = ""
-    name: Annotated[str, Field(max_length=40)] = ""
-    device: Annotated[str, Field(max_length=200)] = ""
+    name: Annotated[str, Field(max_length=MAX_NAME)] = ""
+    device: Annotated[str, Field(max_length=MAX_DEVICE)] = ""
     kind: Literal["browser", "desktop", "other"] = "other"
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -206,7 +208,7 @@ def frame_count(size: int) -> int:
 def encoded_size(dtype: Dtype, count: int) -> int:
     """Returns the size in bytes of `count` encoded values."""
     if dtype == "int8":
-        return count + 4 * -(-count // BLOCK)
+        return int8.nbytes(count, BLOCK)
     return count * (2 if dtype == "f16" else 4)
 
 
@@ -224,13 +226,7 @@ def encode(dtype: Dtype, after: Vector, before: Vector) -> tuple[bytes, float]:
     if dtype == "f16":
         scale = float(np.abs(change).max(initial=0.0)) or 1.0
         return (change / np.float32(scale)).astype("<f2").tobytes(), scale
-    blocks = -(-len(change) // BLOCK)
-    padded = np.zeros(blocks * BLOCK, np.float32)
-    padded[: len(change)] = change
-    rows = padded.reshape(blocks, BLOCK)
-    scales = np.abs(rows).max(axis=1) / 127
-    levels = np.rint(rows / np.where(scales > 0, scales, 1)[:, None]).astype(np.int8)
-    return scales.astype("<f4").tobytes() + levels.reshape(-1)[: len(change)].tobytes(), 1.0
+    return int8.encode(change, BLOCK), 1.0
 
 
 def decode(dtype: Dtype, data: bytes, scale: float, before: Vector) -> Vector:
@@ -245,9 +241,7 @@ def decode(dtype: Dtype, data: bytes, scale: float, before: Vector) -> Vector:
     elif dtype == "f16":
         after = before + np.frombuffer(data, "<f2").astype(np.float32) * np.float32(scale)
     else:
-        blocks = -(-count // BLOCK)
-        scales = np.repeat(np.frombuffer(data, "<f4", blocks), BLOCK)[:count]
-        after = before + np.frombuffer(data, np.int8, count, 4 * blocks).astype(np.float32) * scales
+        after = before + int8.decode(data, count, BLOCK)
     if not np.isfinite(after).all():
         raise GlgptError("the update holds a NaN or an infinity")
     return after

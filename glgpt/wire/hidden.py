@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
+from glgpt.wire import int8
 
 Format = Literal["f32", "f16", "int8"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -17,7 +18,7 @@ _MAX_FLOAT16 = 65504.0
 
 def nbytes(rows: int, width: int, kind: str) -> int:
     """Returns the number of bytes of `rows` packed hidden states of `width` numbers."""
-    return rows * {"f32": 4 * width, "f16": 2 * width, "int8": width + 4}[kind]
+    return int8.nbytes(rows * width, width) if kind == "int8" else rows * width * {"f32": 4, "f16": 2}[kind]
 
 
 def pack(states: Floats, kind: str) -> bytes:
@@ -36,8 +37,7 @@ def pack(states: Floats, kind: str) -> bytes:
                 f"hidden states reach {peak.max():.3g}, above f16's maximum {_MAX_FLOAT16:.0f}; send them as f32"
             )
         return bytes(states.astype("<f2").tobytes())
-    scale = np.where(peak > 0, peak / 127, 1).astype("<f4")
-    return bytes(scale.tobytes() + np.rint(states / scale[:, None]).astype(np.int8).tobytes())
+    return int8.encode(states, states.shape[1])
 
 
 def unpack(data: bytes | memoryview, rows: int, width: int, kind: str) -> Floats:
@@ -46,10 +46,7 @@ def unpack(data: bytes | memoryview, rows: int, width: int, kind: str) -> Floats
         wanted = f"{rows} x {width} as {kind} take {nbytes(rows, width, kind)}"
         raise GlgptError(f"the hidden states have {len(data)} bytes; {wanted}")
     if kind == "int8":
-        scale = np.frombuffer(data, "<f4", rows)
-        codes = np.frombuffer(data, np.int8, rows * width, 4 * rows).reshape(rows, width)
-        with np.errstate(all="ignore"):  # checked below
-            states: Floats = codes.astype(np.float32) * scale[:, None]
+        states = int8.decode(data, rows * width, width).reshape(rows, width)
     else:
         states = np.frombuffer(data, "<f4" if kind == "f32" else "<f2").astype(np.float32).reshape(rows, width)
     if not np.isfinite(states).all():

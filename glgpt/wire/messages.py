@@ -161,7 +161,8 @@ class Failed(_FromServer):
 
 
 Said = Opened | Stepped | Looked | Failed
-_CLIENT: TypeAdapter[Open | Step | Look] = TypeAdapter(Annotated[Open | Step | Look, Field(discriminator="op")])
+ClientSaid = Open | Step | Look
+_CLIENT: TypeAdapter[ClientSaid] = TypeAdapter(Annotated[ClientSaid, Field(discriminator="op")])
 _SERVER: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="op")])
 
 
@@ -177,7 +178,7 @@ def decode_answer(data: bytes) -> tuple[Said, memoryview]:
     return _read(_SERVER, data)
 
 
-def decode_request(data: bytes) -> tuple[Open | Step | Look, memoryview]:
+def decode_request(data: bytes) -> tuple[ClientSaid, memoryview]:
     """Returns a client's message and its payload. Raises GlgptError naming the wrong field."""
     return _read(_CLIENT, data)
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import tempfile
@@ -21,6 +22,7 @@ from helpers.tokenizer_layouts import layout as tokenizer_layout
 
 from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.inspecting import inspect
+from glgpt.federation import protocol
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan, window_start
 from glgpt.inference.sampling import Sampler, draw_seed, hash4
@@ -42,6 +44,7 @@ from glgpt.text.tokenizer_training import train_bpe
 from glgpt.text.untrusted.chat_template import ChatTemplate
 from glgpt.training.loss_scale import LossScale, OverflowedError
 from glgpt.training.settings import Settings
+from glgpt.wire import hidden
 
 FILE = Path(__file__).with_name("shared_cases.json")
 TEXTS = (
@@ -148,6 +151,22 @@ def halves() -> list[list[float | None]]:
     bits = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x8000, 0x8001, 0xBC00, 0xFBFF, 0x7E00, 0x3555], np.uint16)
     values = bits.view(np.float16).astype(np.float64)
     return [[int(b), None if np.isnan(v) else float(v)] for b, v in zip(bits, values, strict=True)]
+
+
+def encodings() -> list[dict[str, Any]]:
+    """Bytes of updates and of hidden states, with ties of rounding, zeros, subnormal numbers and a short last block."""
+    rng = np.random.default_rng(8)
+    ties = np.concatenate([[127], np.arange(-126.5, 127)])  # halfway between two levels of int8
+    zeros = np.zeros(protocol.BLOCK - len(ties))
+    small = np.concatenate([2.0**-25 * ties, 1.4e-45 * np.arange(-190, 191, 10), rng.normal(scale=1e-3, size=90)])
+    values = np.concatenate([ties, zeros, small]).astype(np.float32)
+    found = []
+    for dtype in protocol.DTYPES:
+        data, scale = protocol.encode(dtype, values, np.zeros_like(values))
+        found.append({"dtype": dtype, "scale": scale, "data": base64.b64encode(data).decode()})
+    rows = np.concatenate([values[:8], np.zeros(8), values[-72:]]).astype(np.float32).reshape(-1, 8)
+    states = {kind: base64.b64encode(hidden.pack(rows, kind)).decode() for kind in hidden.FORMATS}
+    return [{"values": values.tolist(), "updates": found, "rows": rows.tolist(), "states": states}]
 
 
 def randoms() -> list[dict[str, Any]]:
@@ -488,6 +507,7 @@ def cases() -> dict[str, Any]:
         "layouts": layouts(),
         "halves": halves(),
         "randoms": randoms(),
+        "encodings": encodings(),
         "samplers": samplers(),
         "batches": batches(),
         "rates": rates(),

@@ -2,13 +2,16 @@
 
 import { afterEach, describe, expect, it, vi } from "vitest";
 import * as d from "../src/dashboard/describe";
-import { Denied, Gateway, Unreachable, type Device, type Invitation, type Status } from "../src/dashboard/gateway";
+import { Denied, Gateway, Unreachable } from "../src/dashboard/gateway";
+import type { Invitation, MemberStatus, Status } from "../src/runtime/generated/federation-messages";
 
-const device = (fields: Partial<Device> = {}): Device => ({
+const device = (fields: Partial<MemberStatus> = {}): MemberStatus => ({
   number: 0,
   name: "one",
   device: "",
   kind: "browser",
+  own_text: false,
+  strikes: 0,
   aside: "",
   accepted: 0,
   connections: 1,
@@ -25,6 +28,7 @@ const device = (fields: Partial<Device> = {}): Device => ({
 });
 const round = { number: 2, closed: false, answers: 0, asked: 1, seconds_left: 30 };
 const status = (fields: Partial<Status> = {}): Status => ({
+  session: "s",
   name: "test",
   rounds: 5,
   done: 1,

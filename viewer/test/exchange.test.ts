@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { starts } from "../src/training/batches";
 import { toFloat16 } from "../src/runtime/gl/float16";
 import { encode, shardStarts } from "../src/training/exchange";
-import { readLink } from "../src/training/federate";
+import { readLink } from "../src/training/invitation";
 
 test("f16 numbers are rounded like NumPy's", () => {
   // The table of tests/federation/test_protocol.py.

@@ -6,7 +6,9 @@ import shared from "../../tests/page/shared_cases.json";
 import { ChatTemplate, type ChatMessage, type ChatTemplateData } from "../src/runtime/chat/template";
 import type { RenderJob } from "../src/runtime/chat/template-worker";
 import { plan, windowStart } from "../src/runtime/engine/chunks";
+import { fromBase64 } from "../src/runtime/engine/base64";
 import { draft } from "../src/runtime/engine/drafts";
+import { packStates, type Wire } from "../src/runtime/engine/split-wire";
 import { fromFloat16 } from "../src/runtime/gl/float16";
 import { unpack } from "../src/runtime/engine/layout";
 import { parseTokenizer } from "../src/runtime/engine/manifest";
@@ -16,6 +18,7 @@ import { Tokenizer } from "../src/runtime/engine/tokenizer";
 import { klDivergence, measure } from "../src/runtime/engine/tolerance";
 import type { View } from "../src/runtime/gl/program";
 import { clean, inspect, type CleaningStep } from "../src/training/cleaning";
+import { encode, type Dtype } from "../src/training/exchange";
 import { copies } from "../src/training/copies";
 import { afterOverflow, afterStep, FIRST, type Scale } from "../src/training/loss-scale";
 import { baselines, NGRAMS } from "../src/training/ngrams";
@@ -77,6 +80,17 @@ describe("cases shared with Python", () => {
 
   it.each(shared.halves)("the f16 number %i is %d", (bits, value) => {
     expect(fromFloat16(bits!)).toEqual(value ?? NaN);
+  });
+
+  it.each(shared.encodings)("bytes of updates and hidden states", ({ values, updates, rows, states }) => {
+    const after = Float32Array.from(values);
+    for (const { dtype, scale, data } of updates) {
+      const found = encode(dtype as Dtype, after, new Float32Array(after.length));
+      expect([dtype, found.scale, found.bytes]).toEqual([dtype, scale, fromBase64(data)]);
+    }
+    const hidden = Float32Array.from(rows.flat());
+    for (const [wire, data] of Object.entries(states))
+      expect([wire, packStates(hidden, rows.length, wire as Wire)]).toEqual([wire, fromBase64(data)]);
   });
 
   it.each(shared.randoms)("draws of seed $seed", ({ seed, given, hash }) => {

@@ -8,12 +8,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from starlette.websockets import WebSocket
 
 from glgpt.federation import protocol
 from glgpt.federation.protocol import Update
+from glgpt.federation.replies import GatewayMessage
 from glgpt.federation.rounds.members import Member
 
 MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
@@ -88,7 +88,7 @@ class Client:
         return self._lock.locked()
 
     async def say(
-        self, message: dict[str, Any], data: bytes | memoryview = b"", still: Callable[[], bool] = lambda: True
+        self, message: GatewayMessage, data: bytes | memoryview = b"", still: Callable[[], bool] = lambda: True
     ) -> None:
         """Sends a message and its frames, unless `still()` is false when earlier messages have been sent."""
         async with self._lock:

@@ -26,6 +26,7 @@ from glgpt.federation import protocol
 from glgpt.federation.gateway.service import Gateway
 from glgpt.federation.gateway.sockets import MAX_SHOWN_ROUNDS
 from glgpt.federation.invitations import HOST_KINDS, HOST_LINK, MEMBER_LIFE_S, digest
+from glgpt.federation.replies import InvitationList, NewInvitation, QrCode, Status, TokenAnswer
 from glgpt.federation.session import ENDED, Files
 from glgpt.page.built import built_dashboard
 from glgpt.page.serve import Files as PageFiles
@@ -140,8 +141,9 @@ class Routes:
     async def status(self, _: Request) -> Response:
         """Sends what the dashboard shows."""
         notes = await asyncio.to_thread(self.files.notes)
-        more = {"page": self._has_page, "history": notes[-MAX_SHOWN_ROUNDS:]}
-        return JSONResponse(self.rounds.status() | more)
+        shown: Any = notes[-MAX_SHOWN_ROUNDS:]
+        status: Status = {**self.rounds.status(), "page": self._has_page, "history": shown}
+        return JSONResponse(status)
 
     async def pause(self, request: Request) -> Response:
         """Pauses or resumes: `{"paused": true}`. Clients finish the round that they are training."""
@@ -164,11 +166,11 @@ class Routes:
         if not good:
             return JSONResponse({"error": "uses must be a positive integer and hours a positive number"}, 400)
         token = self.invitations.create(hours * 3600, uses)
-        return JSONResponse({"token": token, "digest": digest(token)}, 201)
+        return JSONResponse(NewInvitation(token=token, digest=digest(token)), 201)
 
     async def invited(self, _: Request) -> Response:
         """Lists all invitations by their hashes."""
-        return JSONResponse({"invitations": self.invitations.listed()})
+        return JSONResponse(InvitationList(invitations=self.invitations.listed()))
 
     async def revoke(self, request: Request) -> Response:
         """Revokes an invitation and disconnects the members that joined with it."""
@@ -188,13 +190,13 @@ class Routes:
 
     async def host_token(self, request: Request) -> Response:
         """Exchanges the one-time token of a dashboard's link for one that a tab stores."""
-        return JSONResponse({"token": self.invitations.exchange(_bearer(request))}, 201)
+        return JSONResponse(TokenAnswer(token=self.invitations.exchange(_bearer(request))), 201)
 
     async def host_link(self, request: Request) -> Response:
         """Creates a token for another dashboard link. `{"rotate": true}` revokes the tokens of all other hosts."""
         if (await _json(request)).get("rotate") is True:
             self.invitations.turn_out_hosts(but=_bearer(request))
-        return JSONResponse({"token": self.invitations.create(kind=HOST_LINK)}, 201)
+        return JSONResponse(TokenAnswer(token=self.invitations.create(kind=HOST_LINK)), 201)
 
     async def model(self, _: Request) -> Response:
         """Sends the current model as a zip of the folder that `glgpt generate --model` takes."""
@@ -207,7 +209,7 @@ class Routes:
         if not isinstance(text, str) or not 0 < len(text.encode(errors="replace")) <= MAX_QR_BYTES:
             return JSONResponse({"error": f"text must be a string of 1 to {MAX_QR_BYTES} bytes"}, 400)
         code = await asyncio.to_thread(segno.make_qr, text, error="l")
-        return JSONResponse({"rows": ["".join("1" if module else "0" for module in row) for row in code.matrix]})
+        return JSONResponse(QrCode(rows=["".join("1" if module else "0" for module in row) for row in code.matrix]))
 
 
 class _Texts:

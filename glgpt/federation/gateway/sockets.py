@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -17,6 +17,7 @@ from glgpt.federation import protocol
 from glgpt.federation.gateway.connection import Bucket, Client, Upload
 from glgpt.federation.operation import metrics
 from glgpt.federation.protocol import Join, Ping, Progress, Update
+from glgpt.federation.replies import GatewayMessage, MemberRow, RoundFigures, State
 from glgpt.federation.rounds.members import REMOVED, Member, Refused
 from glgpt.federation.rounds.rounds import Rounds
 from glgpt.federation.rounds.updates import Rejected
@@ -63,7 +64,7 @@ class Sockets:
 
     def broadcast_state(self) -> None:
         """Sends the state to the clients that are not receiving a message."""
-        state = {"type": "state", **self._state()}
+        state: GatewayMessage = {"type": "state", **self._state()}
         for client in [client for client in self.clients if not client.busy]:
             self._spawn(client.say(state))
 
@@ -72,10 +73,9 @@ class Sockets:
         self.ended = True
         self.broadcast({"type": "closed", "why": why})
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> State:
         status = self.rounds.status()
-        shown = ("number", "name", "kind", "step", "loss", "tokens_per_s", "connections", "said", "aside")
-        members = [{k: m[k] for k in shown} for m in status["members"]]
+        members: Any = [{k: m[k] for k in MemberRow.__annotations__} for m in status["members"]]  # type: ignore[literal-required]
         return {"round": status["round"], "done": status["done"], "paused": status["paused"], "members": members}
 
     def _spawn(self, work: Awaitable[None]) -> None:
@@ -91,7 +91,7 @@ class Sockets:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def broadcast(self, message: dict[str, Any]) -> None:
+    def broadcast(self, message: GatewayMessage) -> None:
         """Sends a message to all clients."""
         for client in list(self.clients):
             self._spawn(client.say(message))
@@ -190,11 +190,20 @@ class Sockets:
     async def _welcome(self, client: Client, key: str) -> None:
         member = client.member
         notes = await asyncio.to_thread(self.files.notes)
-        welcome = {"type": "welcome", "member": member.number, "resume": key, "name": member.name}
         rounds = [without_devices(note) for note in notes[-MAX_SHOWN_ROUNDS:]]
         for note in rounds[:-MAX_SHOWN_SAMPLES]:
             note.pop("sample", None)
-        await client.say(welcome | {"rounds": rounds, "aside": member.aside, **self._state()})
+        await client.say(
+            {
+                "type": "welcome",
+                "member": member.number,
+                "resume": key,
+                "name": member.name,
+                "rounds": rounds,
+                "aside": member.aside,
+                **self._state(),
+            }
+        )
         self.clients.add(client)  # only now: the welcome must be the first message
         if self._unwanted(member):  # became so during the welcome
             await self._turn_out(client)
@@ -297,12 +306,14 @@ class Sockets:
     async def _reject(self, client: Client, rejected: Rejected, update: Update) -> None:
         """Sends the reason. After a stale update, sends the current weights too."""
         metrics.UPDATES.labels("rejected").inc()
-        message = {"type": "rejected", "attempt": update.attempt, "why": str(rejected), "aside": client.member.aside}
-        await client.say(message)
+        await client.say(
+            {"type": "rejected", "attempt": update.attempt, "why": str(rejected), "aside": client.member.aside}
+        )
         if rejected.stale:
             await self._offer(client, again=True)
 
 
-def without_devices(note: dict[str, Any]) -> dict[str, Any]:
+def without_devices(note: dict[str, Any]) -> RoundFigures:
     """Returns a round's line without its devices: with them, 500 rounds would be megabytes."""
-    return {name: value for name, value in note.items() if name != "devices"}
+    figures: Any = {name: value for name, value in note.items() if name != "devices"}
+    return cast("RoundFigures", figures)

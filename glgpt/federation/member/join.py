@@ -250,7 +250,7 @@ class Client:
             token=self.link.token,
             resume=self.worker.slot.key,
             name=self.name,
-            device=self.worker.trainer.device.renderer[:200],
+            device=self.worker.trainer.device.renderer[: protocol.MAX_DEVICE],
             kind="desktop",
             digest=self.session.digest,
             tokenizer=self.session.tokenizer,

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from safetensors import safe_open
@@ -20,6 +20,7 @@ from glgpt.federation import protocol, rules
 from glgpt.federation.aggregation import strategies
 from glgpt.federation.invitations import Invitations
 from glgpt.federation.protocol import Update, Vector
+from glgpt.federation.replies import MemberStatus, PrivacyBudget, RoundMessage, RoundStatus, SessionStatus
 from glgpt.federation.rounds.members import Member, Members
 from glgpt.federation.rounds.updates import SPOOLED, OpenRound, Rejected, Reply, Spooled
 from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
@@ -129,14 +130,14 @@ class Rounds:
             (self.spool / name).replace(folder / name)
         logger.error("moved an invalid update from the spool to %s: %s", quoted(folder / name, 300), quoted(error, 300))
 
-    def offer(self, member: Member) -> dict[str, Any] | None:
+    def offer(self, member: Member) -> RoundMessage | None:
         """Returns the `round` message for a member, or None if it has nothing to train now."""
         round_ = self.open
         if round_ is None or round_.closed or self.files.paused or member.aside or member.number in round_.updates:
             return None
         member.offered, member.step = round_.id, 0
         s = self.session
-        shard = [0, 1] if member.own_text else [rules.shard_of(member.number, round_.number, s.shards), s.shards]
+        shard = (0, 1) if member.own_text else (rules.shard_of(member.number, round_.number, s.shards), s.shards)
         return {
             "type": "round",
             "round": round_.number,
@@ -317,7 +318,7 @@ class Rounds:
             **self._privacy(round_.number),
         }
 
-    def _privacy(self, rounds: int) -> dict[str, float]:
+    def _privacy(self, rounds: int) -> PrivacyBudget:
         """Returns the privacy budget that this many rounds spend; empty without noise."""
         noise = self.session.dp_noise
         return {"epsilon": round(rules.epsilon(noise, rounds), 4), "delta": rules.DELTA} if noise else {}
@@ -332,7 +333,7 @@ class Rounds:
             "answered": member.number in round_.updates,
         }
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> SessionStatus:
         """Returns the current state, for the dashboard."""
         s, round_ = self.session, self.open
         return {
@@ -346,15 +347,17 @@ class Rounds:
             "combined_by": strategies.description(s.strategy, s),
             "parameters": s.parameters,
             **self._privacy(self.files.round_of()),
-            "round": round_
-            and {
-                "number": round_.number,
-                "closed": round_.closed,
-                "answers": len(round_.updates),
-                "seconds_left": round(max(0.0, self._closes(round_) - self.clock()), 1),
-                "asked": sum(1 for m in self.members.values() if m.offered == round_.id),
-            },
-            "members": [m.shown() | self._in_round(m) for m in self.members.values()],
+            "round": self._round_status(round_) if round_ is not None else None,
+            "members": [cast("MemberStatus", m.shown() | self._in_round(m)) for m in self.members.values()],
+        }
+
+    def _round_status(self, round_: OpenRound) -> RoundStatus:
+        return {
+            "number": round_.number,
+            "closed": round_.closed,
+            "answers": len(round_.updates),
+            "seconds_left": round(max(0.0, self._closes(round_) - self.clock()), 1),
+            "asked": sum(1 for m in self.members.values() if m.offered == round_.id),
         }
 
 

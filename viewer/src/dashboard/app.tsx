@@ -11,7 +11,7 @@ import { Guest } from "./guest";
 import { Invitations } from "./invitations";
 import { Loss, Rounds, Sample } from "./metrics";
 import { Now } from "./now";
-import * as state from "./state";
+import { state } from "./state";
 import frame from "../app/ui/band.module.css";
 import ui from "../app/ui/shared.module.css";
 

@@ -1,7 +1,7 @@
 // Asks before an action that cannot be undone.
 
 import { useEffect, useRef } from "preact/hooks";
-import * as state from "./state";
+import { state } from "./state";
 import ui from "../app/ui/shared.module.css";
 
 export function Confirmation() {

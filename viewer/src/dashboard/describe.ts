@@ -1,6 +1,6 @@
 // Derives texts and numbers of the dashboard from a gateway's status.
 
-import type { Device, Invitation, RoundMetrics, Status } from "./gateway";
+import type { MemberStatus, Invitation, RoundFigures, Status } from "../runtime/generated/federation-messages";
 
 /** The role of the visitor, from the part of the address after `#`. */
 export type Access = { as: "host" | "guest"; token: string } | { as: "stranger" };
@@ -73,7 +73,7 @@ export interface DeviceState {
 }
 
 /** Returns what a device is doing. */
-export function deviceState(device: Device, { round, local_steps, paused }: Status): DeviceState {
+export function deviceState(device: MemberStatus, { round, local_steps, paused }: Status): DeviceState {
   if (device.aside === "removed") return { kind: "removed", text: "Removed" };
   if (device.aside) return { kind: "aside", text: "Set aside" };
   if (!device.connections) return { kind: "offline", text: "Offline" };
@@ -92,8 +92,8 @@ export function deviceState(device: Device, { round, local_steps, paused }: Stat
 const ORDER: DeviceState["kind"][] = ["training", "sent", "waiting", "offline", "aside", "removed"];
 
 /** Returns the devices by number: connected ones first, then offline ones, then those set aside or removed. */
-export function ordered(status: Status): Device[] {
-  const rank = (device: Device) => Math.max(2, ORDER.indexOf(deviceState(device, status).kind));
+export function ordered(status: Status): MemberStatus[] {
+  const rank = (device: MemberStatus) => Math.max(2, ORDER.indexOf(deviceState(device, status).kind));
   return [...status.members].sort((a, b) => rank(a) - rank(b) || a.number - b.number);
 }
 
@@ -153,6 +153,6 @@ export function isLocal(base: string): boolean {
 }
 
 /** Returns the last round that has a sample. */
-export function sampled(history: readonly RoundMetrics[]): RoundMetrics | undefined {
+export function sampled(history: readonly RoundFigures[]): RoundFigures | undefined {
   return history.findLast((r) => r.sample);
 }

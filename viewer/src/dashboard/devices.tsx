@@ -2,8 +2,8 @@
 
 import type { ComponentChildren } from "preact";
 import { count, decimals, deviceState, ordered, size } from "./describe";
-import type { Device, Status } from "./gateway";
-import * as state from "./state";
+import type { MemberStatus, Status } from "../runtime/generated/federation-messages";
+import { state } from "./state";
 import { classes } from "../app/ui/classes";
 import ui from "../app/ui/shared.module.css";
 
@@ -51,7 +51,7 @@ export function Devices({ status }: { status: Status }) {
   );
 }
 
-function Table({ devices, status }: { devices: readonly Device[]; status: Status }) {
+function Table({ devices, status }: { devices: readonly MemberStatus[]; status: Status }) {
   return (
     <table>
       <thead>
@@ -72,7 +72,7 @@ function Table({ devices, status }: { devices: readonly Device[]; status: Status
   );
 }
 
-function Row({ device, status }: { device: Device; status: Status }) {
+function Row({ device, status }: { device: MemberStatus; status: Status }) {
   const { kind, text, progress } = deviceState(device, status);
   return (
     <tr class={kind} data-device={device.name}>
@@ -107,7 +107,7 @@ function Cell({ of, children }: { of: (typeof COLUMNS)[number]; children: Compon
   return <td data-column={of}>{children}</td>;
 }
 
-function Remove({ device: { number, name } }: { device: Device }) {
+function Remove({ device: { number, name } }: { device: MemberStatus }) {
   const ask = () => {
     state.question.value = {
       title: `Remove ${name}?`,

@@ -1,85 +1,15 @@
-// The REST calls to a gateway and the types that they return. See docs/reference/protocols.md.
+// The REST calls to a gateway. See docs/reference/protocols.md.
 
-export interface Device {
-  number: number;
-  name: string;
-  /** The name of its GPU. */
-  device: string;
-  kind: string;
-  /** Why its updates are rejected; empty: they are accepted. */
-  aside: string;
-  accepted: number;
-  /** Number of open sockets; 0: offline. */
-  connections: number;
-  /** Steps done in the open round. */
-  step: number;
-  /** True if the open round has received its update. */
-  answered: boolean;
-  loss: number | null;
-  norm: number | null;
-  tokens_per_s: number;
-  ping_ms: number;
-  bytes_in: number;
-  bytes_out: number;
-  /** The result of its last update. */
-  said: string;
-}
-
-export interface Round {
-  number: number;
-  closed: boolean;
-  answers: number;
-  asked: number;
-  seconds_left: number;
-}
-
-/** A finished round; its validation and sample follow some seconds after the rest. */
-export interface RoundMetrics {
-  round: number;
-  clients?: number;
-  tokens?: number;
-  loss?: number;
-  validation_loss?: number;
-  seconds?: number;
-  sample?: string;
-}
-
-export interface Status {
-  name: string;
-  rounds: number;
-  done: number;
-  local_steps: number;
-  paused: boolean;
-  quorum: number;
-  /** The strategy and what it does, such as "fedavg (mean by tokens)". */
-  combined_by: string;
-  parameters: number;
-  epsilon?: number;
-  delta?: number;
-  /** True if the host serves a page for browsers to join with. */
-  page: boolean;
-  round: Round | null;
-  members: Device[];
-  history: RoundMetrics[];
-}
-
-export interface Invitation {
-  digest: string;
-  /** Seconds since the epoch. */
-  expires: number;
-  /** Devices that may still join with it; null: any number. */
-  uses: number | null;
-  kind: string;
-  revoked: boolean;
-}
-
-/** The public facts of a session, for invited devices. */
-export interface Terms {
-  name: string;
-  rounds: number;
-  local_steps: number;
-  parameters: number;
-}
+import type {
+  Invitation,
+  InvitationList,
+  NewInvitation,
+  QrCode,
+  RefusedAnswer,
+  Status,
+  Terms,
+  TokenAnswer,
+} from "../runtime/generated/federation-messages";
 
 /** The server does not answer. */
 export class Unreachable extends Error {}
@@ -98,7 +28,7 @@ export class Gateway {
 
   /** Exchanges the single-use token of a host's link for one to store in this tab. */
   async exchange(): Promise<string> {
-    const { token } = (await (await this.call("v1/host/token", "POST")).json()) as { token: string };
+    const { token } = (await (await this.call("v1/host/token", "POST")).json()) as TokenAnswer;
     this.token = token;
     return token;
   }
@@ -124,15 +54,15 @@ export class Gateway {
     await this.call(`v1/members/${number}`, "DELETE");
   }
 
-  async invitations(): Promise<Invitation[]> {
-    const { invitations } = (await (await this.call("v1/invitations")).json()) as { invitations: Invitation[] };
+  async invitations(): Promise<readonly Invitation[]> {
+    const { invitations } = (await (await this.call("v1/invitations")).json()) as InvitationList;
     return invitations;
   }
 
   /** Creates an invitation for `uses` devices (null: any number). */
-  async invite(hours: number, uses: number | null): Promise<{ token: string; digest: string }> {
+  async invite(hours: number, uses: number | null): Promise<NewInvitation> {
     const answer = await this.call("v1/invitations", "POST", uses === null ? { hours } : { hours, uses });
-    return answer.json() as Promise<{ token: string; digest: string }>;
+    return answer.json() as Promise<NewInvitation>;
   }
 
   async revoke(digest: string): Promise<void> {
@@ -140,8 +70,8 @@ export class Gateway {
   }
 
   /** Returns the rows of a QR code, one character per module: "1" is dark. */
-  async qr(text: string): Promise<string[]> {
-    const { rows } = (await (await this.call("v1/qr", "POST", { text })).json()) as { rows: string[] };
+  async qr(text: string): Promise<readonly string[]> {
+    const { rows } = (await (await this.call("v1/qr", "POST", { text })).json()) as QrCode;
     return rows;
   }
 
@@ -182,7 +112,7 @@ export class Gateway {
     if (answer.ok) return answer;
     if (PROXY_ERRORS.includes(answer.status)) throw new Unreachable(`The server does not answer (${answer.status}).`);
     if (answer.status === 401) throw new Denied("The server does not accept this link.");
-    const { error } = (await answer.json().catch(() => ({}))) as { error?: unknown };
+    const { error } = (await answer.json().catch(() => ({}))) as Partial<RefusedAnswer>;
     throw new Error(`The server answered ${answer.status}${typeof error === "string" ? `: ${error}` : ""}.`);
   }
 }

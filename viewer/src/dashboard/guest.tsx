@@ -4,8 +4,9 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { Copied } from "./copied";
 import { count, links } from "./describe";
-import { Denied, type Terms } from "./gateway";
-import * as state from "./state";
+import type { Terms } from "../runtime/generated/federation-messages";
+import { Denied } from "./gateway";
+import { state } from "./state";
 import ui from "../app/ui/shared.module.css";
 
 export function Guest() {

@@ -4,8 +4,8 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { Copied } from "./copied";
 import { admits, isLocal, links } from "./describe";
-import type { Invitation, Status } from "./gateway";
-import * as state from "./state";
+import type { Invitation, Status } from "../runtime/generated/federation-messages";
+import { state } from "./state";
 import { classes } from "../app/ui/classes";
 import ui from "../app/ui/shared.module.css";
 

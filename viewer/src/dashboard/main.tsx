@@ -2,9 +2,9 @@ import "../app/ui/base.css";
 import "../app/ui/shared.module.css"; // before the styles that override it
 import { render } from "preact";
 import { Dashboard } from "./app";
-import { start } from "./state";
+import { state } from "./state";
 import "./dashboard.css";
 
-start();
+state.start();
 addEventListener("hashchange", () => location.reload()); // another link was pasted into the address bar
 render(<Dashboard />, document.getElementById("app")!);

@@ -2,14 +2,14 @@
 
 import { Curves } from "../app/ui/curves";
 import { count, decimals, duration, sampled } from "./describe";
-import type { RoundMetrics } from "./gateway";
+import type { RoundFigures } from "../runtime/generated/federation-messages";
 import { classes } from "../app/ui/classes";
 import ui from "../app/ui/shared.module.css";
 
 const LISTED = 12; // maximum rounds in the table
 
 interface Props {
-  history: readonly RoundMetrics[];
+  history: readonly RoundFigures[];
 }
 
 export function Loss({ history }: Props) {

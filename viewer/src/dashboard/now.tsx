@@ -3,8 +3,8 @@
 import type { ComponentChildren } from "preact";
 import { Facts } from "../app/ui/facts";
 import { count, decimals, duration, expected, headline, secondsLeft, size } from "./describe";
-import type { Status } from "./gateway";
-import * as state from "./state";
+import type { Status } from "../runtime/generated/federation-messages";
+import { state } from "./state";
 import { classes } from "../app/ui/classes";
 import ui from "../app/ui/shared.module.css";
 
@@ -94,7 +94,7 @@ function Buttons({ status: { paused, done, rounds, name } }: { status: Status })
       title: `End ${name} for all devices?`,
       text: `${left} of ${rounds} rounds are not done yet. The model of round ${done} is kept; the session cannot be continued.`,
       action: "End the session",
-      run: state.end,
+      run: () => state.end(),
     };
   };
   return (

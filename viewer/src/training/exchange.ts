@@ -1,6 +1,7 @@
 // Encodes the parameters that a page sends to a federation's gateway: one vector, in frames of at most 1 MiB.
 
 import { toFloat16 } from "../runtime/gl/float16";
+import { encodeInt8 } from "../runtime/gl/int8";
 import { BLOCK, type DTYPES } from "../runtime/generated/protocols";
 import { PageError } from "../runtime/gl/errors";
 import { starts } from "./batches";
@@ -39,14 +40,5 @@ export function encode(
     const halves = Uint16Array.from(change, (value) => toFloat16(value / scale));
     return { bytes: new Uint8Array(halves.buffer), scale };
   }
-  const blocks = Math.ceil(change.length / BLOCK);
-  const scales = Float32Array.from(
-    { length: blocks },
-    (_, i) => greatest(change.subarray(i * BLOCK, (i + 1) * BLOCK)) / 127,
-  );
-  const levels = Int8Array.from(change, (value, i) => Math.round(value / (scales[Math.floor(i / BLOCK)]! || 1)));
-  const bytes = new Uint8Array(4 * blocks + levels.length);
-  bytes.set(new Uint8Array(scales.buffer));
-  bytes.set(new Uint8Array(levels.buffer), 4 * blocks);
-  return { bytes, scale: 1 };
+  return { bytes: encodeInt8(change, BLOCK), scale: 1 };
 }

@@ -1,6 +1,7 @@
 // Scores a training's model, and the baselines that it is compared with.
 
 import { PageError } from "../runtime/gl/errors";
+import { observe } from "./observed";
 import { figures, sizeOf, type Figures } from "./predictions";
 import { baselineFigures, judged, scored, WRITTEN, type Score, type ScoreProgress } from "./score";
 import type { Session } from "./session";
@@ -11,14 +12,15 @@ export class Scorer {
   baselines: Figures[] = [];
   private counted: Promise<Figures[]> | null = null;
 
-  constructor(private readonly session: Session) {}
+  constructor(private readonly session: Session) {
+    observe(this, ["scores", "baselines"]);
+  }
 
   /** Computes the baselines' metrics, once. */
   count(progress: (share: number) => void = () => {}): Promise<Figures[]> {
     const { plan, writer } = this.session;
     return (this.counted ??= baselineFigures(plan, writer.bytes, progress).then((found) => {
       this.baselines = found;
-      this.session.changed();
       return found;
     }));
   }

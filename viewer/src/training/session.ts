@@ -1,6 +1,6 @@
 // Runs a training: schedules evaluations, samples and checkpoints; pauses, resumes and recovers from a lost context.
 
-import { effect, signal, type ReadonlySignal } from "@preact/signals-core";
+import { computed, effect, signal, type ReadonlySignal } from "@preact/signals-core";
 import type { Weights } from "../runtime/engine/model";
 import { ContextLost, type Device } from "../runtime/gl/device";
 import { must, PageError } from "../runtime/gl/errors";
@@ -9,6 +9,7 @@ import { checkRate, rateAt, starts } from "./batches";
 import { Between } from "./between";
 import { filesOf, readState, type Checkpoint, type Point } from "./checkpoint";
 import { MOMENTS, type Files } from "./files";
+import { observe } from "./observed";
 import type { Plan } from "./plan";
 import { Scorer } from "./scorer";
 import { Speed } from "./speed";
@@ -31,8 +32,8 @@ export type SessionState = Readonly<
 export class Session {
   status: Status = "paused";
   problem = "";
-  points: Point[] = [];
-  samples: Sample[] = [];
+  points: readonly Point[] = [];
+  samples: readonly Sample[] = [];
   /** The text that a sample continues from. */
   prompt = "\n";
   sampleTokens = 120;
@@ -40,7 +41,7 @@ export class Session {
   checkpoint: Checkpoint | null = null;
   /** The activity other than steps, for the page; "" for none. */
   doing = "";
-  private readonly snapshot = signal<SessionState | null>(null);
+  private readonly shown = computed(() => this.read());
   private readonly stepped = signal<Point | null>(null);
   trainer!: Trainer;
   /** Writes texts with the current parameters. */
@@ -70,6 +71,7 @@ export class Session {
     const { batch, context } = plan.offer.recipe;
     this.speed = new Speed(batch * context);
     this.writer = new Writer(plan, tokenBytes(plan.bpe), () => this.trainer);
+    observe(this, ["status", "problem", "points", "samples", "checkpoint", "doing", "trainer"]);
   }
 
   /** Creates the trainer, with new parameters or from a checkpoint. */
@@ -92,7 +94,6 @@ export class Session {
       this.trainer.close();
       throw error;
     }
-    this.changed();
   }
 
   get tokensPerS(): number {
@@ -105,7 +106,14 @@ export class Session {
 
   /** The state after the latest change (a step, a sample, another status); null until it is open. */
   get state(): ReadonlySignal<SessionState | null> {
-    return this.snapshot;
+    return this.shown;
+  }
+
+  private read(): SessionState | null {
+    if (!(this.trainer as Trainer | undefined)) return null;
+    const { scores, baselines } = this.scorer;
+    const { plan, status, problem, step, points, samples, checkpoint, tokensPerS, doing } = this;
+    return { plan, status, problem, step, points, samples, scores, baselines, checkpoint, tokensPerS, doing };
   }
 
   /** The latest step's results; null: no step yet. */
@@ -129,11 +137,11 @@ export class Session {
   start(): Promise<void> {
     if (this.status === "running" && this.going.on) return this.running;
     if (this.status !== "running" && this.step >= this.plan.rates.steps) {
-      this.set("done");
+      this.status = "done";
       return Promise.resolve();
     }
     const going = (this.going = { on: true });
-    this.set("running");
+    this.status = "running";
     this.running = this.enqueue(() => this.run(going));
     return this.running;
   }
@@ -176,7 +184,7 @@ export class Session {
       try {
         await this.guarded(); // opens a new trainer
         this.problem = "";
-        this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
+        this.status = this.step >= this.plan.rates.steps ? "done" : "paused";
       } catch (error) {
         this.fail(error);
       }
@@ -210,36 +218,12 @@ export class Session {
     });
   }
 
-  /** Publishes the state. */
-  changed(): void {
-    const { scores, baselines } = this.scorer;
-    const { plan, status, problem, step, points, samples, checkpoint, tokensPerS, doing } = this;
-    this.snapshot.value = {
-      plan,
-      status,
-      problem,
-      step,
-      points,
-      samples,
-      scores,
-      baselines,
-      checkpoint,
-      tokensPerS,
-      doing,
-    };
-  }
-
-  private set(status: Status): void {
-    this.status = status;
-    this.changed();
-  }
-
   private fail(error: unknown): void {
     this.problem = error instanceof Error ? error.message : String(error);
     const back = this.checkpoint ? `step ${this.checkpoint.step}` : "the beginning";
     if (error instanceof Diverged) this.problem += ` Go back to ${back} with a lower learning rate.`;
     this.doing = "";
-    this.set("failed");
+    this.status = "failed";
   }
 
   private async run(going: { on: boolean }): Promise<void> {
@@ -247,13 +231,13 @@ export class Session {
     const left = () => this.step < rates.steps;
     this.problem = "";
     this.speed.reset();
-    this.set("running");
+    this.status = "running";
     try {
       do {
         while (going.on && left()) await this.guarded(() => (left() ? this.oneStep() : Promise.resolve()));
         await this.guarded(() => this.settle());
       } while (this.asked.waits || (going.on && left())); // a lost context may have reset it to an earlier step
-      this.set(left() ? "paused" : "done");
+      this.status = left() ? "paused" : "done";
     } catch (error) {
       this.fail(error);
       await this.asked.flush();
@@ -308,13 +292,11 @@ export class Session {
         }
       }
       this.doing = "waiting for the graphics context";
-      this.changed();
       await this.device.restored;
       await pause();
       try {
         await this.open(this.checkpoint);
         this.doing = "";
-        this.changed();
       } catch (error) {
         if (!isLost(error, this.device)) throw error;
       }
@@ -333,7 +315,7 @@ export class Session {
           this.take(await this.trainer.drain());
           await this.note();
         });
-        if (this.status !== "running") this.set(this.step >= this.plan.rates.steps ? "done" : "paused");
+        if (this.status !== "running") this.status = this.step >= this.plan.rates.steps ? "done" : "paused";
       } catch (error) {
         this.fail(error);
       }
@@ -348,8 +330,8 @@ export class Session {
   /** Writes a sample with the settings of automatic samples, or those of `options`. */
   private async sample(onText: (text: string) => void = () => {}, options: Partial<SampleOptions> = {}): Promise<void> {
     const { prompt, sampleTokens: tokens, temperature } = this;
-    this.samples.push(await this.writer.sample(this.step, { prompt, tokens, temperature, ...options }, onText));
-    this.changed();
+    const sample = await this.writer.sample(this.step, { prompt, tokens, temperature, ...options }, onText);
+    this.samples = [...this.samples, sample];
   }
 
   /** Saves a checkpoint of the current step. */
@@ -385,14 +367,13 @@ export class Session {
     for (const { at, ...result } of results) {
       this.speed.add(result.step, at);
       const point = { ...result, lr: rateAt(this.plan.rates, result.step), tokensPerS: this.tokensPerS };
-      this.points.push(point);
+      this.points = [...this.points, point];
       this.stepped.value = point;
       if (!Number.isFinite(result.loss) || !Number.isFinite(result.gradNorm)) {
         throw new Diverged(
           `Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}.`,
         );
       }
-      this.changed();
     }
   }
 
@@ -401,8 +382,8 @@ export class Session {
     if (!found) return;
     const last = this.points.at(-1);
     if (last) Object.assign(last, found);
-    else this.points.push({ step: 0, loss: NaN, gradNorm: NaN, lr: 0, tokensPerS: 0, ...found });
-    this.changed();
+    const points = last ? this.points : [{ step: 0, loss: NaN, gradNorm: NaN, lr: 0, tokensPerS: 0, ...found }];
+    this.points = [...points];
   }
 
   private async note(): Promise<void> {
@@ -425,7 +406,6 @@ export class Session {
       this.checkpoint.scores = this.scorer.scores;
       await this.keep(this.checkpoint);
     }
-    this.changed();
   }
 
   /** Returns the files of a folder that the desktop loads; after a failure, of the last checkpoint. */
@@ -443,7 +423,7 @@ export class Session {
     await this.pause();
     if (this.status !== "done") {
       this.problem = OVER;
-      this.set("failed");
+      this.status = "failed";
     }
     this.over = true;
     this.trainer.close();

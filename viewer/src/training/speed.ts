@@ -1,5 +1,7 @@
 // The speed of a training, without the time of everything that is not a step.
 
+import { observe } from "./observed";
+
 const RECENT = 30; // steps over which the speed is measured
 const AT_ONCE_MS = 1; // maximum ms between results that count as one: some drivers report several steps at once
 
@@ -9,7 +11,9 @@ export class Speed {
   private recent: [number, number][] = [];
   private apart = 0; // ms spent on work other than steps
 
-  constructor(private readonly tokensPerStep: number) {}
+  constructor(private readonly tokensPerStep: number) {
+    observe(this, ["tokensPerS"]);
+  }
 
   /** Begins again after a pause. */
   reset(): void {

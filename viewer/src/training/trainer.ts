@@ -11,6 +11,7 @@ import type { Program, View } from "../runtime/gl/program";
 import { chosen, NOT_FINITE, Sampler, type SamplingRequest } from "../runtime/engine/sampling";
 import { sortedIndex, windows, type Ids } from "./batches";
 import { afterOverflow, afterStep, FIRST, known, type Scale } from "./loss-scale";
+import { observe } from "./observed";
 import { noPredictions, type Predictions } from "./predictions";
 import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
 
@@ -65,6 +66,7 @@ export class Trainer {
     this.generation = device.generation;
     this.lossScale = offer.recipe.precision === "f16" ? FIRST : null;
     this.player = new Player(device, program, options, undefined, tuning.draw_flops);
+    observe(this, ["steps"]);
     this.known = [...sizes(Object.keys(program.entries), "prefill_"), 1];
   }
 

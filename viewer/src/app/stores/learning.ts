@@ -1,9 +1,9 @@
 // The training that the header shows.
 
-import { effect, signal, untracked } from "@preact/signals";
-import type { Session, Status } from "../../training/session";
+import { signal } from "@preact/signals";
+import type { Status } from "../../training/session";
 import { engine } from "./model";
-import { throttled } from "./throttled";
+import { follow } from "./throttled";
 
 const FRAME_MS = 250; // ms between two updates
 
@@ -13,27 +13,21 @@ class LearningStore {
 
   /** Follows the training: another session at once, its changes at most every `FRAME_MS`. Returns how to stop. */
   watch(): () => void {
-    let shown: Session | null = null;
-    return effect(() => {
-      const { session } = engine().training;
-      if (session?.state.value && session === shown) this.changed();
-      else untracked(() => this.read());
-      shown = session;
-    });
+    return follow(this.shown, () => this.read(), FRAME_MS);
   }
 
-  private read(): void {
-    const found = engine().training.session?.state.peek() ?? null;
+  private read() {
+    const { session } = engine().training;
+    const found = session?.state.value ?? null;
     const last = found?.points.findLast(({ step }) => step > 0);
-    this.shown.value = found && {
+    const value = found && {
       step: last?.step ?? found.step,
       steps: found.plan.rates.steps,
       loss: last?.loss ?? null,
       status: found.status,
     };
+    return { source: session, value };
   }
-
-  private readonly changed = throttled(() => this.read(), FRAME_MS);
 }
 
 export const learning = new LearningStore();

@@ -9,7 +9,8 @@ import { unpack } from "./layout";
 import type { Model } from "./model";
 import { alternatives, type Sampler, type Token } from "./sampling";
 import { MAX_FROM_SERVER, MAX_GUESSES, MAX_REPLAYS } from "../generated/protocols";
-import { Forgotten, type Ask, type Crossing, type Stepped } from "./split";
+import type { Ask } from "../generated/split-messages";
+import { Forgotten, type Crossing, type Stepped } from "./split";
 
 /** Returns one token's share of the cost of a round trip for `tokens` tokens. */
 function shared(crossing: Crossing, tokens: number): Crossing {

@@ -1,18 +1,15 @@
 // Encodes the messages of docs/reference/protocols.md (a JSON header and a payload) and the bytes of hidden states.
 
 import type { WIRES } from "../generated/protocols";
+import type { ServerMessage } from "../generated/split-messages";
 import { PageError } from "../gl/errors";
 import { fromFloat16, isFiniteFloat16, toFloat16 } from "../gl/float16";
+import { decodeInt8, encodeInt8, int8Bytes } from "../gl/int8";
 
 export type Wire = (typeof WIRES)[number];
 
-export interface Message {
-  op: string;
-  [field: string]: unknown;
-}
-
 /** Encodes a message: the length of the JSON (4 bytes, little-endian), the JSON, the payload. */
-export function encode(header: Message, payload: Uint8Array = new Uint8Array()): Uint8Array<ArrayBuffer> {
+export function encode(header: object, payload: Uint8Array = new Uint8Array()): Uint8Array<ArrayBuffer> {
   const text = new TextEncoder().encode(JSON.stringify(header));
   const out = new Uint8Array(4 + text.length + payload.length);
   new DataView(out.buffer).setUint32(0, text.length, true);
@@ -21,12 +18,13 @@ export function encode(header: Message, payload: Uint8Array = new Uint8Array()):
   return out;
 }
 
-export function decode(data: ArrayBuffer): { header: Message; payload: Uint8Array<ArrayBuffer> } {
+/** Returns a server's message and its payload. The message's fields are not checked. */
+export function decode(data: ArrayBuffer): { header: ServerMessage; payload: Uint8Array<ArrayBuffer> } {
   const size = data.byteLength < 4 ? 0 : new DataView(data).getUint32(0, true);
   try {
     if (size < 2 || 4 + size > data.byteLength) throw new Error();
-    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, size))) as Message;
-    if (typeof header.op !== "string") throw new Error();
+    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, size))) as ServerMessage;
+    if (typeof (header.op as unknown) !== "string") throw new Error();
     return { header, payload: new Uint8Array(data, 4 + size) };
   } catch {
     throw new PageError("The server sent a message that this page does not understand; its version may differ.");
@@ -45,38 +43,20 @@ export function packStates(states: Float32Array, rows: number, kind: Wire): Uint
     }
     return new Uint8Array(halves.buffer);
   }
-  const out = new Uint8Array(rows * (4 + width));
-  const scales = new DataView(out.buffer);
-  const codes = new Int8Array(out.buffer, 4 * rows);
-  for (let r = 0; r < rows; r++) {
-    const row = states.subarray(r * width, (r + 1) * width);
-    let peak = 0;
-    for (const x of row) peak = Math.max(peak, Math.abs(x));
-    const scale = Math.fround(peak > 0 ? peak / 127 : 1);
-    scales.setFloat32(4 * r, scale, true);
-    for (let c = 0; c < width; c++) codes[r * width + c] = roundEven(row[c]! / scale);
-  }
-  return out;
+  return encodeInt8(states, width);
 }
 
 /** Decodes hidden states `[rows, width]` from the server. */
 export function unpackStates(data: Uint8Array<ArrayBuffer>, rows: number, width: number, kind: Wire): Float32Array {
-  const bytes = { f32: 4 * width, f16: 2 * width, int8: width + 4 }[kind];
-  if (data.length !== rows * bytes) throw new PageError("The server's answer is incomplete.");
-  const own = data.slice();
-  const out = new Float32Array(kind === "f32" ? own.buffer : new ArrayBuffer(4 * rows * width));
-  if (kind === "f16") new Uint16Array(own.buffer).forEach((bits, i) => (out[i] = fromFloat16(bits)));
-  if (kind === "int8") {
-    const scales = new DataView(own.buffer);
-    const codes = new Int8Array(own.buffer, 4 * rows);
-    codes.forEach((code, i) => (out[i] = code * scales.getFloat32(4 * Math.floor(i / width), true)));
-  }
+  const count = rows * width;
+  const bytes = kind === "int8" ? int8Bytes(count, width) : count * { f32: 4, f16: 2 }[kind];
+  if (data.length !== bytes) throw new PageError("The server's answer is incomplete.");
+  const out =
+    kind === "int8"
+      ? decodeInt8(data, count, width)
+      : kind === "f32"
+        ? new Float32Array(data.slice().buffer)
+        : Float32Array.from(new Uint16Array(data.slice().buffer), fromFloat16);
   if (out.some((x) => !Number.isFinite(x))) throw new PageError("The server's answer has numbers that are not finite.");
   return out;
-}
-
-function roundEven(x: number): number {
-  const down = Math.floor(x);
-  const over = x - down;
-  return over > 0.5 || (over === 0.5 && down % 2 !== 0) ? down + 1 : down;
 }

@@ -2,11 +2,12 @@
 
 import { signal, type ReadonlySignal } from "@preact/signals-core";
 import { AGAIN, ANSWER_TIMEOUT_MS, PROTOCOL } from "../generated/protocols";
+import type { Ask, Failed, Look, Looked, Open, Opened, Step, Stepped as StepAnswer } from "../generated/split-messages";
 import { PageError } from "../gl/errors";
 import { ReconnectingSocket, Refused, type SocketData, type SocketStatus } from "../io/socket";
 import type { Values } from "./capture";
 import type { Candidate } from "./sampling";
-import { decode, encode, packStates, unpackStates, type Message, type Wire } from "./split-wire";
+import { decode, encode, packStates, unpackStates, type Wire } from "./split-wire";
 
 /** True for an error code after which the client reconnects. */
 const isAgain = (code: string) => (AGAIN as readonly string[]).includes(code);
@@ -29,21 +30,6 @@ export interface SplitSettings {
   head: "server" | "page";
   /** Names of the residual stream, after the embedding and after each block of both sides. */
   stream: string[];
-}
-
-/** The settings with which the side that has the head samples; see `Ask` in glgpt/wire/messages.py. */
-export interface Ask {
-  temperature: number;
-  top_k: number | null;
-  top_p: number | null;
-  min_p: number;
-  seed: number;
-  draw: number;
-  alternatives: number;
-  /** The rows are a token followed by these guesses. The answer has the token after each correct row. */
-  guesses?: readonly number[];
-  /** True to receive all logits of the last row. */
-  logits?: boolean;
 }
 
 export interface Chosen {
@@ -81,11 +67,19 @@ export class Forgotten extends Error {
   }
 }
 
+interface Answer {
+  header: StepAnswer | Looked;
+  payload: Uint8Array<ArrayBuffer>;
+  networkMs: number;
+  /** Bytes of the answer. */
+  bytes: number;
+}
+
 interface Waiting {
   seq: number;
   sent: number;
   bytes: number;
-  resolve: (answer: { header: Message; payload: Uint8Array<ArrayBuffer>; networkMs: number; bytes: number }) => void;
+  resolve: (answer: Answer) => void;
   reject: (error: Error) => void;
 }
 
@@ -200,9 +194,9 @@ export class Split {
 
   private hello(): Uint8Array<ArrayBuffer> {
     const { wire, digest } = this.settings;
-    const hello: Message = { op: "open", protocol: PROTOCOL, model: digest, wire, part: (this.opening = this.part) };
-    if (this.session) hello["session"] = this.session;
-    if (this.token) hello["token"] = this.token;
+    const hello: Open = { op: "open", protocol: PROTOCOL, model: digest, wire, part: (this.opening = this.part) };
+    if (this.session) hello.session = this.session;
+    if (this.token) hello.token = this.token;
     return encode(hello);
   }
 
@@ -210,18 +204,18 @@ export class Split {
   private admit(data: SocketData): true {
     const { header } = decode(data as ArrayBuffer);
     if (header.op === "error") {
-      const code = String(header["code"]);
-      this.wantsToken = code === "token";
-      throw isAgain(code) ? new PageError(report(header)) : new Refused(report(header));
+      this.wantsToken = header.code === "token";
+      throw isAgain(header.code) ? new PageError(report(header)) : new Refused(report(header));
     }
-    if (header["holds"] !== this.opening) {
-      throw new Refused(`The server holds ${String(header["holds"])} and this page needs ${this.opening}.`);
+    const { holds, session, held, seq } = header as Opened;
+    if (holds !== this.opening) {
+      throw new Refused(`The server holds ${holds} and this page needs ${this.opening}.`);
     }
     if (this.opening !== this.part) throw new PageError("Another part is needed now.");
-    if (header["session"] !== this.session) this.held = [];
-    this.held.length = Math.min(this.held.length, Number(header["held"]));
-    this.session = String(header["session"]);
-    this.next = Number(header["seq"]) + 1;
+    if (session !== this.session) this.held = [];
+    this.held.length = Math.min(this.held.length, held);
+    this.session = session;
+    this.next = seq + 1;
     return true;
   }
 
@@ -234,24 +228,23 @@ export class Split {
     const { header, payload } = decode(data as ArrayBuffer);
     const bytes = (data as ArrayBuffer).byteLength;
     if (header.op === "error") {
-      const code = String(header["code"]);
-      const again = isAgain(code);
+      const again = isAgain(header.code);
       if (again) this.session = null;
       const error = again ? new Forgotten(0) : new PageError(report(header));
       if (again) this.held = [];
       for (const waiting of this.waiting.splice(0)) waiting.reject(error);
       return;
     }
-    const at = this.waiting.findIndex((w) => w.seq === header["seq"]);
-    if (at < 0) return; // the answer to an abandoned request
+    const at = this.waiting.findIndex((w) => w.seq === header.seq);
+    if (at < 0 || header.op === "opened") return; // the answer to an abandoned request
     const waiting = this.waiting.splice(at, 1)[0]!;
     this.socket.heard();
-    const there = Number(header["ms"] ?? 0) + Number(header["queue_ms"] ?? 0);
+    const there = (header.ms ?? 0) + (header.op === "stepped" ? (header.queue_ms ?? 0) : 0);
     waiting.resolve({ header, payload, bytes, networkMs: Math.max(0, performance.now() - waiting.sent - there) });
   }
 
   /** Sends a request and resolves to its answer. Rejects with `Forgotten` without a connection. */
-  private ask(header: Message, payload: Uint8Array): Promise<Parameters<Waiting["resolve"]>[0] & { sent: number }> {
+  private ask(header: Omit<Step, "seq"> | Omit<Look, "seq">, payload: Uint8Array): Promise<Answer & { sent: number }> {
     const { socket } = this;
     if (!socket.connected) return Promise.reject(new Forgotten(this.held.length));
     const seq = this.next++;
@@ -285,8 +278,8 @@ export class Split {
     own: { blocks: number; ms: number },
     ask: Ask | null,
   ): Promise<Stepped> {
-    const header: Message = { op: "step", pos, n };
-    if (ask) header["ask"] = ask;
+    const header: Omit<Step, "seq"> = { op: "step", pos, n };
+    if (ask) header.ask = ask;
     this.held.length = Math.min(this.held.length, pos);
     const answer = await this.ask(header, packStates(states, n, this.settings.wire));
     const guessed = ask?.guesses?.length ?? 0;
@@ -294,7 +287,7 @@ export class Split {
     this.held = ids.slice(0, pos + (guessed ? tokens.length : n)); // the server drops the rows after a wrong guess
     this.guessed += guessed;
     this.accepted += guessed ? tokens.length - 1 : 0;
-    const remoteMs = Number(answer.header["ms"] ?? 0);
+    const remoteMs = answer.header.ms ?? 0;
     const rows = guessed ? tokens.length : n; // that the server retains
     const crossing = {
       blocks: own.blocks,
@@ -355,11 +348,11 @@ export class Split {
 }
 
 /** Returns the text of a server's error message. */
-const report = ({ message }: Message) => `The server reports: ${String(message)}.`;
+const report = ({ message }: Failed) => `The server reports: ${message}.`;
 
 /** Returns the tokens of an answer, from 1 to `most`. */
-function chosen(header: Message, most: number): Chosen[] {
-  const tokens = header["tokens"];
+function chosen(header: Answer["header"], most: number): Chosen[] {
+  const tokens: unknown = header.op === "stepped" && header.tokens;
   if (
     !Array.isArray(tokens) ||
     !tokens.length ||
@@ -368,7 +361,7 @@ function chosen(header: Message, most: number): Chosen[] {
   ) {
     throw new PageError("The server answered without a token.");
   }
-  const weighed = (header["top"] as [number, number, number][][] | undefined) ?? []; // (id, p, sampled), own one first
+  const weighed = (header as StepAnswer).top ?? []; // (id, p, sampled), own one first
   return (tokens as number[]).map((id, i) => {
     const [own, ...best] = weighed[i] ?? [];
     if (!own) return { id };
@@ -376,17 +369,17 @@ function chosen(header: Message, most: number): Chosen[] {
   });
 }
 
-function arrays(header: Message, payload: Uint8Array<ArrayBuffer>): Map<string, Values> {
+function arrays(header: Answer["header"], payload: Uint8Array<ArrayBuffer>): Map<string, Values> {
   const found = new Map<string, Values>();
   let at = 0;
-  const listed = header["arrays"] as [string, number[]][] | undefined;
+  const listed: unknown = header.op === "looked" && header.arrays;
   if (!Array.isArray(listed) || !listed.every(([name, shape]) => typeof name === "string" && Array.isArray(shape))) {
     throw new PageError("The server's answer lists no arrays.");
   }
-  for (const [name, shape] of listed) {
+  for (const [name, shape] of listed as Looked["arrays"]) {
     const bytes = 4 * shape.reduce((a, b) => a * b, 1);
     if (at + bytes > payload.length) throw new PageError("The server's answer is incomplete.");
-    found.set(name, { shape, data: new Float32Array(payload.slice(at, at + bytes).buffer) });
+    found.set(name, { shape: [...shape], data: new Float32Array(payload.slice(at, at + bytes).buffer) });
     at += bytes;
   }
   return found;

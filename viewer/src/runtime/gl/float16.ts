@@ -21,7 +21,7 @@ export function toFloat16(value: number): number {
   const size = word & 0x7fffffff;
   if (size >= 0x47800000) return sign | (size > 0x7f800000 ? 0x7e00 : 0x7c00);
   if (size < 0x38800000) {
-    const steps = Math.abs(value) * 2 ** 24; // subnormal: multiples of 2^-24
+    const steps = Math.abs(floats[0]) * 2 ** 24; // subnormal: multiples of 2^-24
     const whole = Math.floor(steps);
     const rest = steps - whole;
     return sign | (whole + (rest > 0.5 || (rest === 0.5 && whole & 1) ? 1 : 0));

@@ -1,6 +1,6 @@
 // The Chat view: a conversation with the model, whose answers open to their tokens.
 
-import { Check, Copy, MessageSquare, Pencil, RefreshCw } from "lucide";
+import { Check, Copy, MessageSquare, Pencil, RefreshCw, SendHorizontal } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { ChatMessage } from "../../../runtime/chat/template";

@@ -3,7 +3,9 @@
 import { Facts } from "../../ui/facts";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import type { FederationState, RoundFigures } from "../../../training/federate";
+import { MAX_NAME } from "../../../runtime/generated/protocols";
+import type { RoundFigures } from "../../../runtime/generated/federation-messages";
+import type { FederationState } from "../../../training/federate";
 import { Curves } from "../../ui/curves";
 import { federated as state } from "./store";
 import { classes } from "../../ui/classes";
@@ -66,7 +68,11 @@ function Invitation() {
       <div class={ui.fields}>
         <label class={ui.field}>
           <span>Nickname</span>
-          <input maxLength={40} value={state.name.value} onInput={(e) => (state.name.value = e.currentTarget.value)} />
+          <input
+            maxLength={MAX_NAME}
+            value={state.name.value}
+            onInput={(e) => (state.name.value = e.currentTarget.value)}
+          />
         </label>
         <label class={ui.field}>
           <span>
@@ -126,7 +132,7 @@ function Countdown({ until }: { until: number }) {
   return <span class={ui.dim}>, at most {Math.max(0, (until - now.value) / 1000).toFixed(0)} s left</span>;
 }
 
-function Rounds({ rounds }: { rounds: RoundFigures[] }) {
+function Rounds({ rounds }: { rounds: readonly RoundFigures[] }) {
   const last = rounds.findLast((r) => r.loss !== undefined);
   const judged = rounds.findLast((r) => r.validation_loss !== undefined);
   const sampled = rounds.findLast((r) => r.sample);

@@ -1,7 +1,7 @@
 // State and actions of the "Together" panel.
 
-import { throttled } from "../../stores/throttled";
-import { effect, signal, untracked, type ReadonlySignal } from "@preact/signals";
+import { follow } from "../../stores/throttled";
+import { signal, type ReadonlySignal } from "@preact/signals";
 import type { FederationState } from "../../../training/federate";
 import { tabStorage } from "../../../runtime/io/storage";
 import { engine } from "../../stores/model";
@@ -47,11 +47,14 @@ class FederatedStore {
   open(): void {
     if (this.opened) return;
     this.opened = true;
-    effect(() => {
-      const joined = engine().federation;
-      this.federation.value = untracked(() => joined?.state.value ?? null);
-      return joined?.state.subscribe(() => this.changed());
-    });
+    follow(
+      this.federation,
+      () => {
+        const joined = engine().federation;
+        return { source: joined, value: joined?.state.value ?? null };
+      },
+      FRAME_MS,
+    );
     const kept = tabStorage.read(KEY) as Remembered | null;
     if (!kept) return;
     const same = !this.link.value || this.link.value === kept.link;
@@ -59,11 +62,6 @@ class FederatedStore {
     this.name.value = kept.name;
     if (kept.joined && same && !engine().federation) this.join();
   }
-
-  private readonly changed = throttled(
-    () => (this.federation.value = engine().federation?.state.value ?? null),
-    FRAME_MS,
-  );
 
   join(): void {
     this.problem.value = "";

@@ -71,11 +71,11 @@ class TrainStore extends TextStore {
       }
     }
     return effect(() => {
-      if (found?.state.value) this.changed();
+      if (found?.state.value) this.renew();
     });
   }
 
-  private readonly changed = throttled(() => {
+  private readonly renew = throttled(() => {
     const found = this.session.value;
     this.shown.value = found && found.state.value;
     if (!found?.tokensPerS) return;

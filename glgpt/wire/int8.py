@@ -1,0 +1,36 @@
+"""Encodes rows of numbers as int8 with a scale each: the f32 scales of all rows, then their values, little-endian.
+
+Hidden states and the parameters of a federation use it. `viewer/src/runtime/gl/int8.ts` gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+def nbytes(count: int, width: int) -> int:
+    """Returns the number of bytes of `count` numbers in rows of `width`, of which the last may be shorter."""
+    return count + 4 * -(-count // width)
+
+
+def encode(values: Floats, width: int) -> bytes:
+    """Returns the bytes of numbers in rows of `width`; a row without a scale, such as one of zeros, has scale 1."""
+    flat = values.reshape(-1)
+    rows = np.zeros((-(-len(flat) // width), width), np.float32)
+    rows.reshape(-1)[: len(flat)] = flat
+    scales = np.abs(rows).max(axis=1) / np.float32(127)
+    scales = np.where(scales > 0, scales, np.float32(1))
+    levels = np.rint(rows / scales[:, None]).clip(-127, 127).astype(np.int8)  # a subnormal scale is imprecise
+    return bytes(scales.astype("<f4").tobytes() + levels.reshape(-1)[: len(flat)].tobytes())
+
+
+def decode(data: bytes | memoryview, count: int, width: int) -> Floats:
+    """Returns `count` numbers in rows of `width`. They may be infinite or NaN, as their scales may."""
+    rows = -(-count // width)
+    scales = np.repeat(np.frombuffer(data, "<f4", rows), width)[:count]
+    with np.errstate(all="ignore"):  # the callers refuse numbers that are not finite
+        found: Floats = np.frombuffer(data, np.int8, count, 4 * rows).astype(np.float32) * scales
+    return found

@@ -1,0 +1,102 @@
+// The messages of split servers, as in glgpt/wire/messages.py. Written by scripts/generate_schema.py.
+
+/**
+ * Asks the side with the head for the token after the last row, sampled as a `Sampler` with `seed` would sample it.
+ * `draw` is the number of earlier draws. With `guesses`, the rows are a token and guesses of the tokens after it; the
+ * answer has the token after each row, up to the first wrong guess. `alternatives` is the number of likeliest tokens to
+ * return with each. `logits` requests all logits of the last row.
+ */
+export interface Ask {
+  temperature?: number;
+  top_k?: number | null;
+  top_p?: number | null;
+  min_p?: number;
+  seed?: number | null;
+  draw?: number;
+  guesses?: readonly number[];
+  alternatives?: number;
+  logits?: boolean;
+}
+
+/**
+ * Runs `n` rows from position 0 outside the session, and returns named activations of all of them. With `head`, the
+ * rows go straight to the final norm and the head, so they may be states between any two blocks. The answer includes
+ * the logits or the last hidden states of all rows, unless `end` is false.
+ */
+export interface Look {
+  op: "look";
+  seq: number;
+  n: number;
+  names?: readonly string[];
+  head?: boolean;
+  end?: boolean;
+}
+
+/** The first message of a connection. `part` requests fewer blocks than the server holds. */
+export interface Open {
+  op: "open";
+  protocol: number;
+  token?: string | null;
+  model?: string | null;
+  session?: string | null;
+  wire?: "f32" | "f16" | "int8";
+  part?: string | null;
+}
+
+/** Runs `n` rows from position `pos`. */
+export interface Step {
+  op: "step";
+  seq: number;
+  pos: number;
+  n: number;
+  ask?: Ask | null;
+}
+
+export type ClientMessage = Open | Step | Look;
+
+/** The reason why the server ends the connection. */
+export interface Failed {
+  op: "error";
+  code: string;
+  message: string;
+}
+
+/** The answer to `look`: names and shapes of the arrays that follow. */
+export interface Looked {
+  op: "looked";
+  seq: number;
+  arrays: readonly (readonly [string, readonly number[]])[];
+  ms?: number;
+}
+
+/** The answer to `open`: the session, its rows and last step, and the part of the model on the server. */
+export interface Opened {
+  op: "opened";
+  session: string;
+  held: number;
+  seq: number;
+  holds: string;
+  model?: string;
+  digest?: string;
+  shape?: Record<string, number>;
+  context?: number;
+  dtype?: string;
+  sizes?: readonly number[];
+  sessions?: number;
+}
+
+/**
+ * The answer to a step of `n` rows: with the head, tokens and their alternatives; else hidden states follow. A
+ * candidate is an id, its probability in the model, and its probability after the sampling options.
+ */
+export interface Stepped {
+  op: "stepped";
+  seq: number;
+  n: number;
+  ms?: number;
+  queue_ms?: number;
+  tokens?: readonly number[];
+  top?: readonly (readonly (readonly [number, number, number])[])[];
+}
+
+export type ServerMessage = Opened | Stepped | Looked | Failed;

@@ -1,0 +1,39 @@
+// Encodes rows of numbers as int8 with a scale each, in the bytes of glgpt/wire/int8.py.
+
+/** Returns the bytes of numbers in rows of `width`: the f32 scales of all rows, then their values. */
+export function encodeInt8(values: Float32Array, width: number): Uint8Array<ArrayBuffer> {
+  const rows = Math.ceil(values.length / width);
+  const out = new Uint8Array(int8Bytes(values.length, width));
+  const scales = new DataView(out.buffer);
+  const levels = new Int8Array(out.buffer, 4 * rows);
+  for (let r = 0; r < rows; r++) {
+    const row = values.subarray(r * width, (r + 1) * width);
+    let peak = 0;
+    for (const x of row) peak = Math.max(peak, Math.abs(x));
+    const scale = Math.fround(peak / 127) || 1; // 1: a row of zeros
+    scales.setFloat32(4 * r, scale, true);
+    for (let c = 0; c < row.length; c++) {
+      const level = roundEven(Math.fround(row[c]! / scale));
+      levels[r * width + c] = Math.min(127, Math.max(-127, level)); // a subnormal scale is imprecise
+    }
+  }
+  return out;
+}
+
+/** Returns `count` numbers in rows of `width`. */
+export function decodeInt8(data: Uint8Array<ArrayBuffer>, count: number, width: number): Float32Array<ArrayBuffer> {
+  const { buffer } = data.slice();
+  const scales = new DataView(buffer);
+  const levels = new Int8Array(buffer, 4 * Math.ceil(count / width), count);
+  return Float32Array.from(levels, (level, i) => level * scales.getFloat32(4 * Math.floor(i / width), true));
+}
+
+/** Returns the number of bytes of `count` numbers in rows of `width`, of which the last may be shorter. */
+export const int8Bytes = (count: number, width: number) => count + 4 * Math.ceil(count / width);
+
+/** Returns the nearest integer; of two equally near, the even one. */
+function roundEven(x: number): number {
+  const down = Math.floor(x);
+  const over = x - down;
+  return over > 0.5 || (over === 0.5 && down % 2 !== 0) ? down + 1 : down;
+}

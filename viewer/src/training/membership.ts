@@ -1,0 +1,48 @@
+// What a member of a federation stores for a later visit: the key to rejoin with, and the state of its training.
+
+import type { About } from "./files";
+import type { Store } from "./store";
+
+interface Kept {
+  resume: string;
+  state?: Uint8Array<ArrayBuffer>;
+  about?: About;
+}
+
+export class Membership {
+  kept: Kept = { resume: "" };
+  private name = "";
+  private readonly released = new AbortController();
+
+  constructor(private readonly store: Store) {}
+
+  /** Loads the key and the state of an earlier visit. Each tab locks its own slot, since each tab is a member. */
+  async open(session: string): Promise<void> {
+    for (let slot = 0; ; slot++) {
+      const name = `federation ${session} ${slot}`;
+      if (!(await this.lock(name))) continue;
+      this.name = name;
+      this.kept = (await this.store.kept<Kept>(name).catch(() => undefined)) ?? { resume: "" };
+      return;
+    }
+  }
+
+  private lock(name: string): Promise<boolean> {
+    const { signal } = this.released;
+    return new Promise((resolve) => {
+      void navigator.locks.request(`glgpt ${name}`, { ifAvailable: true }, (lock) => {
+        resolve(lock !== null);
+        return lock && new Promise<void>((release) => signal.addEventListener("abort", () => release()));
+      });
+    });
+  }
+
+  async keep(): Promise<void> {
+    await this.store.keep(this.name, this.kept).catch(() => {}); // a later visit is then a new member
+  }
+
+  /** Releases the slot. */
+  close(): void {
+    this.released.abort();
+  }
+}

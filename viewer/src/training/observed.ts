@@ -1,0 +1,15 @@
+// Makes the properties of objects observable.
+
+import { signal } from "@preact/signals-core";
+
+/** Turns properties into signals: reading one in an effect, a computed signal or a component subscribes to it. */
+export function observe<T extends object>(target: T, names: readonly (keyof T)[]): void {
+  for (const name of names) {
+    const value = signal(target[name]);
+    Object.defineProperty(target, name, {
+      enumerable: true,
+      get: () => value.value,
+      set: (next: T[typeof name]) => (value.value = next),
+    });
+  }
+}
