@@ -64,6 +64,65 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
     assert message in page.get_by_role("alert").inner_text()
 
 
+LYING = """
+// Claims to draw to eight targets, and writes to the first four of them.
+const draw = WebGL2RenderingContext.prototype.drawArrays, name = WebGL2RenderingContext.prototype.drawBuffers;
+let targets = [];
+globalThis.drawn = 0;
+WebGL2RenderingContext.prototype.drawBuffers = function (list) { name.call(this, (targets = list)); };
+WebGL2RenderingContext.prototype.drawArrays = function (...args) {
+  globalThis.drawn++;
+  if (targets.length <= 4) return draw.apply(this, args);
+  name.call(this, targets.map((target, i) => (i < 4 ? target : this.NONE)));
+  draw.apply(this, args);
+  name.call(this, targets);
+};"""
+ROUNDING = """
+// Claims to store 32-bit floats, and stores 16.
+const store = WebGL2RenderingContext.prototype.texStorage3D;
+WebGL2RenderingContext.prototype.texStorage3D = function (target, levels, format, ...size) {
+  return store.call(this, target, levels, format === this.RGBA32F ? this.RGBA16F : format, ...size);
+};"""
+LOSING = """
+// Loses the context with the first draw to eight targets.
+const draw = WebGL2RenderingContext.prototype.drawArrays, name = WebGL2RenderingContext.prototype.drawBuffers;
+let targets = 0;
+WebGL2RenderingContext.prototype.drawBuffers = function (list) { targets = list.length; name.call(this, list); };
+WebGL2RenderingContext.prototype.drawArrays = function (...args) {
+  if (targets > 4) this.getExtension('WEBGL_lose_context').loseContext();
+  draw.apply(this, args);
+};"""
+GREEDY = "glgpt.generate({prompt: 'To be', tokens: 8, temperature: 0}).then((r) => r.ids)"
+DRAWABLE = "(({limits, storage}) => [limits.drawBuffers, storage])(glgpt.info())"
+
+
+@pytest.mark.parametrize(
+    ("init", "drawable"), [(LYING, [4, "float"]), (ROUNDING, [8, "uint"])], ids=["targets", "floats"]
+)
+def test_a_device_uses_what_drawing_has_shown(
+    exported: Path, serve: Serve, browse: Browse, init: str, drawable: list[Any]
+) -> None:
+    """Catches: a driver's word is taken for the targets or the precision that it does not have."""
+    page = browse(serve(exported), init)
+    page.evaluate("glgpt.ready")
+    assert page.evaluate(DRAWABLE) == drawable
+    assert page.evaluate("glgpt.parity().then((p) => p.pass)")
+
+
+def test_a_context_lost_by_the_test_of_targets_is_survived_by_a_reload(
+    exported: Path, serve: Serve, browse: Browse
+) -> None:
+    page = browse(serve(exported), LOSING, provokes="CONTEXT_LOST_WEBGL|lost its graphics context")
+    page.get_by_role("alert").wait_for()
+    assert "Reload the page: it then uses fewer." in page.get_by_role("alert").inner_text()
+    page.reload()
+    page.evaluate("glgpt.ready")
+    assert page.evaluate(DRAWABLE) == [4, "float"] and len(page.evaluate(GREEDY)) == 8
+    page.reload()
+    page.evaluate("glgpt.ready")  # the result is remembered
+    assert page.evaluate(DRAWABLE) == [4, "float"]
+
+
 def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:

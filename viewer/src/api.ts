@@ -260,6 +260,7 @@ export class Glgpt {
         if (!(error instanceof ContextLost) && !this.own.stale) throw error;
       }
     }
+    if (done()) this.own.device.tryMoreTargets();
   }
 
   private async compilePrefills(): Promise<void> {

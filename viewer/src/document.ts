@@ -4,10 +4,12 @@ import { fromBase64 } from "./runtime/engine/base64";
 import { readAll, type OnBytes, type Source } from "./runtime/engine/source";
 import type { Host } from "./runtime/gl/device";
 import { PageError } from "./runtime/gl/errors";
+import { browserStorage } from "./runtime/io/storage";
 
 export const HOST: Host = {
   canvas: () => document.createElement("canvas"),
   hidden: () => document.hidden,
+  memory: browserStorage,
 };
 
 /** Returns the address of the folder that this document was loaded from. */

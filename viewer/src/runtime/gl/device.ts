@@ -2,6 +2,7 @@
 
 import { computed, signal, type ReadonlySignal } from "@preact/signals-core";
 import { PageError } from "./errors";
+import { TargetProbe, type Memory } from "./targets";
 import { sleep } from "./wait";
 
 export interface Options {
@@ -23,6 +24,8 @@ export interface Host {
   canvas(): HTMLCanvasElement;
   /** True if the page is hidden: browsers then slow down its timers. */
   hidden(): boolean;
+  /** Stores what drawing has shown, for later visits. */
+  memory: Memory;
 }
 
 const SOFTWARE = /llvmpipe|softpipe|swiftshader/i;
@@ -52,6 +55,7 @@ export class Device {
   /** Number of the current context. Objects of an earlier context are gone. */
   generation = 0;
   restored: Promise<void> = Promise.resolve();
+  private probe: TargetProbe | null = null;
   private readonly loss = signal(false);
   private readonly compilations = signal<readonly Compiling[]>([]);
 
@@ -136,21 +140,33 @@ export class Device {
     return sleep(ms, this.host?.hidden() ?? false);
   }
 
+  private get announced(): number {
+    const { gl } = this;
+    return Math.min(
+      gl.getParameter(gl.MAX_DRAW_BUFFERS) as number,
+      gl.getParameter(gl.MAX_COLOR_ATTACHMENTS) as number,
+    );
+  }
+
+  /** Tests more targets than a first visit uses on some platforms, for the next visit. */
+  tryMoreTargets(): void {
+    this.probe?.tryMore(this.announced);
+  }
+
   private open(): void {
     const gl = this.gl;
-    const float = gl.getExtension("EXT_color_buffer_float") !== null && this.renders("float", 1);
-    this.storage = float ? "float" : "uint";
-    this.blends = float && gl.getExtension("EXT_float_blend") !== null;
     this.parallel = gl.getExtension("KHR_parallel_shader_compile");
     const info = gl.getExtension("WEBGL_debug_renderer_info");
     this.renderer = String(gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
-    if (SOFTWARE.test(this.renderer)) this.blends = false;
     const get = (what: number) => gl.getParameter(what) as number;
-    const announced = Math.min(get(gl.MAX_DRAW_BUFFERS), get(gl.MAX_COLOR_ATTACHMENTS));
+    this.probe ??= new TargetProbe(gl, this.renderer, this.host?.memory ?? null);
+    const { storage, targets, blends } = this.probe.find(this.announced);
+    this.storage = storage;
+    this.blends = blends && !SOFTWARE.test(this.renderer);
     this.limits = {
       maxTextureSize: get(gl.MAX_TEXTURE_SIZE),
       maxLayers: get(gl.MAX_ARRAY_TEXTURE_LAYERS),
-      drawBuffers: announced >= 8 && this.renders(this.storage, 8) ? announced : Math.min(announced, 4),
+      drawBuffers: targets,
       textureUnits: get(gl.MAX_TEXTURE_IMAGE_UNITS),
       uniformBlock: get(gl.MAX_UNIFORM_BLOCK_SIZE),
     };
@@ -159,20 +175,6 @@ export class Device {
     gl.clearColor(0, 0, 0, 0);
     gl.disable(gl.DITHER);
     gl.pixelStorei(gl.UNPACK_ALIGNMENT, 4);
-  }
-
-  /** True if `count` 128-bit targets can be rendered to at once. Some devices report more than they support. */
-  private renders(storage: Options["storage"], count: number): boolean {
-    const { gl } = this;
-    const texture = this.texture(1, 1, count, storage);
-    const framebuffer = gl.createFramebuffer();
-    gl.bindFramebuffer(gl.FRAMEBUFFER, framebuffer);
-    for (let i = 0; i < count; i++) gl.framebufferTextureLayer(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0 + i, texture, 0, i);
-    const complete = gl.checkFramebufferStatus(gl.FRAMEBUFFER) === gl.FRAMEBUFFER_COMPLETE;
-    gl.bindFramebuffer(gl.FRAMEBUFFER, null);
-    gl.deleteFramebuffer(framebuffer);
-    gl.deleteTexture(texture);
-    return complete;
   }
 
   /** Creates a zeroed 2D-array texture of 128-bit texels, with NEAREST and CLAMP_TO_EDGE. */

@@ -1,0 +1,236 @@
+// Finds how many textures a pass can render to at once, by drawing known numbers and reading them back. Some drivers
+// report more targets than they write, or lose the context when they draw.
+
+import { PageError } from "./errors";
+
+export type Storage = "float" | "uint";
+
+/** Stores small values for later visits. */
+export interface Memory {
+  read(key: string): unknown;
+  write(key: string, value: unknown): boolean;
+}
+
+/** What drawing has shown. */
+export interface Drawable {
+  storage: Storage;
+  /** Number of textures that one pass can render to. */
+  targets: number;
+  /** True if blending adds floats. */
+  blends: boolean;
+}
+
+/** What the browser has stored: the results so far, and the number of targets that a draw was trying; 0: none. */
+interface Remembered extends Drawable {
+  trying: number;
+}
+
+const LEVELS = [1, 2, 4, 8];
+const FEW = 4; // targets of every WebGL2 device
+const SIZE = 2; // texels a side
+const VERSION = 1; // version of the stored results' meaning
+
+/** Returns the level below a number of targets. */
+const below = (targets: number) => LEVELS.findLast((level) => level < targets) ?? 1;
+
+/** True for platforms whose drivers have written wrong numbers to many targets: these start with few. */
+function isCautious(): boolean {
+  const { userAgent, maxTouchPoints } = navigator;
+  const apple = /iPhone|iPad|iPod/.test(userAgent) || (userAgent.includes("Macintosh") && maxTouchPoints > 1);
+  return apple || !/Windows|Linux|Android|CrOS|Macintosh/.test(userAgent);
+}
+
+/** Draws known numbers on a context, and remembers for the next visit what came back. */
+export class TargetProbe {
+  private found: Drawable | null = null;
+
+  constructor(
+    private readonly gl: WebGL2RenderingContext,
+    private readonly renderer: string,
+    private readonly memory: Memory | null,
+  ) {}
+
+  private get key(): string {
+    return `glgpt targets ${VERSION} ${this.renderer}`;
+  }
+
+  /**
+   * Returns the storage and the number of targets to use, at most `announced`. Results of an earlier visit are used without
+   * drawing. Throws PageError if the context is lost meanwhile; the next visit then tries fewer targets.
+   */
+  find(announced: number): Drawable {
+    const { gl } = this;
+    const floats = gl.getExtension("EXT_color_buffer_float") !== null; // enables them in each new context
+    const blending = floats && gl.getExtension("EXT_float_blend") !== null;
+    if (this.found) return this.found; // of an earlier context of this page
+    const known = this.remembered();
+    if (known && !known.trying) return (this.found = known);
+    const most = Math.min(announced, known ? below(known.trying) : isCautious() ? FEW : Infinity);
+    return (this.found = this.draw(most, floats, blending));
+  }
+
+  /** Tries more targets than a cautious first visit did, for the next visit. Call it when nothing else draws. */
+  tryMore(announced: number): void {
+    const { found } = this;
+    const tried = this.remembered();
+    if (!found || !tried || found.targets !== FEW || tried.targets !== FEW || announced <= FEW || !isCautious()) return;
+    const next = 2 * FEW;
+    this.remember({ ...found, trying: next });
+    const more = this.writes(found.storage, next);
+    this.check();
+    this.remember({ ...found, targets: more ? next : FEW, trying: 0 });
+  }
+
+  private draw(most: number, floats: boolean, blending: boolean): Drawable {
+    const found: Drawable = { storage: "uint", targets: 0, blends: false };
+    for (const storage of floats ? (["float", "uint"] as const) : (["uint"] as const)) {
+      const targets = this.targets(storage, most);
+      if (targets > found.targets) Object.assign(found, { storage, targets });
+      if (targets >= Math.min(FEW, most)) break; // floats are preferred
+    }
+    found.blends = blending && found.storage === "float" && this.adds(found.targets);
+    this.check();
+    this.remember({ ...found, trying: 0 });
+    return found;
+  }
+
+  /** Returns the largest level up to `most` whose targets all hold what was drawn. */
+  private targets(storage: Storage, most: number): number {
+    let done = 0;
+    for (const level of LEVELS) {
+      if (level > most) break;
+      this.remember({ storage, targets: done, blends: false, trying: level });
+      const good = this.writes(storage, level);
+      this.check();
+      if (!good) break;
+      done = level;
+    }
+    return done;
+  }
+
+  /** True if one draw writes other known numbers to each of `count` targets. */
+  private writes(storage: Storage, count: number): boolean {
+    return this.drawn(storage, count, 1, (texel) => bits(texel));
+  }
+
+  /** True if a second draw is added to the first in each of `count` targets. */
+  private adds(count: number): boolean {
+    return this.drawn("float", count, 2, (texel) => float32Bits(2 * numberOf(bits(texel))));
+  }
+
+  /** Draws `times` times and compares each texel's first component with the expected bits. */
+  private drawn(storage: Storage, count: number, times: number, expected: (texel: number) => number): boolean {
+    const { gl } = this;
+    const texture = gl.createTexture();
+    const framebuffer = gl.createFramebuffer();
+    const program = this.program(storage, count);
+    gl.activeTexture(gl.TEXTURE0);
+    gl.bindTexture(gl.TEXTURE_2D_ARRAY, texture);
+    gl.texStorage3D(gl.TEXTURE_2D_ARRAY, 1, storage === "float" ? gl.RGBA32F : gl.RGBA32UI, SIZE, SIZE, count);
+    gl.bindFramebuffer(gl.FRAMEBUFFER, framebuffer);
+    const targets = Array.from({ length: count }, (_, i) => gl.COLOR_ATTACHMENT0 + i);
+    for (const [i, at] of targets.entries()) gl.framebufferTextureLayer(gl.FRAMEBUFFER, at, texture, 0, i);
+    gl.drawBuffers(targets);
+    let good = program !== null && gl.checkFramebufferStatus(gl.FRAMEBUFFER) === gl.FRAMEBUFFER_COMPLETE;
+    if (good) {
+      gl.viewport(0, 0, SIZE, SIZE);
+      gl.useProgram(program);
+      if (times > 1) {
+        gl.enable(gl.BLEND);
+        gl.blendFunc(gl.ONE, gl.ONE);
+      }
+      for (let i = 0; i < times; i++) gl.drawArrays(gl.TRIANGLES, 0, 3);
+      gl.disable(gl.BLEND);
+      good = targets.every((at, i) => this.holds(at, storage, (texel) => expected(i * SIZE * SIZE + texel)));
+    }
+    gl.bindFramebuffer(gl.FRAMEBUFFER, null);
+    gl.deleteFramebuffer(framebuffer);
+    gl.deleteTexture(texture);
+    gl.deleteProgram(program);
+    return good;
+  }
+
+  private holds(attachment: number, storage: Storage, expected: (texel: number) => number): boolean {
+    const { gl } = this;
+    const held = new Uint32Array(4 * SIZE * SIZE);
+    gl.readBuffer(attachment);
+    if (storage === "uint") gl.readPixels(0, 0, SIZE, SIZE, gl.RGBA_INTEGER, gl.UNSIGNED_INT, held);
+    else gl.readPixels(0, 0, SIZE, SIZE, gl.RGBA, gl.FLOAT, new Float32Array(held.buffer));
+    return Array.from({ length: SIZE * SIZE }, (_, texel) => held[4 * texel] === expected(texel)).every(Boolean);
+  }
+
+  /** Returns a program that writes `bits` to each target; null if it does not link. */
+  private program(storage: Storage, count: number): WebGLProgram | null {
+    const { gl } = this;
+    const type = storage === "float" ? "vec4" : "uvec4";
+    const value = storage === "float" ? "uintBitsToFloat(bits(at))" : "bits(at)";
+    const outputs = Array.from({ length: count }, (_, i) => i);
+    const program = gl.createProgram();
+    for (const [kind, text] of [
+      [gl.VERTEX_SHADER, VERTEX],
+      [
+        gl.FRAGMENT_SHADER,
+        `#version 300 es
+precision highp float;
+precision highp int;
+${outputs.map((i) => `layout(location = ${i}) out highp ${type} y${i};`).join("\n")}
+uint bits(uint texel) { return ${BASE}u + texel * ${STEP}u; }
+void main() {
+  uint texel = uint(gl_FragCoord.x) + uint(gl_FragCoord.y) * ${SIZE}u, at;
+${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${value});`).join("\n")}
+}`,
+      ],
+    ] as const) {
+      const shader = gl.createShader(kind)!;
+      gl.shaderSource(shader, text);
+      gl.compileShader(shader);
+      gl.attachShader(program, shader);
+      gl.deleteShader(shader); // it goes with the program
+    }
+    gl.linkProgram(program);
+    if (gl.getProgramParameter(program, gl.LINK_STATUS)) return program;
+    gl.deleteProgram(program);
+    return null;
+  }
+
+  private check(): void {
+    if (!this.gl.isContextLost()) return;
+    throw new PageError(
+      "The browser lost its graphics context while this page tested how many textures it can draw to at once. " +
+        "Reload the page: it then uses fewer.",
+    );
+  }
+
+  private remembered(): Remembered | null {
+    const known: Partial<Remembered> = this.memory?.read(this.key) ?? {};
+    const { storage, targets, blends, trying } = known;
+    if ((storage !== "float" && storage !== "uint") || typeof blends !== "boolean") return null;
+    if (typeof targets !== "number" || typeof trying !== "number") return null;
+    return { storage, targets, blends, trying };
+  }
+
+  private remember(found: Remembered): void {
+    this.memory?.write(this.key, found);
+  }
+}
+
+const VERTEX = `#version 300 es
+void main() { gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0); }
+`;
+// Bits of floats between 0.5 and 1 that need all 24 bits of a float's fraction.
+const BASE = 0x3f000001;
+const STEP = 0x1357;
+const bits = (texel: number) => BASE + texel * STEP;
+
+const word = new Uint32Array(1);
+const float = new Float32Array(word.buffer);
+
+function numberOf(pattern: number): number {
+  word[0] = pattern;
+  return float[0]!;
+}
+
+function float32Bits(value: number): number {
+  float[0] = value;
+  return word[0]!;
+}
