@@ -64,7 +64,7 @@ class RoundFigures(TypedDict):
 
 
 class State(TypedDict):
-    """What changes in a session while it runs."""
+    """Holds what changes in a session while it runs."""
 
     round: RoundStatus | None
     done: int  # finished rounds

@@ -1,4 +1,4 @@
-// What a member of a federation stores for a later visit: the key to rejoin with, and the state of its training.
+// Stores what a member of a federation needs at a later visit: the key to rejoin with, and the state of its training.
 
 import type { About } from "./files";
 import type { Store } from "./store";

@@ -20,7 +20,7 @@ export interface Round {
   answered: boolean;
 }
 
-/** What a round is trained with. */
+/** Holds what a round is trained with. */
 export interface RoundWork {
   trainer: Trainer;
   offer: Offer;
