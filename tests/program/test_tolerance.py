@@ -27,6 +27,8 @@ BLOCK = "layers.6."
 class Checkpoint:
     """Weights in memory, with the interface that `LanguageModel` reads."""
 
+    adapter = None
+
     def __init__(self, weights: Weights, config: LlamaConfig) -> None:
         self.config, self.weights, self.path, self.name = config, weights, Path("deep"), "deep"
 
