@@ -11,7 +11,7 @@ export interface Memory {
   write(key: string, value: unknown): boolean;
 }
 
-/** What drawing has shown. */
+/** The results of drawing. */
 export interface Drawable {
   storage: Storage;
   /** Number of textures that one pass can render to. */
@@ -20,7 +20,7 @@ export interface Drawable {
   blends: boolean;
 }
 
-/** What the browser has stored: the results so far, and the number of targets that a draw was trying; 0: none. */
+/** The stored results, and the number of targets that a draw was trying when they were stored; 0: none. */
 interface Remembered extends Drawable {
   trying: number;
 }
@@ -40,7 +40,7 @@ function isCautious(): boolean {
   return apple || !/Windows|Linux|Android|CrOS|Macintosh/.test(userAgent);
 }
 
-/** Draws known numbers on a context, and remembers for the next visit what came back. */
+/** Draws known numbers on a context, and stores for the next visit which of them were read back. */
 export class TargetProbe {
   private found: Drawable | null = null;
 
