@@ -165,7 +165,7 @@ def test_firefox_chats(
         return find();
       };
       const button = (name) => [...document.querySelectorAll("button")].find((b) => b.textContent.trim() === name);
-      const field = await found(() => document.querySelector("[aria-label=Message]"));
+      const field = await found(() => document.querySelector("[aria-label=Message]:not(:disabled)"));
       field.value = "hello";
       field.dispatchEvent(new InputEvent("input", { bubbles: true }));
       await found(() => button("Send") && !button("Send").disabled);
