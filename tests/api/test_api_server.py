@@ -135,6 +135,7 @@ def test_a_stream_has_the_text_and_usage_of_a_whole_answer(client: openai.OpenAI
     assert last.prompt_tokens_details.cached_tokens > 0  # of the first request
 
 
+@pytest.mark.slow
 def test_a_streamed_answer_validates(client: openai.OpenAI) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
     text = "".join(
@@ -155,6 +156,7 @@ def test_stop_texts_end_an_answer(client: openai.OpenAI) -> None:
     assert (answer.message.content, answer.finish_reason) == ("one;t", "length")
 
 
+@pytest.mark.slow
 def test_a_forced_call_has_arguments_of_its_schema(client: openai.OpenAI) -> None:
     named = {"type": "function", "function": {"name": "weather"}}
     for choice, seeds in ((named, 2), ("required", 3)):

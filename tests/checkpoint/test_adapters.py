@@ -98,6 +98,7 @@ def test_rows_of_a_shared_tensor_are_changed(tmp_path: Path) -> None:
             np.testing.assert_allclose(found, wanted[rows], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_model_with_an_adapter_is_the_merged_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: an export, a saved cache or a converted file of the model without its adapter."""
     shapes = {"transformer.h.0.mlp.c_fc": (48, 192), "transformer.h.1.attn.c_proj": (48, 48)}

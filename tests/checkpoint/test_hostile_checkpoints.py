@@ -261,6 +261,7 @@ def test_only_regular_files_are_read(name: str, kind: str, folder: Path, refused
     assert f"{name} is {wanted}; it must be a regular file" in refused(folder)
 
 
+@pytest.mark.slow
 def test_control_characters_of_a_tensors_name(folder: Path, refused: Refused) -> None:
     header = {"\x1b[2J\n" + "x" * 5000: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
     (folder / "model.safetensors").write_bytes(safetensors(json.dumps(header).encode()) + bytes(4))

@@ -127,6 +127,7 @@ def test_generate_prints_text_to_stdout_and_speed_to_stderr(capsys: Capture) -> 
     assert "prefill 5 tokens at " in err and "decode 9 tokens at " in err and "seed" not in err
 
 
+@pytest.mark.slow
 def test_generate_tells_the_seed_it_drew(capsys: Capture) -> None:
     assert main(["generate", "--tokens", "12"]) == 0
     out, err = capsys.readouterr()

@@ -164,6 +164,7 @@ def test_blocks_that_do_not_run_are_counted() -> None:
         assert path.name == "CONTRIBUTING.md" or marks == sum(bool(block.not_run) for block in blocks(path)), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted({*DOCUMENTS}), ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_named_in_a_document_exist(path: Path) -> None:
     """A document names a command that argparse refuses: an option that was renamed."""

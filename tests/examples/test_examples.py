@@ -38,6 +38,7 @@ def test_the_list_of_examples_is_whole() -> None:
         assert f"python examples/{path.name}" in about, path.name
 
 
+@pytest.mark.slow
 def test_generate(tmp_path: Path) -> None:
     out = run("generate.py", "ROMEO:\nIs it", "--tokens", "8", "--seed", "3", folder=tmp_path)
     assert out.startswith("ROMEO:\nIs it") and out.endswith("seed 3\n")

@@ -80,6 +80,7 @@ class Broken:
             raise GlgptError("two\nlines")
 
 
+@pytest.mark.slow
 def test_every_kind_of_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "SECONDS", 0.5)
     kinds = ["fine", "raise", "panic", "memory", "lines", "crash", "hang", "fine"]

@@ -120,6 +120,7 @@ def test_a_generation_has_the_options_that_it_was_sampled_with(model: LanguageMo
     assert options.logit_bias == {199: -100.0}
 
 
+@pytest.mark.slow
 def test_hot_temperatures_leave_the_model_usable(model: LanguageModel) -> None:
     before = list(model.generate_ids(IDS, 4, seed=1, top_p=0.9))
     for temperature in (1e31, 1e38, 1e300):

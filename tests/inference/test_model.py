@@ -104,6 +104,7 @@ def test_goldens_agree(goldens: Path, name: str) -> None:
 CHOICES = [(kernel, fetch) for kernel in KERNELS for fetch in FETCHES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "fetch"), [pytest.param(*c, marks=[pytest.mark.slow] * (c not in CHOICES[1::3])) for c in CHOICES]
 )

@@ -168,6 +168,7 @@ def test_shapes_without_player_are_refused(tmp_path: Path, capsys: pytest.Captur
     assert "need --player" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_progress_counts_programs(tmp_path: Path, config: Path, small: Any) -> None:
     seen: list[tuple[int, int]] = []
     export_player(tmp_path / "page", PlayerOptions([config], common=False), progress=lambda *at: seen.append(at))

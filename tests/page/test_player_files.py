@@ -164,6 +164,7 @@ def test_the_header_is_read_as_on_the_desktop(tmp_path: Path) -> None:
         assert found["metadata"][key] == (pytest.approx(wanted, rel=1e-7) if isinstance(wanted, float) else wanted), key
 
 
+@pytest.mark.slow
 def test_damaged_files_are_refused_with_a_message(tmp_path: Path) -> None:
     """Catches: an exception of JavaScript, an endless loop or a large allocation in the reader."""
     good = llama(tmp_path / "model.gguf", "Q8_0").read_bytes()

@@ -27,6 +27,7 @@ def colour(value: float, n: int) -> tuple[int, ...]:
     return tuple(int(c) for c in plots.ATTENTION(float(plots.attention_scale(n)(value)), bytes=True)[:3])
 
 
+@pytest.mark.slow
 def test_an_attention_picture_shows_its_values_without_blur(tmp_path: Path) -> None:
     n = 8
     pattern = np.tril(np.arange(n * n).reshape(n, n) % 3 / 2)  # 0, 0.5 and 1
@@ -93,6 +94,7 @@ def test_a_loss_curve_draws_every_step(tmp_path: Path, monkeypatch: pytest.Monke
     assert np.array_equal(mean[:, 0], steps) and np.allclose(mean[:, 1], 3.5, atol=1 / 30)  # mean of at least 31 steps
 
 
+@pytest.mark.slow
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
     code = (
         "import matplotlib as m; before = dict(m.rcParams); import glgpt.plots.activations as a, glgpt.plots.loss as l;"

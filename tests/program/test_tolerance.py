@@ -128,6 +128,7 @@ def test_a_fault_is_beyond(fault: Callable[[Weights], None], dtype: str) -> None
     assert excess(run(weights, dtype), dtype) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [{"layer_norm_epsilon": 1e-2}, {"rope_theta": 5000.0}])
 def test_a_wrong_config_is_beyond(config: dict[str, float]) -> None:
     assert excess(run(deep_weights(), "f16", **config), "f16") > 2

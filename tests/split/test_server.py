@@ -724,6 +724,7 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
     assert raw(few).open(part="1" * 30)["code"] == "unsuitable"
 
 
+@pytest.mark.slow
 def test_messages_that_come_twice_or_in_the_wrong_order_change_no_text(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
 ) -> None:
@@ -742,6 +743,7 @@ def test_messages_that_come_twice_or_in_the_wrong_order_change_no_text(
     always.close()
 
 
+@pytest.mark.slow
 def test_who_takes_no_answers_is_cut_off_and_holds_nobody_up(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_hostile_template_is_refused_and_the_next_request_works(tokenizer: Tok
     template.renderer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "messages",
     [

@@ -156,6 +156,7 @@ def test_a_loss_that_is_not_finite_is_not_taken_again() -> None:
         assert t.not_finite()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 2], ids=["later", "under way"])
 def test_steps_count_after_a_loss_that_is_not_finite(behind: int) -> None:
     """Fails if the device skips the steps after it: as in f32, only that step is lost."""

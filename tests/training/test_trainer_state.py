@@ -29,6 +29,7 @@ from glgpt.training.trainer import MAX_IN_FLIGHT, Trainer
 # States
 
 
+@pytest.mark.slow
 def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     """Fails if something that training depends on is not saved: a moment, the step's number, the seed of dropout."""
     options = {"dropout": 0.2, "accumulate": 2, "seed": 2**32 - 1, "lr": 5e-3, "betas": (0.9, 0.99)}
@@ -98,6 +99,7 @@ def test_a_writer_takes_only_the_tensors_of_its_header() -> None:
         writer.add("a", np.ones(2, np.float32))
 
 
+@pytest.mark.slow
 def test_a_shape_left_open_is_that_of_the_largest_step(tmp_path: Path) -> None:
     """Fails if parameters are lost when the shape grows, or a saved training resumes with other bits."""
     steps = [examples(2, 0, CONFIG, 5), examples(3, 1, CONFIG, 7), examples(1, 2, CONFIG, 3), examples(2, 3, CONFIG, 8)]
