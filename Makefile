@@ -148,7 +148,7 @@ demo-split: setup viewer  ## a page that holds two of six blocks, and a server t
 	$(BIN)/glgpt export --split 2 --server ws://127.0.0.1:8043 --out out/split
 	@$(BIN)/glgpt split serve --blocks 2-5 --listen 8043 & stage=$$!; trap 'kill $$stage' EXIT; $(BIN)/glgpt serve out/split
 
-test-viewer: setup viewer browsers $(VENV)/page  ## Vitest, then the exported page in Chromium and Firefox
+test-viewer: setup viewer browsers $(VENV)/page $(VENV)/models  ## Vitest, then the exported page in Chromium and Firefox
 	$(NPM) test
 	$(PYTEST) -m "not alone" tests/browser
 	$(BIN)/python -m pytest -m alone tests/browser

@@ -19,6 +19,9 @@ from glgpt.errors import quoted
 from glgpt.inference.constraints.constraint import Constraint
 
 MAX_TOOLS = 128
+COMBINED = {"$ref", "anyOf", "oneOf", "allOf"}  # keys of schemas with parts
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # keys of schemas by name
+DATA = ("enum", "const", "default", "examples")  # keys of values
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 SYSTEM = """You can call functions. Each line below describes one as JSON:
 {tools}
@@ -101,7 +104,11 @@ class Tools:
         """
         calls, own = [], {}
         for i, tool in enumerate(self.functions):
-            schema = {"additionalProperties": False} | (tool.function.parameters or dict(NO_PARAMETERS))
+            schema = tool.function.parameters or dict(NO_PARAMETERS)
+            if (
+                not COMBINED & schema.keys()
+            ):  # of a part of a schema, "no other properties" would forbid those of the rest
+                schema = {"additionalProperties": False} | schema
             own[str(i)] = _moved(schema, f"#/$defs/{i}")
             properties = {"name": {"const": tool.function.name}, key: {"$ref": f"#/$defs/{i}"}}
             closed = {"required": ["name", key], "additionalProperties": False}
@@ -115,11 +122,15 @@ def _moved(schema: Any, root: str) -> Any:
         return [_moved(each, root) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        key: root + value[1:] if key == "$ref" and isinstance(value, str) and value[:1] == "#" else _moved(value, root)
-        for key, value in schema.items()
-        if key not in ("$schema", "$id")
-    }
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in NAMED and isinstance(value, dict):
+            found[key] = {name: _moved(each, root) for name, each in value.items()}
+        elif key == "$ref" and isinstance(value, str) and value[:1] == "#":
+            found[key] = root + value[1:]
+        elif key not in ("$schema", "$id"):
+            found[key] = value if key in DATA else _moved(value, root)
+    return found
 
 
 def checked_calls(index: int, message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -169,5 +180,5 @@ def described(messages: Sequence[dict[str, Any]], tools: Tools) -> list[dict[str
     lines = "\n".join(json.dumps(each["function"], ensure_ascii=False) for each in tools.documents())
     text, rest = SYSTEM.format(tools=lines), list(messages)
     if rest and rest[0].get("role") in ("system", "developer"):
-        text = f"{rest.pop(0).get('content')}\n\n{text}"
+        text = f"{rest.pop(0).get('content') or ''}\n\n{text}".lstrip()
     return [{"role": "system", "content": text}, *rest]

@@ -260,7 +260,12 @@ export class Glgpt {
         if (!(error instanceof ContextLost) && !this.own.stale) throw error;
       }
     }
-    if (done()) this.own.device.tryMoreTargets();
+    if (done() && this.rests(0)) await this.queue.run(() => this.tryMoreTargets());
+  }
+
+  private tryMoreTargets(): Promise<void> {
+    this.own.device.tryMoreTargets();
+    return Promise.resolve();
   }
 
   private async compilePrefills(): Promise<void> {
@@ -381,6 +386,7 @@ export class Glgpt {
     // A call that waits for a lost context may block the queue. Aborting also ends calls queued after it.
     const given = new Promise<Generated>((resolve) => {
       const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };
+      if (signal.aborted && !begun) resolve(nothing);
       signal.addEventListener("abort", () => !begun && resolve(nothing), { once: true });
     });
     return Promise.race([done, given]);

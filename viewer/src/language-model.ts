@@ -2,6 +2,7 @@
 // use that API where the browser has no model.
 
 import type { Glgpt } from "./api";
+import { systems } from "./runtime/chat/context";
 import { ConstraintError, type Constraint } from "./runtime/constraints/constraint";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { PageError } from "./runtime/gl/errors";
@@ -61,6 +62,7 @@ export class LanguageModelSession extends EventTarget {
   readonly temperature: number;
   readonly topK: number;
   private used = 0;
+  private dropped = 0; // messages that no longer fit the context, the oldest after the system message
   private messages: ChatMessage[];
   private readonly queue = new Queue(); // prompts are answered in turn
   private readonly ended = new AbortController();
@@ -81,9 +83,11 @@ export class LanguageModelSession extends EventTarget {
   static async create(glgpt: Glgpt, options: LanguageModelOptions = {}): Promise<LanguageModelSession> {
     options.signal?.throwIfAborted();
     await glgpt.ready;
+    options.signal?.throwIfAborted();
     if (!glgpt.model.chatTemplate) throw refuse("NotSupportedError", "This model has no chat template.");
     const session = new LanguageModelSession(glgpt, options, messagesOf(options.initialPrompts ?? []));
     await session.measure();
+    options.signal?.throwIfAborted();
     return session;
   }
 
@@ -119,8 +123,9 @@ export class LanguageModelSession extends EventTarget {
   /** Adds messages without answering them. */
   async append(input: PromptInput): Promise<void> {
     await this.queued(async () => {
-      this.messages.push(...messagesOf(input));
-      await this.measure();
+      const messages = [...this.messages, ...messagesOf(input)];
+      this.used = await this.tokens(messages);
+      this.messages = messages;
     });
   }
 
@@ -131,6 +136,7 @@ export class LanguageModelSession extends EventTarget {
     const { speculate = false } = this.options;
     const options = { temperature, topK, speculate, ...(signal ? { signal } : {}) };
     const copy = new LanguageModelSession(this.glgpt, options, this.messages);
+    copy.dropped = this.dropped;
     await copy.measure();
     return copy;
   }
@@ -138,8 +144,7 @@ export class LanguageModelSession extends EventTarget {
   /** Returns the number of tokens that an input would add. */
   async measureInputUsage(input: PromptInput): Promise<number> {
     this.check();
-    const ids = await this.ids([...this.messages, ...messagesOf(input)]);
-    return ids.length - this.used;
+    return (await this.tokens([...this.messages, ...messagesOf(input)])) - this.used;
   }
 
   /** Ends the session; its calls, the running ones included, reject with AbortError. */
@@ -158,6 +163,7 @@ export class LanguageModelSession extends EventTarget {
         ...(topK === undefined ? {} : { topK }),
         constraint: constraintOf(options),
         speculate,
+        dropped: this.dropped,
         seed: Math.floor(Math.random() * 2 ** 32),
         onToken: (token) => piece(token.text),
         signal,
@@ -168,7 +174,9 @@ export class LanguageModelSession extends EventTarget {
       });
     signal.throwIfAborted();
     this.messages = [...messages, { role: "assistant", content: answer.text }];
-    if (answer.dropped) this.dispatchEvent(new Event("contextoverflow"));
+    const overflowed = answer.dropped > this.dropped;
+    this.dropped = answer.dropped;
+    if (overflowed) this.dispatchEvent(new Event("contextoverflow"));
     this.used = answer.promptTokens + answer.ids.length;
     return answer.text;
   }
@@ -186,11 +194,15 @@ export class LanguageModelSession extends EventTarget {
   }
 
   private async measure(): Promise<void> {
-    this.used = this.messages.length ? (await this.ids(this.messages)).length : 0;
+    this.used = await this.tokens(this.messages);
   }
 
-  private async ids(messages: readonly ChatMessage[]): Promise<number[]> {
-    return this.glgpt.model.chatTemplate!.ids(messages, messages.at(-1)?.role === "user");
+  /** Returns the number of tokens of these messages, without those that no longer fit. */
+  private async tokens(messages: readonly ChatMessage[]): Promise<number> {
+    const start = systems(messages);
+    const read = [...messages.slice(0, start), ...messages.slice(start + this.dropped)];
+    if (!read.length) return 0;
+    return (await this.glgpt.model.chatTemplate!.ids(read, read.at(-1)?.role === "user")).length;
   }
 }
 

@@ -106,12 +106,14 @@ def _origin(text: str) -> str:
     """Returns an origin as browsers send it. Raises ArgumentError for anything else."""
     try:
         parts = urlsplit(text)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/") and not parts.query
+        port = {"http": 80, "https": 443}.get(parts.scheme, 0)
+        other = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
+        known = port and parts.hostname and not other and parts.port != 0
     except ValueError:
         known = False
     if not known:
         raise ArgumentError(f"--origin {quoted(text)} is not an origin, such as https://chat.example.org")
-    return f"{parts.scheme}://{parts.netloc}".lower()
+    return f"{parts.scheme}://{parts.netloc.removesuffix(f':{port}')}".lower()  # browsers omit the usual port
 
 
 def _announce(url: str, name: str, context: int, host: str) -> None:

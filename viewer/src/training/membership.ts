@@ -29,8 +29,10 @@ export class Membership {
 
   private lock(name: string): Promise<boolean> {
     const { signal } = this.released;
+    const locks = navigator.locks as LockManager | undefined;
+    if (!locks) return Promise.resolve(true); // a page that is not served securely
     return new Promise((resolve) => {
-      void navigator.locks.request(`glgpt ${name}`, { ifAvailable: true }, (lock) => {
+      void locks.request(`glgpt ${name}`, { ifAvailable: true }, (lock) => {
         resolve(lock !== null);
         return lock && new Promise<void>((release) => signal.addEventListener("abort", () => release()));
       });

@@ -18,7 +18,7 @@ export function reserved(tokens: number, limit: number): number {
 }
 
 /** Returns the number of messages before the first turn: 1 if there is a system message. */
-function systems(messages: readonly ChatMessage[]): number {
+export function systems(messages: readonly ChatMessage[]): number {
   return messages[0]?.role === "system" || messages[0]?.role === "developer" ? 1 : 0;
 }
 

@@ -30,13 +30,16 @@ async function started(): Promise<GrammarWorker> {
     const response = await fetch(address).catch(() => null);
     if (!response?.ok) throw error;
     const copy = URL.createObjectURL(await response.blob());
-    return new Worker(copy, { type: "module" });
+    const worker = new Worker(copy, { type: "module" });
+    setTimeout(() => URL.revokeObjectURL(copy), LOAD_MS); // the worker has read it by then
+    return worker;
   }
 }
 
 /** Starts constrained texts, one at a time: a matcher ends the one before it. */
 export class Grammars {
   private worker: GrammarWorker | null = null;
+  private closings = 0;
   private readonly jobs = new Queue(); // an answer belongs to the latest job
 
   constructor(
@@ -56,6 +59,7 @@ export class Grammars {
 
   /** Ends the worker. */
   close(): void {
+    this.closings++;
     this.worker?.terminate();
     this.worker = null;
   }
@@ -63,8 +67,12 @@ export class Grammars {
   private async load(): Promise<void> {
     const { size, ends, letters } = this.vocabulary;
     const vocabulary = [...Array.from({ length: size }, (_, id) => (ends.includes(id) ? "" : letters(id))), ""];
+    const { closings } = this;
     try {
-      this.worker = await this.start();
+      const worker = await this.start();
+      if (closings !== this.closings)
+        worker.terminate(); // closed meanwhile
+      else this.worker = worker;
       await this.asked({ vocabulary }, LOAD_MS);
     } catch (error) {
       this.close();

@@ -20,9 +20,12 @@ export interface Drawable {
   blends: boolean;
 }
 
-/** The stored results, and the number of targets that a draw was trying when they were stored; 0: none. */
+/** The stored results. */
 interface Remembered extends Drawable {
+  /** The number of targets that a draw was trying when they were stored; 0: none. */
   trying: number;
+  /** The number of targets with which a context was lost; 0: none. */
+  failed: number;
 }
 
 const LEVELS = [1, 2, 4, 8];
@@ -43,6 +46,7 @@ function isCautious(): boolean {
 /** Draws known numbers on a context, and stores for the next visit which of them were read back. */
 export class TargetProbe {
   private found: Drawable | null = null;
+  private failed = 0;
 
   constructor(
     private readonly gl: WebGL2RenderingContext,
@@ -51,7 +55,7 @@ export class TargetProbe {
   ) {}
 
   private get key(): string {
-    return `glgpt targets ${VERSION} ${this.renderer}`;
+    return `glgpt targets ${VERSION} ${this.renderer} ${navigator.userAgent}`; // another version is another driver
   }
 
   /**
@@ -64,21 +68,28 @@ export class TargetProbe {
     const blending = floats && gl.getExtension("EXT_float_blend") !== null;
     if (this.found) return this.found; // of an earlier context of this page
     const known = this.remembered();
-    if (known && !known.trying) return (this.found = known);
-    const most = Math.min(announced, known ? below(known.trying) : isCautious() ? FEW : Infinity);
+    this.failed = known?.trying || known?.failed || 0;
+    if (known?.targets && !known.trying) return (this.found = known);
+    const most = Math.min(announced, this.failed ? below(this.failed) : isCautious() ? FEW : Infinity);
     return (this.found = this.draw(most, floats, blending));
   }
 
   /** Tries more targets than a cautious first visit did, for the next visit. Call it when nothing else draws. */
   tryMore(announced: number): void {
     const { found } = this;
-    const tried = this.remembered();
-    if (!found || !tried || found.targets !== FEW || tried.targets !== FEW || announced <= FEW || !isCautious()) return;
+    if (
+      found?.targets !== FEW ||
+      this.remembered()?.targets !== FEW ||
+      announced <= FEW ||
+      this.failed ||
+      !isCautious()
+    )
+      return;
     const next = 2 * FEW;
-    this.remember({ ...found, trying: next });
+    this.remember(found, next);
     const more = this.writes(found.storage, next);
     this.check();
-    this.remember({ ...found, targets: more ? next : FEW, trying: 0 });
+    this.remember({ ...found, targets: more ? next : FEW });
   }
 
   private draw(most: number, floats: boolean, blending: boolean): Drawable {
@@ -90,8 +101,12 @@ export class TargetProbe {
     }
     found.blends = blending && found.storage === "float" && this.adds(found.targets);
     this.check();
-    this.remember({ ...found, trying: 0 });
-    return found;
+    this.remember(found);
+    if (found.targets) return found;
+    throw new PageError(
+      "This device does not return the numbers that this page drew, so the model would compute wrong ones. " +
+        "Update the browser and the graphics driver, or use another device.",
+    );
   }
 
   /** Returns the largest level up to `most` whose targets all hold what was drawn. */
@@ -99,7 +114,7 @@ export class TargetProbe {
     let done = 0;
     for (const level of LEVELS) {
       if (level > most) break;
-      this.remember({ storage, targets: done, blends: false, trying: level });
+      this.remember({ storage, targets: done, blends: false }, level);
       const good = this.writes(storage, level);
       this.check();
       if (!good) break;
@@ -203,14 +218,15 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${valu
 
   private remembered(): Remembered | null {
     const known: Partial<Remembered> = this.memory?.read(this.key) ?? {};
-    const { storage, targets, blends, trying } = known;
+    const { storage, targets, blends, trying, failed } = known;
     if ((storage !== "float" && storage !== "uint") || typeof blends !== "boolean") return null;
-    if (typeof targets !== "number" || typeof trying !== "number") return null;
-    return { storage, targets, blends, trying };
+    if (typeof targets !== "number" || typeof trying !== "number" || typeof failed !== "number") return null;
+    return { storage, targets, blends, trying, failed };
   }
 
-  private remember(found: Remembered): void {
-    this.memory?.write(this.key, found);
+  private remember({ storage, targets, blends }: Drawable, trying = 0): void {
+    const all: Remembered = { storage, targets, blends, trying, failed: this.failed };
+    this.memory?.write(this.key, all);
   }
 }
 

@@ -138,8 +138,9 @@ class ChatStore {
   }
 
   async remove(conversation: Conversation): Promise<void> {
+    const shown = conversation.id === this.current.value.id;
+    if (shown) await this.begin(); // an answer is stored when it has stopped
     await this.conversations.remove(conversation.id);
-    if (conversation.id === this.current.value.id) await this.begin();
   }
 
   /** Adds saved conversations from files and shows the last one. A file that is none changes nothing but the status. */
