@@ -43,7 +43,7 @@ class CallParser:
     count: int = 0
     _held: str = ""
     _state: str = "text"  # or "call", "arguments", "after"
-    _opened: str = ""  # what began the call: OPEN, or "" for one at the beginning of the text
+    _opened: str = ""  # the text before the call: OPEN, or "" at the beginning of the answer
     _fresh: bool = True  # True until there is content: a call may begin without OPEN
     _depth: int = 0  # open braces and brackets of the arguments
     _quoted: bool = False  # True within a string of the arguments

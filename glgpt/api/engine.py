@@ -201,12 +201,11 @@ class Engine:
             raise GlgptError(f"{model.name} has no tokenizer, so it cannot be served; give a folder with one")
         if model.decoders is None:
             raise GlgptError(f"{model.name} is split over servers; glgpt api needs the whole model")
-        self.model, (self._decoder, batch) = model, model.decoders
-        self._shared = batch
+        self.model, (self._decoder, self._shared) = model, model.decoders
         self.tokenizer: Tokenizer = model.tokenizer
         rows = self.most * min(model.context, CACHED_POSITIONS) if self._cached is None else self._cached
-        batch.reserve(max(rows, model.context) + SPARE)
-        self._batch = self._continuations(batch)
+        self._shared.reserve(max(rows, model.context) + SPARE)
+        self._batch = self._continuations(self._shared)
 
     def _continuations(self, batch: BatchDecoder) -> Continuations:
         return Continuations(batch, (), self.context, self.model.eos_ids, self.most, self.model.speculate)

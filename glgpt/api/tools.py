@@ -105,9 +105,7 @@ class Tools:
         calls, own = [], {}
         for i, tool in enumerate(self.functions):
             schema = tool.function.parameters or dict(NO_PARAMETERS)
-            if (
-                not COMBINED & schema.keys()
-            ):  # of a part of a schema, "no other properties" would forbid those of the rest
+            if not COMBINED & schema.keys():  # else it would also forbid the properties of the combined schemas
                 schema = {"additionalProperties": False} | schema
             own[str(i)] = _moved(schema, f"#/$defs/{i}")
             properties = {"name": {"const": tool.function.name}, key: {"$ref": f"#/$defs/{i}"}}

@@ -45,7 +45,7 @@ class Checkpoint:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, dict(tensors)
         self.whole = whole or config  # the config of the files, where `config` is `shortened`
-        self.adapter = adapter  # what `read` adds to the weights
+        self.adapter = adapter  # whose changes `read` adds to the weights
         self.name = name or quoted(path.resolve().name)  # for people, see `model_name`
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 
 from glgpt.api.tools import Tool, Tools, described
@@ -29,7 +30,6 @@ def tools(parameters: dict[str, Any]) -> Tools:
 )
 def test_the_schema_of_a_forced_call_means_what_it_did(parameters: dict[str, Any]) -> None:
     """Compares what valid and invalid arguments give in the function's schema and in that of the call."""
-    jsonschema = pytest.importorskip("jsonschema")
     call = json.loads(tools(parameters).constraint("arguments").source)
     for arguments in ({"city": "Paris"}, {"$id": "a"}, {"kind": {"$ref": "#/not a reference"}}, {"city": 3}, {}):
         alone = jsonschema.Draft202012Validator(parameters).is_valid(arguments)

@@ -26,7 +26,7 @@ from glgpt.federation import protocol
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK, plan, window_start
 from glgpt.inference.sampling import Sampler, draw_seed, hash4
-from glgpt.inference.stages.drafts import draft
+from glgpt.inference.stages.drafts import PromptLookup
 from glgpt.ops import sorted_index
 from glgpt.page.output.files import tokenizer_json
 from glgpt.page.player.packed import packed
@@ -45,6 +45,14 @@ from glgpt.text.untrusted.chat_template import ChatTemplate
 from glgpt.training.loss_scale import LossScale, OverflowedError
 from glgpt.training.settings import Settings
 from glgpt.wire import hidden
+
+
+def draft(ids: list[int], most: int) -> list[int]:
+    """Returns up to `most` ids that are guessed to follow a text."""
+    lookup = PromptLookup()
+    lookup.extend(ids)
+    return lookup.draft(most)
+
 
 FILE = Path(__file__).with_name("shared_cases.json")
 TEXTS = (

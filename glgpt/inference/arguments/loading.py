@@ -34,9 +34,8 @@ class SplitOptions:
 
 DEVICE = tuple(f.name for f in fields(DeviceSettings))
 PLACES = ("rest", "plan")
-SPLIT = tuple(
-    f.name for f in fields(SplitOptions) if f.name not in (*PLACES, "speculate")
-)  # these require one of PLACES
+# These require one of PLACES
+SPLIT = tuple(f.name for f in fields(SplitOptions) if f.name not in (*PLACES, "speculate"))
 OPTIONS = (*DEVICE, "context", "max_texture_memory", "adapter", "progress", "speculate", *PLACES, *SPLIT)
 
 

@@ -32,10 +32,3 @@ class PromptLookup:
             if at is not None:
                 return self.ids[at : at + most]
         return []
-
-
-def draft(ids: Sequence[int], most: int) -> list[int]:
-    """Returns up to `most` ids that followed the latest earlier occurrence of the text's last tokens, or []."""
-    lookup = PromptLookup()
-    lookup.extend(ids)
-    return lookup.draft(most)

@@ -13,7 +13,7 @@ from glgpt.errors import GlgptError
 from glgpt.inference.chunks import Rows, plan
 from glgpt.inference.generation import GenerationStats, continuation
 from glgpt.inference.sampling import Sampler, draw_seed
-from glgpt.inference.stages.drafts import draft
+from glgpt.inference.stages.drafts import PromptLookup
 from glgpt.inference.stages.remote import RemoteStage
 from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.wire.client import MAX_REPLAYS, ForgottenError
@@ -94,31 +94,35 @@ class Pipeline:
         self, ids: list[int], tokens: int, sampler: Sampler, ends: Container[int], run: GenerationStats
     ) -> Iterator[int]:
         """Yields up to `tokens` ids after `ids`, which grow, and slide if the context is full; stops at `ends`."""
-        turn, known, read = object(), deque[int](), 0
+        turn, known, read, lookup = object(), deque[int](), 0, PromptLookup()
 
         def ready() -> None:
             if check := self._check():
                 check()
 
         def following(wanted: int) -> tuple[int, bool]:
-            nonlocal read
-            refilled = self._turn is not turn or len(ids) <= read  # others used the caches, or the text has slid
+            nonlocal read, lookup
+            slid = len(ids) <= read
+            refilled = self._turn is not turn or slid  # others used the caches
             read = len(ids)
+            if slid:
+                lookup = PromptLookup()
             if refilled:
                 self._turn, self.held = turn, 0
             if not known:
-                known.extend(self._next(ids, wanted, sampler, tokens - wanted))
+                known.extend(self._next(ids, wanted, sampler, tokens - wanted, lookup))
             return known.popleft(), refilled
 
         return continuation(ids, tokens, ends, self.context, run, ready, following)
 
-    def _next(self, ids: list[int], wanted: int, sampler: Sampler, draw: int) -> list[int]:
+    def _next(self, ids: list[int], wanted: int, sampler: Sampler, draw: int, lookup: PromptLookup) -> list[int]:
         """Returns the token after `ids`, and the following ones whose guesses were right."""
         pos = len(ids) - 1
         room = min(MAX_GUESSES, wanted - 1, self.context - len(ids))
         guesses: list[int] = []
         if self.speculate and room > 0 and pos + MAX_GUESSES < self.context and self.held == pos:
-            guesses = draft(ids, room)
+            lookup.extend(ids[len(lookup.ids) :])
+            guesses = lookup.draft(room)
         if sampler.adjusts or sampler.matcher:
             what = "a constraint" if sampler.matcher else "repetition penalty or logit bias"
             raise GlgptError(f"a split model does not support {what}; load it unsplit")

@@ -71,3 +71,7 @@ class LlamaConfig(ModelConfig):
         """Returns the rotary positions, the windows, the number of key and value heads and the width of a head."""
         sizes = {"num_key_value_heads": self.n_kv_head, "head_dim": self.d_head}
         return sizes | {"rope_parameters": published_rope(self)} | published_windows(self)
+
+
+# The keys of families without a setting for biases.
+KEYS_WITHOUT_BIASES = {own: key for own, key in LlamaConfig.keys.items() if "bias" not in own}

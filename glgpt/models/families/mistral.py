@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.families.llama import KEYS_WITHOUT_BIASES, LlamaConfig
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class MistralConfig(LlamaConfig):
 
     model_type: ClassVar[str] = "mistral"
     architecture: ClassVar[str] = "MistralForCausalLM"
-    keys: ClassVar[Mapping[str, str]] = {own: key for own, key in LlamaConfig.keys.items() if "bias" not in own}
+    keys: ClassVar[Mapping[str, str]] = KEYS_WITHOUT_BIASES
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,5 +27,5 @@ class MistralConfig(LlamaConfig):
         return found | {"kv_heads": config.get("num_key_value_heads", 8)}
 
     def published(self) -> dict[str, Any]:
-        """Also returns that there is no window, which is not the default."""
+        """Also returns a null window if there is none, since the default is 4,096."""
         return {"sliding_window": None} | super().published()

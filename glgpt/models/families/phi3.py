@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.families.llama import KEYS_WITHOUT_BIASES, LlamaConfig
 from glgpt.models.rotary import ORIGINAL
 
 
@@ -22,7 +22,7 @@ class Phi3Config(LlamaConfig):
 
     model_type: ClassVar[str] = "phi3"
     architecture: ClassVar[str] = "Phi3ForCausalLM"
-    keys: ClassVar[Mapping[str, str]] = {own: key for own, key in LlamaConfig.keys.items() if "bias" not in own}
+    keys: ClassVar[Mapping[str, str]] = KEYS_WITHOUT_BIASES
     fused: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "layers.{}.self_attn.qkv_proj": ("q", "k", "v"),
         "layers.{}.mlp.gate_up_proj": ("gate", "up"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from glgpt.models.families.llama import LlamaConfig
+from glgpt.models.families.llama import KEYS_WITHOUT_BIASES, LlamaConfig
 from glgpt.models.rotary import read_rope
 from glgpt.models.spec import layer_count, read_windows, whole_number
 
@@ -22,7 +22,7 @@ class Qwen2Config(LlamaConfig):
 
     model_type: ClassVar[str] = "qwen2"
     architecture: ClassVar[str] = "Qwen2ForCausalLM"
-    keys: ClassVar[Mapping[str, str]] = {own: key for own, key in LlamaConfig.keys.items() if "bias" not in own}
+    keys: ClassVar[Mapping[str, str]] = KEYS_WITHOUT_BIASES
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 // Line charts over training steps, drawn by uPlot in the page's colours.
 
 import { useEffect, useRef } from "preact/hooks";
-import "./locale"; // before uPlot, which reads the language as it is loaded
+import "./locale"; // before uPlot, which reads the language while it loads
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import style from "./curves.module.css";

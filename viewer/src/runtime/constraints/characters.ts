@@ -83,7 +83,7 @@ export function classOf(set: Characters): string | null {
 const PRINTED = complement([[0, 0x1f], ...charactersOf('"\\\x7f')]);
 const ESCAPES: Record<string, string> = { '"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t" };
 
-/** Returns a set as it stands in a JSON string; null as in `classOf`. */
+/** Returns the form of a set in a JSON string; null as in `classOf`. */
 export function inJson(set: Characters): string | null {
   const printed = classOf(intersection(set, PRINTED));
   const found = printed === null ? [] : [printed];

@@ -71,7 +71,7 @@ export class Grammars {
     try {
       const worker = await this.start();
       if (closings !== this.closings)
-        worker.terminate(); // closed meanwhile
+        worker.terminate(); // `close` was called while it started
       else this.worker = worker;
       await this.asked({ vocabulary }, LOAD_MS);
     } catch (error) {

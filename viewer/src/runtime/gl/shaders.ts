@@ -7,7 +7,7 @@ import type { Device, Options } from "./device";
 
 const GROUP = 8; // programs for each fence
 
-const VERTEX = `#version 300 es
+export const VERTEX = `#version 300 es
 // One triangle over the whole viewport, made from the vertex's number alone. A pass of slices has one for each.
 #ifdef SLICES
 flat out highp int slice_of_k;

@@ -1,9 +1,11 @@
 // Finds how many textures a pass can render to at once, by drawing known numbers and reading them back. Some drivers
 // report more targets than they write, or lose the context when they draw.
 
+import type { Options } from "./device";
 import { PageError } from "./errors";
+import { VERTEX } from "./shaders";
 
-export type Storage = "float" | "uint";
+type Storage = Options["storage"];
 
 /** Stores small values for later visits. */
 export interface Memory {
@@ -230,9 +232,6 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${valu
   }
 }
 
-const VERTEX = `#version 300 es
-void main() { gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0); }
-`;
 // Bits of floats between 0.5 and 1 that need all 24 bits of a float's fraction.
 const BASE = 0x3f000001;
 const STEP = 0x1357;
