@@ -98,6 +98,7 @@ def test_a_training_that_cannot_begin_leaves_the_one_before(page: Any) -> None:
       model.loader.packed = packed;
       // A driver that refuses a format is noticed only when the textures are created.
       const {gl} = model.device, status = gl.checkFramebufferStatus.bind(gl);
+      model.device.complete.clear();
       let refusals = 1;
       gl.checkFramebufferStatus = (target) => refusals-- > 0 ? gl.FRAMEBUFFER_UNSUPPORTED : status(target);
       await refused(() => training.create(options));

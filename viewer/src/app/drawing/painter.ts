@@ -74,9 +74,6 @@ export class Painter {
     }
     this.programs = await compileAll(this.device, texts, this.options);
     const { device } = this;
-    const { generation } = device;
-    await new Reader(device).passed(); // otherwise checking a framebuffer would block until all queued work is done
-    device.still(generation);
     const texture = device.texture(1 + CELLS, 1, 1, this.options.storage);
     this.reach = { texture, framebuffer: device.framebuffer([[texture, 0]]) };
     this.places.clear();
@@ -274,8 +271,19 @@ export class Painter {
     if (this.strip) this.show(target, this.strip);
   }
 
-  /** Resizes the drawing canvas. A driver may take 50 ms for this, so call it ahead of time-critical pictures. */
-  resize(width: number, height: number): void {
+  /** Resizes the drawing canvas ahead of the first picture, one dimension a task: each waits twice for the driver. */
+  async resizeAhead(width: number, height: number): Promise<void> {
+    const { canvas } = this.device;
+    if (canvas.width === width && canvas.height === height) return;
+    const reader = new Reader(this.device);
+    await reader.passed();
+    this.resize(width, canvas.height);
+    await reader.passed();
+    this.resize(width, height);
+    await reader.passed();
+  }
+
+  private resize(width: number, height: number): void {
     const { canvas } = this.device;
     if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
   }

@@ -4,7 +4,6 @@ import { memoryView } from "../../runtime/engine/field";
 import type { Watcher } from "../../runtime/engine/kv-cache";
 import type { Model } from "../../runtime/engine/model";
 import type { Entry, Pass, View } from "../../runtime/gl/program";
-import { pause } from "../../runtime/gl/wait";
 import type { Layout } from "./diagram";
 import { CELLS, type Cell, type Painter } from "./painter";
 
@@ -93,8 +92,7 @@ export class Strip implements Watcher {
   /** Compiles the shaders and sets the size. Must be awaited before drawing, and again after a lost context. */
   async prepare(): Promise<void> {
     await this.painter.prepare();
-    this.painter.resize(...this.size);
-    await pause();
+    await this.painter.resizeAhead(...this.size);
   }
 
   wants(): boolean {

@@ -254,9 +254,6 @@ export class Model {
     await compiled;
     this.times.compileMs = performance.now() - start;
     device.still(generation);
-    for (const name of ["token", this.programs.generate.views["logits"]?.texture]) {
-      if (name !== undefined && name in this.programs.generate.textures) this.player.readFramebuffers(name);
-    }
     this.player.play("prepare");
     device.still(generation);
     this.whole = { player: this.player, generate: this.programs.generate };

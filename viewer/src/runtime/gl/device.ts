@@ -56,6 +56,9 @@ export class Device {
   generation = 0;
   restored: Promise<void> = Promise.resolve();
   private probe: TargetProbe | null = null;
+  private readonly formats = new WeakMap<WebGLTexture, Options["storage"]>();
+  /** The combinations of formats that this context has found complete: each check waits for the driver. */
+  private readonly complete = new Set<string>();
   private readonly loss = signal(false);
   private readonly compilations = signal<readonly Compiling[]>([]);
 
@@ -155,6 +158,7 @@ export class Device {
 
   private open(): void {
     const gl = this.gl;
+    this.complete.clear();
     this.parallel = gl.getExtension("KHR_parallel_shader_compile");
     const info = gl.getExtension("WEBGL_debug_renderer_info");
     this.renderer = String(gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
@@ -188,6 +192,7 @@ export class Device {
     gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
     gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_WRAP_S, gl.CLAMP_TO_EDGE);
     gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_WRAP_T, gl.CLAMP_TO_EDGE);
+    this.formats.set(texture, storage);
     return texture;
   }
 
@@ -200,7 +205,10 @@ export class Device {
     }
   }
 
-  /** Creates a framebuffer of single texture layers. Throws PageError if the driver does not support it. */
+  /**
+   * Creates a framebuffer of single layers of textures created here. Throws PageError if the driver does not support
+   * their formats together.
+   */
   framebuffer(attachments: readonly (readonly [WebGLTexture, number])[]): WebGLFramebuffer {
     const { gl } = this;
     const framebuffer = gl.createFramebuffer();
@@ -209,8 +217,11 @@ export class Device {
       gl.framebufferTextureLayer(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0 + i, texture, 0, layer),
     );
     gl.drawBuffers(attachments.map((_, i) => gl.COLOR_ATTACHMENT0 + i));
+    const formats = attachments.map(([texture]) => this.formats.get(texture)).join();
+    if (this.complete.has(formats)) return framebuffer;
     const status = gl.checkFramebufferStatus(gl.FRAMEBUFFER);
-    if (status !== gl.FRAMEBUFFER_COMPLETE && !this.lost) {
+    if (status === gl.FRAMEBUFFER_COMPLETE) this.complete.add(formats);
+    else if (!this.lost) {
       const { length } = attachments;
       throw new PageError(`This device cannot render to these ${length} textures at once (status ${status}).`);
     }

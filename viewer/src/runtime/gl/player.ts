@@ -155,16 +155,9 @@ export class Player {
   async read(name: string, y = 0, rows = this.spec(name).height): Promise<Texels> {
     const t = this.spec(name);
     const out = new Uint8Array(t.width * rows * t.layers * 16);
-    await this.reader.read(this.readFramebuffers(name), [0, y, t.width, rows], this.stored(t) === "uint", out);
+    const layers = Array.from({ length: t.layers }, (_, layer) => this.framebuffer([[name, layer]]));
+    await this.reader.read(layers, [0, y, t.width, rows], this.stored(t) === "uint", out);
     return t.format === "float" ? new Float32Array(out.buffer) : new Uint32Array(out.buffer);
-  }
-
-  /**
-   * Returns a framebuffer for each layer, to read it. Call this before passes are issued: the check of a new
-   * framebuffer waits for them.
-   */
-  readFramebuffers(name: string): WebGLFramebuffer[] {
-    return Array.from({ length: this.spec(name).layers }, (_, layer) => this.framebuffer([[name, layer]]));
   }
 
   /** Resolves when the device has done everything issued: see `Reader.passed`. */
@@ -218,12 +211,13 @@ export class Player {
       for (const p of this.program.entries[name]!.passes) {
         const program = this.shaders.has(p.shader) ? undefined : compiled.get(p.shader);
         if (!program) continue;
-        this.bindUniforms(program, p);
+        this.bindSamplers(program, p);
+        await yieldIfLate();
+        this.bindScalars(program);
         this.shaders.set(p.shader, program);
         await yieldIfLate();
       }
     }
-    if (todo.length) await this.passed(); // the check of a framebuffer would wait for everything issued
     for (const name of todo) {
       this.laidOut(name);
       await yieldIfLate();
@@ -240,11 +234,16 @@ export class Player {
     };
   }
 
-  /** Binds a new shader's samplers to units in the order of a pass's inputs, and its scalars to block 0. */
-  private bindUniforms(program: WebGLProgram, { inputs }: Pass): void {
+  /** Binds a new shader's samplers to units in the order of a pass's inputs. Waits for the driver, as `bindScalars`. */
+  private bindSamplers(program: WebGLProgram, { inputs }: Pass): void {
     const { gl } = this.device;
     gl.useProgram(program);
     inputs.forEach(([sampler], unit) => gl.uniform1i(gl.getUniformLocation(program, sampler), unit));
+  }
+
+  /** Binds a new shader's scalars to block 0. */
+  private bindScalars(program: WebGLProgram): void {
+    const { gl } = this.device;
     const block = gl.getUniformBlockIndex(program, "Scalars");
     if (block !== gl.INVALID_INDEX) gl.uniformBlockBinding(program, block, 0);
   }

@@ -188,6 +188,7 @@ function Cells() {
         drawn.value = true;
         if (!generation.running.value) shown.value++; // no animation during generation
       };
+      await made.prepare(); // now, so that no token waits for it
       m.cache.watcher = strip.current = made;
       await still(made);
     },
@@ -502,7 +503,7 @@ async function still(strip: Strip): Promise<void> {
   const ids = generation.readIds.value;
   if (generation.running.value || !ids.length) return;
   const given = ids.length > 1 ? ids.slice(0, -1) : ids; // the input that produced the last token
-  await strip.prepare();
+  await strip.prepare(); // again, since another view may have resized the canvas
   await model.player.prepare(ENTRY);
   model.cache.rewind(given, ENTRY);
   strip.see(given.length);
