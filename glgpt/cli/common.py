@@ -113,11 +113,18 @@ def add_device_options(
         help="texture format of f32 values: float (RGBA32F) or uint (RGBA32UI), for GPUs that cannot render to float "
         "textures (default auto)",
     )
+    group.add_argument(
+        "--cache-dtype",
+        choices=("auto", "f32", "f16"),
+        default="auto",
+        help="format of the keys and values of earlier tokens; f16 takes half the memory (default auto: f16 in pages "
+        "with quantized weights, else f32)",
+    )
 
 
 def device_options(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the values of `add_device_options` as keyword arguments of `glgpt.load`."""
-    names = ("device", "dtype", "kernel", "fetch", "storage", "context", "max_texture_memory")
+    names = ("device", "dtype", "kernel", "fetch", "storage", "cache_dtype", "context", "max_texture_memory")
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 

@@ -150,8 +150,11 @@ class Device:
         return self._shaders[key]
 
     def texture(self, name: str, width: int, height: int, layers: int, kind: str) -> moderngl.TextureArray:
-        """Creates a 2D-array texture, NEAREST and CLAMP_TO_EDGE; `kind` is float (RGBA32F) or uint (RGBA32UI)."""
-        dtype = "f4" if kind == "float" else "u4"
+        """Creates a 2D-array texture, NEAREST and CLAMP_TO_EDGE.
+
+        `kind` is float (RGBA32F), half (RGBA16F) or uint (RGBA32UI).
+        """
+        dtype = {"float": "f4", "half": "f2", "uint": "u4"}[kind]
         try:
             texture = self.ctx.texture_array((width, height, layers), 4, dtype=dtype)
         except moderngl.Error as error:
@@ -166,7 +169,7 @@ class Device:
         texture.filter = (moderngl.NEAREST, moderngl.NEAREST)
         texture.repeat_x = texture.repeat_y = False
         self.live[id(texture)] = f"texture {name}"
-        self.texture_bytes += width * height * layers * 16
+        self.texture_bytes += _nbytes(texture)
         return texture
 
     def framebuffer(self, attachments: list[tuple[moderngl.TextureArray, int]]) -> moderngl.Framebuffer:
@@ -201,7 +204,7 @@ class Device:
             if self.live.pop(id(item), None) is None:
                 continue
             if isinstance(item, moderngl.TextureArray):
-                self.texture_bytes -= item.width * item.height * item.layers * 16
+                self.texture_bytes -= _nbytes(item)
             if isinstance(item, moderngl.Framebuffer):  # moderngl does not release a detected framebuffer
                 self._delete_framebuffer(ctypes.c_uint(item.glo))
             else:
@@ -230,6 +233,10 @@ class Device:
             _here.current = self
         while self._abandoned:
             self.release(*reversed(self._abandoned.popleft()))
+
+
+def _nbytes(texture: moderngl.TextureArray) -> int:
+    return texture.width * texture.height * texture.layers * texture.components * int(texture.dtype[1])
 
 
 def _shader_error(name: str, text: str, message: str) -> str:

@@ -16,7 +16,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.program.formats import Texels
 from glgpt.program.layout import Layout, Matrix
-from glgpt.program.spec import Entry, Pass, Program, check
+from glgpt.program.spec import Entry, Pass, Program, Texture, check
 
 MAX_DRAW_FLOPS = 10_000_000_000  # maximum of one draw: 0.2 s at 50 GFLOPS, far below the 2 s after which drivers reset
 BAND_BYTES = 8 << 20  # size of an upload
@@ -70,7 +70,7 @@ class Player:
             self._block = self.buffer(max(16, -(-4 * len(program.scalars) // 16) * 16), "uniform block")
             for t in program.textures.values():
                 if t.name not in self.textures:
-                    kind = "float" if t.format == "float" and self.options.storage == "float" else "uint"
+                    kind = self._stored(t)
                     self.textures[t.name] = self.device.texture(t.name, t.width, t.height, t.layers, kind)
                     self._own.append(self.textures[t.name])
                     if t.role == "state":
@@ -78,6 +78,10 @@ class Player:
         except BaseException:
             self.close()
             raise
+
+    def _stored(self, texture: Texture) -> str:
+        """Returns the kind of `Device.texture` that this device uses for a texture of the program."""
+        return texture.format if self.options.storage == "float" else "uint"
 
     def replace(self, program: Program) -> None:
         """Switches to another program; keeps weights of the same shape and compiled shaders, creates everything else.
@@ -105,7 +109,8 @@ class Player:
         if texels.shape[1:] != (t.width, 4) or y + rows > t.height or texels.dtype.itemsize != 4:
             raise ValueError(f"{name}: {texels.shape} from row {y} is not within {(t.height, t.width, 4)}")
         self.use()
-        self.textures[name].write(np.ascontiguousarray(texels), viewport=(0, y, layer, t.width, rows, 1))
+        stored = texels.astype(np.float16) if self._stored(t) == "half" else texels
+        self.textures[name].write(np.ascontiguousarray(stored), viewport=(0, y, layer, t.width, rows, 1))
 
     def write_matrix(self, name: str, layout: Layout, matrix: Matrix) -> None:
         """Packs and uploads a matrix in bands, which avoids a copy of the whole matrix."""
@@ -125,9 +130,10 @@ class Player:
         t = self.program.textures[name]
         self.use()
         data = self.textures[name].read()
-        dtype: Any = np.float32 if t.format == "float" else np.uint32
+        half = self._stored(t) == "half"
+        dtype: Any = np.float16 if half else np.uint32 if t.format == "uint" else np.float32
         texels: Texels = np.frombuffer(data, dtype).reshape(t.layers, t.height, t.width, 4)
-        return texels
+        return texels.astype(np.float32) if half else texels
 
     def buffer(self, nbytes: int, what: str) -> moderngl.Buffer:
         """Creates a buffer that is released with this player."""

@@ -88,9 +88,10 @@ class LanguageModel:
         if note := rounding_of_adapter(checkpoint, self.formats):
             logger.warning("%s", note)
         self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
-        self.device, self.choice = (settings or DeviceSettings()).open()
+        settings = settings or DeviceSettings()
+        self.device, self.choice = settings.open()
         limits = self.device.limits
-        self.config = self.config.with_context(first_context(self.config, limits, context))
+        self.config = self.config.with_context(first_context(self.config, limits, context), settings.half_caches)
         # The longest possible prompt: the context grows up to it, unless a context was given.
         self.max_context = largest_context(self.config, limits) if context is None else self.context
         self._limit = max_texture_memory
@@ -454,6 +455,7 @@ class LanguageModel:
         with Checkpoint.open(self.path, self._adapter) as checkpoint:
             digest = model_digest(checkpoint)
         about = {"model": digest, "dtype": str(self.formats), "kernel": str(self.choice.kernel)}
+        about["cache_dtype"] = "f16" if self.config.half_caches else "f32"
         return self._decoder, about | {"device": self.device.renderer}
 
     def generate_batch(

@@ -27,7 +27,8 @@ def describe(
     `options` are the fields of `DeviceSettings`. The model's files are checked, but its weights are not loaded. Raises
     the same GlgptError as opening the model.
     """
-    chosen, choice = DeviceSettings(**options).open()
+    settings = DeviceSettings(**options)
+    chosen, choice = settings.open()
     found: dict[str, Any] = {
         "devices": [d if isinstance(d, str) else f"{d.index}: {d.renderer}" for d in list_devices()],
         "device": _device(chosen),
@@ -36,7 +37,8 @@ def describe(
     }
     if model is not None:
         with Checkpoint.open(model) as checkpoint:
-            config = checkpoint.config.with_context(first_context(checkpoint.config, chosen.limits, context))
+            positions = first_context(checkpoint.config, chosen.limits, context)
+            config = checkpoint.config.with_context(positions, settings.half_caches)
             limits, kernel = chosen.limits, choice.kernel
             formats = weight_formats(checkpoint, dtype)
             program = fitting_program(config, checkpoint.path, limits, kernel, formats, max_texture_memory)

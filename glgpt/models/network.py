@@ -165,7 +165,8 @@ class Network:
         group = self.config.group if which == "q" and self.kernel.blends and self.role == "weight" else 1
         tiles = (1, group if group + 2 <= self.rec.limits.max_draw_buffers and not self.texts else 1)
         layout = Layout(self.texts.height if self.texts else self.config.context, self.heads_width(name), tiles)
-        return self.rec.fixed(("texts." if self.texts else "") + ("q" if shared else name), layout, "state")
+        own = ("texts." if self.texts else "") + ("q" if shared else name)
+        return self.rec.fixed(own, layout, "state", half=self.cached and self.config.half_caches)
 
     def heads_width(self, name: str) -> int:
         """Returns the columns of q, k or v: heads side by side, each padded to whole texels."""

@@ -148,10 +148,20 @@ class ModelConfig:
         """
         return self.n_positions
 
-    def with_context(self, positions: int) -> ModelConfig:
-        """Returns the same model for programs whose caches hold this many positions, at most `n_positions`."""
+    @cached_property
+    def half_caches(self) -> bool:
+        """True if a program's caches hold 16-bit floats (`with_context`). As `context`, it is not part of equality."""
+        return False
+
+    def with_context(self, positions: int, half_caches: bool | None = None) -> ModelConfig:
+        """Returns the same model for programs whose caches hold this many positions, at most `n_positions`.
+
+        `half_caches`: whether the caches hold 16-bit floats; None: as in this one.
+        """
         config = copy.copy(self)
         config.__dict__["context"] = min(positions, self.n_positions)
+        if half_caches is not None:
+            config.__dict__["half_caches"] = half_caches
         return config
 
     @property

@@ -25,7 +25,7 @@ from glgpt.page.output.files import Progress, reference_json, tokenizer_json, wr
 from glgpt.page.output.preview import write_preview
 from glgpt.page.output.schemas import validate
 from glgpt.page.output.single_file import check_size, single_page
-from glgpt.page.programs import record_page
+from glgpt.page.programs import cache_format, record_page
 from glgpt.page.prompts import Prompts
 from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
@@ -119,7 +119,9 @@ def _write(
     part = split.part(config) if split else Part.whole(config)
     phase("recording programs")
     formats = weight_formats(checkpoint, options.dtype)
-    programs, recordings = record_page(config, formats, part, split)  # first: it may fail for limits of browsers
+    caches = cache_format(config, formats, device.get("cache_dtype", "auto"))
+    device = device | {"cache_dtype": caches}
+    programs, recordings = record_page(config, formats, part, split, caches)  # first: it may not fit browsers
     layouts = weight_layouts(programs[recordings[0]["generate"]], config)
     packed = {r[kind] for r in recordings for kind in PACKED if kind in r}
     documents = _documents(checkpoint, folder, options, prompts, phase, device)

@@ -222,6 +222,14 @@ def main_format(config: ModelConfig, formats: WeightFormats) -> str:
     return counts.most_common(1)[0][0]
 
 
+def cache_format(config: ModelConfig, formats: WeightFormats, asked: str = "auto") -> str:
+    """Returns the format of a page's caches: the one asked for, or f16 if most weights are quantized, else f32."""
+    if asked != "auto":
+        return asked
+    main = main_format(config, formats)
+    return "f16" if (FORMATS[main] if main in FORMATS else STORED[main]).quantised else "f32"
+
+
 def _probed_format(name: str) -> str:
     """Returns the format that stands for another one in the probes: the one of `FORMATS` whose levels have its bits."""
     if name in FORMATS:
@@ -235,8 +243,13 @@ def record_page(
     dtype: WeightFormats,
     part: Part,
     split: SplitPage | None,
+    cache_dtype: str,
 ) -> tuple[dict[str, Program], list[dict[str, Any]]]:
-    """Returns every program by its file name, and for each recording the names of its files."""
+    """Returns every program by its file name, and for each recording the names of its files.
+
+    `cache_dtype` is the format of the caches, "f32" or "f16".
+    """
+    config = config.with_context(config.context, cache_dtype == "f16")
     programs: dict[str, Program] = {}
     listed = []
     whole, tail = part == Part.whole(config), split is not None and split.head

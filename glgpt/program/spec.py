@@ -16,17 +16,19 @@ from glgpt.errors import GlgptError, quoted, written
 from glgpt.program.layout import View
 
 SCHEMA = 2
-TEXTURE_FORMATS = ("float", "uint")
+TEXTURE_FORMATS = ("float", "half", "uint")
 MAX_SLICES = 4096  # maximum triangles of a pass that adds up
 ROLES = ("weight", "state", "input", "scratch")
 TEXEL_BYTES = 16
+HALF_TEXEL_BYTES = 8
 
 
 @dataclass(frozen=True)
 class Texture:
-    """A 2D-array texture of 128-bit texels.
+    """A 2D-array texture of four numbers a texel.
 
-    `format`: float is RGBA32F (or its bits in RGBA32UI, if the device cannot render to RGBA32F), uint is RGBA32UI.
+    `format`: float is RGBA32F (or its bits in RGBA32UI, if the device cannot render to RGBA32F), uint is RGBA32UI; half
+    is RGBA16F, or as float on a device that cannot render to it. Shaders read and write half as they do float.
     `role`: a weight is uploaded once; a state is zero at first and persists between calls; an input is uploaded before
     a call; scratch is undefined between calls.
     """
@@ -41,7 +43,7 @@ class Texture:
     @property
     def nbytes(self) -> int:
         """Returns the size in bytes."""
-        return self.width * self.height * self.layers * TEXEL_BYTES
+        return self.width * self.height * self.layers * (HALF_TEXEL_BYTES if self.format == "half" else TEXEL_BYTES)
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> N
     if not 0 <= p.slices <= MAX_SLICES:
         _fail(entry, f"{here}: {p.slices} slices; at most {MAX_SLICES} are supported")
     if p.slices and t.format != "float":
-        _fail(entry, f"{here}: adds to {t.name}, whose texels are integers")
+        _fail(entry, f"{here}: adds to {t.name}, whose texels are not 32-bit floats")
     if t.role != "state" and (p.row is not None or p.viewport != (t.width, t.height)):
         _fail(entry, f"{here}: {t.name} is written only in part")
 

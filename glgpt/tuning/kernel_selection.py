@@ -25,6 +25,7 @@ from glgpt.system.files import cache_path, read_json, write_json
 
 FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
+CACHE_DTYPES = ("f32", "f16")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
 COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # columns of a one-row product (`Kernel.contiguous`)
 PANELS_PAY = 0.8  # panels are used if a one-row product takes less than this fraction of its time with strided columns
@@ -52,13 +53,25 @@ class DeviceSettings:
     """The device to use, and optional fixed settings; the probe chooses those that are "auto".
 
     `device` is "auto", "software", "gpu" or an EGL index; `kernel`, `fetch` and `storage` are names that `glgpt info`
-    lists.
+    lists. `cache_dtype` is "f32" or "f16", the format of the keys and values in the caches; "auto" is f32, except in
+    pages with quantized weights.
     """
 
     device: str | int = "auto"
     kernel: str = "auto"
     fetch: str = "auto"
     storage: str = "auto"
+    cache_dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Checks the format of the caches. Raises GlgptError for an unknown name."""
+        if self.cache_dtype not in ("auto", *CACHE_DTYPES):
+            raise GlgptError(f"cache_dtype {self.cache_dtype!r} is not one of auto, {', '.join(CACHE_DTYPES)}")
+
+    @property
+    def half_caches(self) -> bool:
+        """True if the caches of a model on this device hold 16-bit floats."""
+        return self.cache_dtype == "f16"
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> DeviceSettings:

@@ -119,7 +119,7 @@ def test_a_program_that_adds_to_nothing_is_refused() -> None:
     added = next(p for p in decode.passes if p.slices)
     (name, _), *_ = added.outputs
     integers = program.textures | {name: replace(program.textures[name], format="uint")}
-    with pytest.raises(GlgptError, match="whose texels are integers"):
+    with pytest.raises(GlgptError, match="whose texels are not 32-bit floats"):
         check(replace(program, textures=integers))
 
 

@@ -28,10 +28,11 @@ def changed(data: bytes, edit: Callable[[dict[str, Any]], object]) -> bytes:
     return len(text).to_bytes(8, "little") + text + data[8 + length :]
 
 
-def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache_dtype", ["f32", "f16"])
+def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_path: Path, cache_dtype: str) -> None:
     """Fails if a saved value differs, if a file of another model is used, or a damaged one."""
     path, file = chat_llama(tmp_path / "model.gguf"), tmp_path / "cache"
-    with LanguageModel.from_pretrained(path, device="software") as model:
+    with LanguageModel.from_pretrained(path, device="software", cache_dtype=cache_dtype) as model:
         first = Conversation(model, system="Be brief.", **GREEDY)
         "".join(first.send("hello, who are you?"))
         first.read_ahead()
@@ -41,7 +42,7 @@ def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_p
         reused = first.last.stats.cached_tokens
         assert 0 < reused <= tokens
     data = file.read_bytes()
-    with LanguageModel.from_pretrained(path, device="software") as model:
+    with LanguageModel.from_pretrained(path, device="software", cache_dtype=cache_dtype) as model:
         assert model.load_cache(file) == tokens
         again = Conversation(model, first.messages[:-1], **GREEDY)
         assert "".join(again.answer()) == wanted
@@ -70,7 +71,10 @@ def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_p
         assert model._decoder._kept  # type: ignore[union-attr]  # a refused file changes nothing
     other_model = chat_llama(tmp_path / "other.gguf", context=256)
     file.write_bytes(data)
-    with LanguageModel.from_pretrained(other_model, device="software") as model, pytest.raises(FileError):
+    with (
+        LanguageModel.from_pretrained(other_model, device="software", cache_dtype=cache_dtype) as model,
+        pytest.raises(FileError),
+    ):
         model.load_cache(file)
 
 

@@ -129,7 +129,7 @@ FAULTS: dict[str, tuple[Program, str]] = {
     "a wide texture": (with_texture("w", width=9), "texture w is 9 x 2 x 2, beyond 8 squared x 4"),
     "a deep texture": (with_texture("w", layers=5), "texture w is 3 x 2 x 5, beyond 8 squared x 4"),
     "an empty texture": (with_texture("w", height=0), "texture w is empty"),
-    "a format": (with_texture("w", format="half"), "texture w has format 'half'"),
+    "a format": (with_texture("w", format="byte"), "texture w has format 'byte'"),
     "a role": (with_texture("w", role="toy"), "role 'toy'"),
     "a pair of which one is lost": (ping_pong(("c", "lost")), "entry e, c and lost are not two states of one shape"),
     "a pair that is not a state": (ping_pong(("x", "d")), "entry e, x and d are not two states of one shape"),

@@ -172,7 +172,9 @@ def _run_player(args: argparse.Namespace) -> int:
     }  # fmt: skip
     if given := [name for name, value in unused.items() if value]:
         raise ArgumentError(f"{given[0]} cannot be combined with --player, whose page has no model")
-    options = PlayerOptions(args.shape or (), not args.no_common_shapes, device["context"], args.fetch_from or ())
+    options = PlayerOptions(
+        args.shape or (), not args.no_common_shapes, device["context"], args.fetch_from or (), device["cache_dtype"]
+    )
     with Phases("programs") as phases:
         phases.begin("recording programs")
         player = export_player(args.out, options, progress=phases.show)

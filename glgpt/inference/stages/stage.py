@@ -81,8 +81,10 @@ class Stage:
         Raises GlgptError as `LanguageModel.from_pretrained` does.
         """
         formats = weight_formats(checkpoint, dtype)
-        opened, choice = DeviceSettings(**device).open()
-        config = checkpoint.config.with_context(first_context(checkpoint.config, opened.limits, context))
+        settings = DeviceSettings(**device)
+        opened, choice = settings.open()
+        positions = first_context(checkpoint.config, opened.limits, context)
+        config = checkpoint.config.with_context(positions, settings.half_caches)
         limits, kernel = opened.limits, choice.kernel
         program = programs.fitting_program(config, checkpoint.path, limits, kernel, formats, max_texture_memory, part)
         player = Player(opened, program, choice.options)

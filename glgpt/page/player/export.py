@@ -23,7 +23,7 @@ from glgpt.page.player.expected import config_about, gguf_about, parameters
 from glgpt.page.player.mixes import HOLDS, Mix, mixes
 from glgpt.page.player.packed import packed, sources
 from glgpt.page.player.shapes import Shape, listed
-from glgpt.page.programs import EDIT, main_format, record_page
+from glgpt.page.programs import EDIT, cache_format, main_format, record_page
 from glgpt.page.reading import Reading, allow_connections
 from glgpt.program.spec import Limits
 
@@ -43,13 +43,15 @@ class PlayerOptions:
     """Says what a page without weights contains.
 
     `shapes` are files of shapes to add to the `common` ones: a config.json, a model's folder or a GGUF file. `context`
-    is the number of positions of the caches. `hosts` are further servers from which a visitor may open a link.
+    is the number of positions of the caches, and `cache_dtype` their format ("auto", "f32" or "f16"). `hosts` are
+    further servers from which a visitor may open a link.
     """
 
     shapes: Sequence[str | Path] = ()
     common: bool = True
     context: int | None = None
     hosts: Sequence[str] = ()
+    cache_dtype: str = "auto"
 
 
 def export_player(
@@ -70,7 +72,7 @@ def export_player(
         copy_viewer(viewer, folder)
         entries, lines = [], sources()
         for shape, found in shapes:
-            writer = _ShapeWriter(folder, shape, options.context, lines)
+            writer = _ShapeWriter(folder, shape, options, lines)
             for mix in found:
                 progress(done, total)
                 writer.add(mix)
@@ -94,7 +96,8 @@ def export_player(
 class _ShapeWriter:
     """Writes the programs of a shape, one mix after another, and then its description."""
 
-    def __init__(self, folder: Path, shape: Shape, context: int | None, lines: Sequence[str]) -> None:
+    def __init__(self, folder: Path, shape: Shape, options: PlayerOptions, lines: Sequence[str]) -> None:
+        context, self.cache_dtype = options.context, options.cache_dtype
         self.folder, self.shape, self.lines = folder / FOLDER / shape.slug, shape, lines
         self.folder.mkdir(parents=True)
         positions = first_context(shape.config, Limits(), context)
@@ -105,7 +108,8 @@ class _ShapeWriter:
 
     def add(self, mix: Mix) -> None:
         """Records and writes the programs of a mix; of equal ones, the first."""
-        programs, recordings = record_page(self.config, mix.formats, Part.whole(self.config), None)
+        caches = cache_format(self.config, mix.formats, self.cache_dtype)
+        programs, recordings = record_page(self.config, mix.formats, Part.whole(self.config), None, caches)
         names: dict[str, str] = {}
         written: dict[str, str] = {}
         for name, program in programs.items():

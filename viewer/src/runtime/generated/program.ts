@@ -34,16 +34,17 @@ export interface Pass {
 }
 
 /**
- * A 2D-array texture of 128-bit texels. `format`: float is RGBA32F (or its bits in RGBA32UI, if the device cannot
- * render to RGBA32F), uint is RGBA32UI. `role`: a weight is uploaded once; a state is zero at first and persists
- * between calls; an input is uploaded before a call; scratch is undefined between calls.
+ * A 2D-array texture of four numbers a texel. `format`: float is RGBA32F (or its bits in RGBA32UI, if the device cannot
+ * render to RGBA32F), uint is RGBA32UI; half is RGBA16F, or as float on a device that cannot render to it. Shaders read
+ * and write half as they do float. `role`: a weight is uploaded once; a state is zero at first and persists between
+ * calls; an input is uploaded before a call; scratch is undefined between calls.
  */
 export interface Texture {
   name: string;
   width: number;
   height: number;
   layers: number;
-  format: "float" | "uint";
+  format: "float" | "half" | "uint";
   role: "weight" | "state" | "input" | "scratch";
 }
 

@@ -2,7 +2,7 @@
 
 import { computed, signal, type ReadonlySignal } from "@preact/signals-core";
 import { PageError } from "./errors";
-import { TargetProbe, type Memory } from "./targets";
+import { INTERNAL, TargetProbe, type Memory, type Texel } from "./targets";
 import { sleep } from "./wait";
 
 export interface Options {
@@ -51,12 +51,14 @@ export class Device {
   storage: Options["storage"] = "float";
   /** True if the device adds floats by blending, and faster than another pass would, which software does not. */
   blends = false;
+  /** True if textures can hold 16-bit floats. */
+  halves = false;
   parallel: KHR_parallel_shader_compile | null = null;
   /** Number of the current context. Objects of an earlier context are gone. */
   generation = 0;
   restored: Promise<void> = Promise.resolve();
   private probe: TargetProbe | null = null;
-  private readonly formats = new WeakMap<WebGLTexture, Options["storage"]>();
+  private readonly formats = new WeakMap<WebGLTexture, Texel>();
   /** The combinations of formats that this context has found complete: each check waits for the driver. */
   private readonly complete = new Set<string>();
   private readonly loss = signal(false);
@@ -164,8 +166,8 @@ export class Device {
     this.renderer = String(gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
     const get = (what: number) => gl.getParameter(what) as number;
     this.probe ??= new TargetProbe(gl, this.renderer, this.host?.memory ?? null);
-    const { storage, targets, blends } = this.probe.find(this.announced);
-    this.storage = storage;
+    const { storage, targets, blends, halves } = this.probe.find(this.announced);
+    Object.assign(this, { storage, halves });
     this.blends = blends && !SOFTWARE.test(this.renderer);
     this.limits = {
       maxTextureSize: get(gl.MAX_TEXTURE_SIZE),
@@ -181,18 +183,18 @@ export class Device {
     gl.pixelStorei(gl.UNPACK_ALIGNMENT, 4);
   }
 
-  /** Creates a zeroed 2D-array texture of 128-bit texels, with NEAREST and CLAMP_TO_EDGE. */
-  texture(width: number, height: number, layers: number, storage: Options["storage"]): WebGLTexture {
+  /** Creates a zeroed 2D-array texture, with NEAREST and CLAMP_TO_EDGE. */
+  texture(width: number, height: number, layers: number, held: Texel): WebGLTexture {
     const { gl } = this;
     const texture = gl.createTexture();
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D_ARRAY, texture);
-    gl.texStorage3D(gl.TEXTURE_2D_ARRAY, 1, storage === "float" ? gl.RGBA32F : gl.RGBA32UI, width, height, layers);
+    gl.texStorage3D(gl.TEXTURE_2D_ARRAY, 1, gl[INTERNAL[held]], width, height, layers);
     gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_MIN_FILTER, gl.NEAREST);
     gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
     gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_WRAP_S, gl.CLAMP_TO_EDGE);
     gl.texParameteri(gl.TEXTURE_2D_ARRAY, gl.TEXTURE_WRAP_T, gl.CLAMP_TO_EDGE);
-    this.formats.set(texture, storage);
+    this.formats.set(texture, held);
     return texture;
   }
 

@@ -7,6 +7,7 @@ import type { Device, Options } from "./device";
 import { Pace } from "./pace";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
+import type { Texel } from "./targets";
 import { yielder } from "./wait";
 
 const BLOCKS = 8; // uniform buffers used in rotation, so that a write does not wait for a draw that reads the buffer
@@ -96,8 +97,9 @@ export class Player {
     }
   }
 
-  private stored(t: TextureSpec): Options["storage"] {
-    return t.format === "float" && this.options.storage === "float" ? "float" : "uint";
+  private stored(t: TextureSpec): Texel {
+    if (this.options.storage === "uint") return "uint";
+    return t.format === "half" && !this.device.halves ? "float" : t.format;
   }
 
   spec(name: string): TextureSpec {
@@ -136,7 +138,7 @@ export class Player {
     ) {
       throw new PageError(`${data.byteLength} bytes are not ${rows} rows of ${name} from row ${y}`);
     }
-    const float = this.stored(t) === "float";
+    const float = this.stored(t) !== "uint";
     const count = data.byteLength / 4;
     const texels = float
       ? new Float32Array(data.buffer, data.byteOffset, count)
@@ -157,7 +159,7 @@ export class Player {
     const out = new Uint8Array(t.width * rows * t.layers * 16);
     const layers = Array.from({ length: t.layers }, (_, layer) => this.framebuffer([[name, layer]]));
     await this.reader.read(layers, [0, y, t.width, rows], this.stored(t) === "uint", out);
-    return t.format === "float" ? new Float32Array(out.buffer) : new Uint32Array(out.buffer);
+    return t.format === "uint" ? new Uint32Array(out.buffer) : new Float32Array(out.buffer);
   }
 
   /** Resolves when the device has done everything issued: see `Reader.passed`. */

@@ -30,11 +30,15 @@ export interface Program extends Omit<schema.Program, "schema" | "views"> {
 
 /** Bytes of one texel. */
 export const TEXEL = 16;
+const HALF_TEXEL = 8;
 
 export function textureBytes(program: Program, roles?: readonly string[]): number {
   return bytesOf(Object.values(program.textures).filter((t) => !roles || roles.includes(t.role)));
 }
 
 export function bytesOf(textures: readonly TextureSpec[]): number {
-  return textures.reduce((sum, t) => sum + t.width * t.height * t.layers * TEXEL, 0);
+  return textures.reduce(
+    (sum, t) => sum + t.width * t.height * t.layers * (t.format === "half" ? HALF_TEXEL : TEXEL),
+    0,
+  );
 }

@@ -6,6 +6,8 @@ import { PageError } from "./errors";
 import { VERTEX } from "./shaders";
 
 type Storage = Options["storage"];
+/** The format of a texture: that of the storage, or 16-bit floats. */
+export type Texel = Storage | "half";
 
 /** Stores small values for later visits. */
 export interface Memory {
@@ -20,6 +22,8 @@ export interface Drawable {
   targets: number;
   /** True if blending adds floats. */
   blends: boolean;
+  /** True if textures of 16-bit floats hold what is drawn. */
+  halves: boolean;
 }
 
 /** The stored results. */
@@ -30,10 +34,12 @@ interface Remembered extends Drawable {
   failed: number;
 }
 
+/** The formats of textures in WebGL2. */
+export const INTERNAL = { float: "RGBA32F", half: "RGBA16F", uint: "RGBA32UI" } as const;
 const LEVELS = [1, 2, 4, 8];
 const FEW = 4; // targets of every WebGL2 device
 const SIZE = 2; // texels a side
-const VERSION = 1; // version of the stored results' meaning
+const VERSION = 2; // version of the stored results' meaning
 
 /** Returns the level below a number of targets. */
 const below = (targets: number) => LEVELS.findLast((level) => level < targets) ?? 1;
@@ -95,13 +101,15 @@ export class TargetProbe {
   }
 
   private draw(most: number, floats: boolean, blending: boolean): Drawable {
-    const found: Drawable = { storage: "uint", targets: 0, blends: false };
+    const found: Drawable = { storage: "uint", targets: 0, blends: false, halves: false };
     for (const storage of floats ? (["float", "uint"] as const) : (["uint"] as const)) {
       const targets = this.targets(storage, most);
       if (targets > found.targets) Object.assign(found, { storage, targets });
       if (targets >= Math.min(FEW, most)) break; // floats are preferred
     }
-    found.blends = blending && found.storage === "float" && this.adds(found.targets);
+    const float = found.storage === "float";
+    found.blends = float && blending && this.adds(found.targets);
+    found.halves = float && this.writes("half", found.targets);
     this.check();
     this.remember(found);
     if (found.targets) return found;
@@ -116,7 +124,7 @@ export class TargetProbe {
     let done = 0;
     for (const level of LEVELS) {
       if (level > most) break;
-      this.remember({ storage, targets: done, blends: false }, level);
+      this.remember({ storage, targets: done, blends: false, halves: false }, level);
       const good = this.writes(storage, level);
       this.check();
       if (!good) break;
@@ -126,8 +134,8 @@ export class TargetProbe {
   }
 
   /** True if one draw writes other known numbers to each of `count` targets. */
-  private writes(storage: Storage, count: number): boolean {
-    return this.drawn(storage, count, 1, (texel) => bits(texel));
+  private writes(held: Texel, count: number): boolean {
+    return this.drawn(held, count, 1, (texel) => bits(texel, held));
   }
 
   /** True if a second draw is added to the first in each of `count` targets. */
@@ -136,14 +144,14 @@ export class TargetProbe {
   }
 
   /** Draws `times` times and compares each texel's first component with the expected bits. */
-  private drawn(storage: Storage, count: number, times: number, expected: (texel: number) => number): boolean {
+  private drawn(held: Texel, count: number, times: number, expected: (texel: number) => number): boolean {
     const { gl } = this;
     const texture = gl.createTexture();
     const framebuffer = gl.createFramebuffer();
-    const program = this.program(storage, count);
+    const program = this.program(held, count);
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D_ARRAY, texture);
-    gl.texStorage3D(gl.TEXTURE_2D_ARRAY, 1, storage === "float" ? gl.RGBA32F : gl.RGBA32UI, SIZE, SIZE, count);
+    gl.texStorage3D(gl.TEXTURE_2D_ARRAY, 1, gl[INTERNAL[held]], SIZE, SIZE, count);
     gl.bindFramebuffer(gl.FRAMEBUFFER, framebuffer);
     const targets = Array.from({ length: count }, (_, i) => gl.COLOR_ATTACHMENT0 + i);
     for (const [i, at] of targets.entries()) gl.framebufferTextureLayer(gl.FRAMEBUFFER, at, texture, 0, i);
@@ -158,7 +166,7 @@ export class TargetProbe {
       }
       for (let i = 0; i < times; i++) gl.drawArrays(gl.TRIANGLES, 0, 3);
       gl.disable(gl.BLEND);
-      good = targets.every((at, i) => this.holds(at, storage, (texel) => expected(i * SIZE * SIZE + texel)));
+      good = targets.every((at, i) => this.holds(at, held, (texel) => expected(i * SIZE * SIZE + texel)));
     }
     gl.bindFramebuffer(gl.FRAMEBUFFER, null);
     gl.deleteFramebuffer(framebuffer);
@@ -167,20 +175,19 @@ export class TargetProbe {
     return good;
   }
 
-  private holds(attachment: number, storage: Storage, expected: (texel: number) => number): boolean {
+  private holds(attachment: number, held: Texel, expected: (texel: number) => number): boolean {
     const { gl } = this;
-    const held = new Uint32Array(4 * SIZE * SIZE);
+    const read = new Uint32Array(4 * SIZE * SIZE);
     gl.readBuffer(attachment);
-    if (storage === "uint") gl.readPixels(0, 0, SIZE, SIZE, gl.RGBA_INTEGER, gl.UNSIGNED_INT, held);
-    else gl.readPixels(0, 0, SIZE, SIZE, gl.RGBA, gl.FLOAT, new Float32Array(held.buffer));
-    return Array.from({ length: SIZE * SIZE }, (_, texel) => held[4 * texel] === expected(texel)).every(Boolean);
+    if (held === "uint") gl.readPixels(0, 0, SIZE, SIZE, gl.RGBA_INTEGER, gl.UNSIGNED_INT, read);
+    else gl.readPixels(0, 0, SIZE, SIZE, gl.RGBA, gl.FLOAT, new Float32Array(read.buffer));
+    return Array.from({ length: SIZE * SIZE }, (_, texel) => read[4 * texel] === expected(texel)).every(Boolean);
   }
 
   /** Returns a program that writes `bits` to each target; null if it does not link. */
-  private program(storage: Storage, count: number): WebGLProgram | null {
+  private program(held: Texel, count: number): WebGLProgram | null {
     const { gl } = this;
-    const type = storage === "float" ? "vec4" : "uvec4";
-    const value = storage === "float" ? "uintBitsToFloat(bits(at))" : "bits(at)";
+    const [type, value] = held === "uint" ? ["uvec4", "bits(at)"] : ["vec4", "uintBitsToFloat(bits(at))"];
     const outputs = Array.from({ length: count }, (_, i) => i);
     const program = gl.createProgram();
     for (const [kind, text] of [
@@ -191,7 +198,7 @@ export class TargetProbe {
 precision highp float;
 precision highp int;
 ${outputs.map((i) => `layout(location = ${i}) out highp ${type} y${i};`).join("\n")}
-uint bits(uint texel) { return ${BASE}u + texel * ${STEP}u; }
+uint bits(uint texel) { return ${bits(0, held)}u + texel * ${bits(1, held) - bits(0, held)}u; }
 void main() {
   uint texel = uint(gl_FragCoord.x) + uint(gl_FragCoord.y) * ${SIZE}u, at;
 ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${value});`).join("\n")}
@@ -220,22 +227,22 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${valu
 
   private remembered(): Remembered | null {
     const known: Partial<Remembered> = this.memory?.read(this.key) ?? {};
-    const { storage, targets, blends, trying, failed } = known;
-    if ((storage !== "float" && storage !== "uint") || typeof blends !== "boolean") return null;
+    const { storage, targets, blends, halves, trying, failed } = known;
+    if (storage !== "float" && storage !== "uint") return null;
+    if (typeof blends !== "boolean" || typeof halves !== "boolean") return null;
     if (typeof targets !== "number" || typeof trying !== "number" || typeof failed !== "number") return null;
-    return { storage, targets, blends, trying, failed };
+    return { storage, targets, blends, halves, trying, failed };
   }
 
-  private remember({ storage, targets, blends }: Drawable, trying = 0): void {
-    const all: Remembered = { storage, targets, blends, trying, failed: this.failed };
+  private remember({ storage, targets, blends, halves }: Drawable, trying = 0): void {
+    const all: Remembered = { storage, targets, blends, halves, trying, failed: this.failed };
     this.memory?.write(this.key, all);
   }
 }
 
-// Bits of floats between 0.5 and 1 that need all 24 bits of a float's fraction.
-const BASE = 0x3f000001;
-const STEP = 0x1357;
-const bits = (texel: number) => BASE + texel * STEP;
+/** Returns the bits of a float between 0.5 and 1 that needs all bits of a 32-bit or 16-bit float's fraction. */
+const bits = (texel: number, held: Texel = "float") =>
+  held === "half" ? 0x3f002000 + texel * 0x2000 * 5 : 0x3f000001 + texel * 0x1357;
 
 const word = new Uint32Array(1);
 const float = new Float32Array(word.buffer);
