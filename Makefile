@@ -24,7 +24,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate chat api models test test-all test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page schema bench bench-web \
+.PHONY: help setup generate chat api models test test-all test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page schema bench bench-chat bench-web \
   wheel-check viewer demo demo-page demo-chat demo-chat-page demo-player demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
@@ -100,6 +100,9 @@ schema: $(VENV)/installed  ## the JSON schemas and TypeScript modules that are g
 
 bench: setup  ## benchmark this machine
 	$(BIN)/glgpt bench
+
+bench-chat: setup $(VENV)/dev $(VENV)/models viewer browsers benchmarks/chat/node_modules  ## a chat model in glgpt and its alternatives: make bench-chat ARGS="--threads 1 4"
+	@$(BIN)/python benchmarks/chat/run.py $(ARGS)
 
 bench-web: setup viewer browsers  ## the page compared with tfjs in Chromium: make bench-web ARGS="--json --dtype f16", ARGS="--train"
 	@$(NPM) -C benchmarks/web run build
@@ -181,8 +184,12 @@ lock:  ## renew the pins (needs uv); Flower and Ray have separate files with the
 	uv pip compile -q --upgrade --universal --no-annotate --no-header --python-version 3.10 --group docs > requirements-docs.lock
 
 clean:  ## remove everything that make created
-	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) $(LLAMA) $(DOCS) build dist out viewer/dist viewer/node_modules benchmarks/web/dist benchmarks/web/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) $(LLAMA) $(DOCS) build dist out viewer/dist viewer/node_modules benchmarks/web/dist benchmarks/web/node_modules benchmarks/chat/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+benchmarks/chat/node_modules: benchmarks/chat/package-lock.json
+	$(NPM) -C benchmarks/chat ci --ignore-scripts --silent
+	@touch $@
 
 # Stamp files: a step runs again only if its requirements have changed.
 $(VENV)/bin/pip:
