@@ -8,6 +8,8 @@ LLAMA  := .venv-llama
 DOCS   := .venv-docs
 export GLGPT_PROMPT := $(value PROMPT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without compiled files, each process that a test starts compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
 TOKENS ?= 200
 SEED   ?=
 NPM    := $(BIN)/python viewer/build.py
