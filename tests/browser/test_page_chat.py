@@ -76,14 +76,33 @@ def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[
         ask(page, text)
     page.get_by_text("no longer reads the").wait_for()
     shown = messages(page)
+    inspect_earlier(page)
+    page.get_by_role("button", name="Tokens").first.click()
+    assert messages(page) == shown
     page.reload()
     page.evaluate("glgpt.ready")
     page.get_by_role("button", name="hi <|end|> *you*", exact=True).click()
     page.locator("[data-part=message]", has_text="and more of it").wait_for()
     assert messages(page) == shown
+    inspect_earlier(page)  # whose tokens are those of its stored text
+    page.get_by_role("button", name="Tokens").first.click()
+    assert messages(page) == shown
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("heading", name="Chat with").wait_for()
     assert page.get_by_role("button", name="Delete").count() == 0
+
+
+def inspect_earlier(page: Any) -> None:
+    """Opens the alternatives and the attention of a token of the first answer, which others follow."""
+    answer = page.locator("[data-part=message]").nth(1)
+    page.get_by_role("button", name="Tokens").first.click()
+    answer.locator("[data-part=token]").nth(1).click()
+    popup = page.get_by_role("group", name="Alternatives")
+    popup.get_by_text("replaces the messages after").wait_for()
+    popup.get_by_role("group", name="Look inside").get_by_role("button", name="Attention").click()
+    page.get_by_role("region", name="Attention").wait_for()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Chat").click()
+    answer.wait_for()
 
 
 def drop(page: Any, name: str, text: str) -> None:
