@@ -206,7 +206,7 @@ test("a worker that fails is replaced, and the error says why", async () => {
   expect(workers).toHaveLength(2);
 });
 
-test("an abort ends a text at once, and a worker that goes on compiling is replaced", async () => {
+test("an abort ends a text at once, and a worker that continues to compile is replaced", async () => {
   vi.useFakeTimers();
   try {
     const slow = (job: Job) => ("constraint" in job && job.constraint.regex === "slow" ? null : bits(1));
