@@ -20,6 +20,7 @@ from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.batching.batch import SPARE, BatchDecoder
 from glgpt.inference.batching.continuations import Continuations, Row
 from glgpt.inference.chunks import plan_segments
+from glgpt.inference.constraints.constraint import Constraint
 from glgpt.inference.generation import StopText
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
@@ -134,6 +135,10 @@ class Engine:
         Raises GlgptError for sampling options that cannot be used, such as a schema that is not supported.
         """
         return Job([self._choice(i, each, emit) for i, each in enumerate(wanted)])
+
+    def compiled(self, constraint: Constraint) -> None:
+        """Raises ConstraintError for a constraint that cannot be used."""
+        self.model.sampler(SamplingOptions(constraint=constraint))
 
     def submit(self, job: Job) -> None:
         """Queues a job. Raises FullError if the queue is full, and GlgptError after `close`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -12,7 +13,7 @@ from glgpt.api.errors import ApiError
 from glgpt.api.tools import MAX_TOOLS, Tool, Tools, checked_calls
 from glgpt.errors import GlgptError, quoted
 from glgpt.inference.arguments.sampling_options import SamplingOptions
-from glgpt.inference.constraints.constraint import Constraint
+from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 
 MAX_CHOICES = 32  # texts of one request
 MAX_STOPS = 16
@@ -100,30 +101,46 @@ class GenerationRequest(_Strict):
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     def constraint(self) -> Constraint | None:
-        """Returns what the answer must match. Raises ApiError for several of them, and GlgptError as `Constraint`."""
-        found: dict[str, Constraint] = {}
-        if self.response_format and self.response_format.type == "json_object":
-            found["response_format"] = Constraint.json_object()
-        elif self.response_format and self.response_format.type == "json_schema":
-            own = self.response_format.json_schema
-            if own is None or own.schema_ is None:
+        """Returns what the answer must match. Raises ApiError for several of them, and for one that is invalid."""
+        asked = list(self._constraints())
+        if len(asked) > 1:
+            names = " and ".join(field for field, _ in asked)
+            raise ApiError(400, f"{names} both constrain the answer; give one of them", asked[1][0])
+        for field, made in asked:
+            try:
+                return made()
+            except ConstraintError as error:
+                raise self.unusable(error, field) from None
+        return None
+
+    def unusable(self, error: ConstraintError, field: str | None = None) -> ApiError:
+        """Returns the answer to a request whose constraint, in `field`, cannot be used."""
+        field = field or next((name for name, _ in self._constraints()), None)
+        own = self.response_format.json_schema if field == "response_format" and self.response_format else None
+        return ApiError(400, f"{quoted(own.name)}: {error}" if own and own.name else str(error), field)
+
+    def _constraints(self) -> Iterator[tuple[str, Callable[[], Constraint]]]:
+        """Yields each field that constrains the answer, and what makes its constraint."""
+        own, more = self.response_format, self.structured_outputs or StructuredOutputs(json=None)
+        if own and own.type == "json_schema":
+            if own.json_schema is None or (schema := own.json_schema.schema_) is None:
                 raise ApiError(400, "response_format lacks json_schema.schema", "response_format")
-            found["response_format"] = Constraint.json_schema(own.schema_)
-        more = self.structured_outputs or StructuredOutputs(json=None)
-        for field, schema in (("guided_json", self.guided_json), ("structured_outputs", more.json_)):
-            if schema is not None:
-                found[field] = Constraint.json_schema(schema)
-        for field, pattern in (("guided_regex", self.guided_regex), ("structured_outputs", more.regex)):
-            if pattern is not None:
-                found[field] = Constraint.regex(pattern)
-        for field, choices in (("guided_choice", self.guided_choice), ("structured_outputs", more.choice)):
-            if choices is not None:
-                found[field] = Constraint.choice(choices)
+            yield "response_format", partial(Constraint.json_schema, schema)
+        if own and own.type == "json_object":
+            yield "response_format", Constraint.json_object
         if more.json_object:
-            found["structured_outputs"] = Constraint.json_object()
-        if len(found) > 1:
-            raise ApiError(400, f"{' and '.join(found)} both constrain the answer; give one of them", [*found][1])
-        return next(iter(found.values()), None)
+            yield "structured_outputs", Constraint.json_object
+        given: tuple[tuple[str, Callable[[Any], Constraint], Any], ...] = (
+            ("guided_json", Constraint.json_schema, self.guided_json),
+            ("guided_regex", Constraint.regex, self.guided_regex),
+            ("guided_choice", Constraint.choice, self.guided_choice),
+            ("structured_outputs", Constraint.json_schema, more.json_),
+            ("structured_outputs", Constraint.regex, more.regex),
+            ("structured_outputs", Constraint.choice, more.choice),
+        )
+        for field, kind, value in given:
+            if value is not None:
+                yield field, partial(kind, value)
 
     def sampling(self) -> SamplingOptions:
         """Returns how tokens are chosen. Raises ApiError, and GlgptError for values out of range."""

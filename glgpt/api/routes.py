@@ -37,6 +37,7 @@ from glgpt.api.requests import (
 )
 from glgpt.api.tools import Tools
 from glgpt.errors import GlgptError, quoted
+from glgpt.inference.constraints.constraint import ConstraintError
 from glgpt.page.serve import Headers, Names
 from glgpt.text.untrusted.chat_template import ChatPrompt
 
@@ -187,6 +188,9 @@ class Api:
         try:
             job = await asyncio.to_thread(prepared)  # compiles schemas
             self.engine.submit(job)
+        except ConstraintError as error:
+            forced = tools if tools and tools.forced else None
+            raise (forced.unusable(error, self.engine.compiled) if forced else asked.unusable(error)) from None
         except GlgptError as error:
             raise refused(error) from None
         except FullError as error:

@@ -7,7 +7,7 @@ become text in the form of that message.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from glgpt.api.calls import CLOSE, OPEN, CallParser
 from glgpt.api.errors import ApiError
 from glgpt.errors import quoted
-from glgpt.inference.constraints.constraint import Constraint
+from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 
 MAX_TOOLS = 128
 COMBINED = {"$ref", "anyOf", "oneOf", "allOf"}  # keys of schemas with parts
@@ -58,11 +58,15 @@ class Tool(BaseModel):
 
 @dataclass(frozen=True)
 class Tools:
-    """The functions of a request; with `forced`, the answer must call one. `most` is the maximum number of calls."""
+    """The functions of a request; with `forced`, the answer must call one. `most` is the maximum number of calls.
+
+    `first` is the place of the first function in the request's list.
+    """
 
     functions: tuple[Tool, ...]
     forced: bool = False
     most: int | None = None
+    first: int = 0
 
     @classmethod
     def asked(cls, tools: Sequence[Tool] | None, choice: Any, parallel: bool | None) -> Tools | None:
@@ -87,7 +91,8 @@ class Tools:
             raise ApiError(400, why, "tool_choice")
         if own.get("name") not in names:
             raise ApiError(400, f"tool_choice names {quoted(own.get('name'))}, which tools lacks", "tool_choice")
-        return cls((tools[names.index(own["name"])],), True, 1)
+        first = names.index(own["name"])
+        return cls((tools[first],), True, 1, first)
 
     def documents(self) -> list[dict[str, Any]]:
         """Returns what templates render."""
@@ -100,7 +105,7 @@ class Tools:
     def constraint(self, key: str) -> Constraint:
         """Returns the constraint of a forced call, whose arguments are named `key`: they match the function's schema.
 
-        Raises ArgumentError for a schema that is not JSON.
+        Raises ConstraintError for a schema that is not JSON.
         """
         calls, own = [], {}
         for i, tool in enumerate(self.functions):
@@ -112,6 +117,19 @@ class Tools:
             closed = {"required": ["name", key], "additionalProperties": False}
             calls.append({"type": "object", "properties": properties, **closed})
         return Constraint.json_schema({"anyOf": calls, "$defs": own})
+
+    def unusable(self, error: ConstraintError, compiled: Callable[[Constraint], object]) -> ApiError:
+        """Returns the answer to a request whose forced call cannot be constrained: it names the function at fault.
+
+        `compiled` raises ConstraintError for a constraint that cannot be used.
+        """
+        for i, tool in enumerate(self.functions, self.first):
+            try:
+                compiled(Constraint.json_schema(tool.function.parameters or dict(NO_PARAMETERS)))
+            except ConstraintError as own:
+                why = f"the parameters of the function {quoted(tool.function.name)}: {own}"
+                return ApiError(400, why, f"tools.{i}.function.parameters")
+        return ApiError(400, str(error), "tools")
 
 
 def _moved(schema: Any, root: str) -> Any:

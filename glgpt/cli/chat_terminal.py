@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glgpt.cli.progress import awaited
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.generation import Generation
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
 
 VERSION = 1  # of saved conversations
+READING = "reading the conversation"  # shown until an answer begins
 HELP = """\
 /regenerate      answer the last message again
 /system TEXT     set the system message; without TEXT, show it ("/system -" removes it)
@@ -119,7 +121,7 @@ class ChatTerminal:
         self._notice()
         before = self.conversation.notice
         lines = WrappedLines(shutil.get_terminal_size().columns)
-        for piece in answer:
+        for piece in awaited(READING, answer):
             self._answering = True
             print(lines.push(printable(piece)), end="", flush=True)
             if self._stopped:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
 
+DELAY_S = 1.0  # before a label appears
+
 
 @contextlib.contextmanager
-def progress(label: str, unit: str = "it", delay: float = 1.0) -> Iterator[Callable[[int, int], None] | None]:
+def progress(label: str, unit: str = "it", delay: float | None = None) -> Iterator[Callable[[int, int], None] | None]:
     """Yields a function to call with (done, total), or None if stderr is not a terminal. Unit "B" counts in MB.
 
-    After `delay` seconds the label appears, with the bar from the first call on; both vanish when the block ends.
+    After `delay` seconds (default: DELAY_S) the label appears, with the bar from the first call on; both vanish when
+    the block ends.
     """
     if not sys.stderr.isatty():
         yield None
         return
     from tqdm import tqdm
 
+    delay = DELAY_S if delay is None else delay
     said = threading.Event()
 
     def say() -> None:
@@ -46,6 +51,13 @@ def progress(label: str, unit: str = "it", delay: float = 1.0) -> Iterator[Calla
             yield show
         finally:
             unsay()
+
+
+def awaited(label: str, pieces: Iterator[str]) -> Iterator[str]:
+    """Yields pieces of text; shows the label, as `progress` does, until the first arrives."""
+    with progress(label):
+        first = list(itertools.islice(pieces, 1))
+    yield from itertools.chain(first, pieces)
 
 
 class Phases:

@@ -44,6 +44,7 @@ TOOL: dict[str, Any] = {
     "function": {"name": "weather", "parameters": PLACE | {"required": ["city", "day"], "$defs": {"day": DAY}}},
 }
 TOOLS = [TOOL, {"type": "function", "function": {"name": "now"}}]
+BAD: dict[str, Any] = {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}
 BAD_CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{"}}
 CALLED = {
     "role": "assistant",
@@ -204,6 +205,10 @@ def test_tools_and_their_results_reach_the_model(client: openai.OpenAI, engine: 
 
 
 def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> None:
+    def form(schema: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}
+
+    broken = {"type": "function", "function": {"name": "broken", "parameters": BAD}}
     wrong: dict[str, tuple[dict[str, Any], str | None]] = {
         "at most|list of messages": ({"messages": []}, "messages"),
         "greater than or equal": ({"temperature": -1}, "temperature"),
@@ -222,7 +227,16 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
             "tools.0.function.name",
         ),
         "a JSON object": ({"messages": [*HELLO, CALLED | {"tool_calls": [BAD_CALL]}]}, "messages"),
-        "cannot be used": ({"extra_body": {"guided_regex": "("}}, None),
+        "cannot be used": ({"extra_body": {"guided_regex": "("}}, "guided_regex"),
+        "reply: the JSON schema cannot": ({"response_format": form(BAD)}, "response_format"),
+        "the function broken: the JSON schema cannot": (
+            {"tools": [TOOL, broken], "tool_choice": "required"},
+            "tools.1.function.parameters",
+        ),
+        "the function broken: the JSON": (
+            {"tools": [TOOL, broken], "tool_choice": broken},
+            "tools.1.function.parameters",
+        ),
         "lacks json_schema": ({"response_format": {"type": "json_schema"}}, "response_format"),
         "context holds 1024": ({"messages": [{"role": "user", "content": "word " * 1200}]}, "messages"),
     }

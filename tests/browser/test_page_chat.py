@@ -72,18 +72,42 @@ def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[
     page.get_by_role("button", name="Regenerate").click()
     page.get_by_role("button", name="Stop").wait_for(state="detached")
     assert len(messages(page)) == 2
+    check_earlier_answers(page)
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("heading", name="Chat with").wait_for()
+    assert page.get_by_role("button", name="Delete").count() == 0
+
+
+def check_earlier_answers(page: Any) -> None:
+    """Catches: an answer of this visit, or stored, whose tokens do not open, or change the conversation."""
     for text in ("again and again and again", "and more of it"):  # more than the context holds
         ask(page, text)
     page.get_by_text("no longer reads the").wait_for()
     shown = messages(page)
+    inspect_earlier(page)
+    page.get_by_role("button", name="Tokens").first.click()
+    assert messages(page) == shown
     page.reload()
     page.evaluate("glgpt.ready")
     page.get_by_role("button", name="hi <|end|> *you*", exact=True).click()
     page.locator("[data-part=message]", has_text="and more of it").wait_for()
     assert messages(page) == shown
-    page.get_by_role("button", name="Delete").click()
-    page.get_by_role("heading", name="Chat with").wait_for()
-    assert page.get_by_role("button", name="Delete").count() == 0
+    inspect_earlier(page)  # whose tokens are those of its stored text
+    page.get_by_role("button", name="Tokens").first.click()
+    assert messages(page) == shown
+
+
+def inspect_earlier(page: Any) -> None:
+    """Opens the alternatives and the attention of a token of the first answer, which others follow."""
+    answer = page.locator("[data-part=message]").nth(1)
+    page.get_by_role("button", name="Tokens").first.click()
+    answer.locator("[data-part=token]").nth(1).click()
+    popup = page.get_by_role("group", name="Alternatives")
+    popup.get_by_text("replaces the messages after").wait_for()
+    popup.get_by_role("group", name="Look inside").get_by_role("button", name="Attention").click()
+    page.get_by_role("region", name="Attention").wait_for()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Chat").click()
+    answer.wait_for()
 
 
 def drop(page: Any, name: str, text: str) -> None:
@@ -269,7 +293,21 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
             refused.push([status, param, code, error.type]);
           }
           const choice = await create({guided_choice: ["a", "b"]});
-          return {whole, chunks, stopped, aborted: await aborted, refused, choice: choice.choices[0]};
+          const parameters = {type: "object", properties: {a: {enum: ["x", "y"]}}, required: ["a"]};
+          const tools = [{type: "function", function: {name: "f", parameters}}];
+          const unknown = await create({tools}).catch(({param, message}) => [param, message]);
+          glgpt.model.manifest.chat_template.source += "{# tools tool_calls <tool_call> #}";
+          const called = await create({tools, tool_choice: "required"});
+          const parts = [];
+          const asked2 = {tools, tool_choice: tools[0], stream: true};
+          for await (const {choices: [{delta, finish_reason}]} of await create(asked2))
+            parts.push(delta.tool_calls?.[0] ?? finish_reason);
+          const bad = {type: "function", function: {name: "g", parameters: {type: "object", not: {}}}};
+          const unusable = await create({tools: [bad], tool_choice: "required"}).catch((error) => error.error);
+          const asked3 = {tools: [...tools, bad], tool_choice: "some"};
+          const wrong = await create(asked3).catch((error) => error.error.param);
+          const functions = {unknown, called: called.choices[0], parts, unusable, wrong};
+          return {whole, chunks, stopped, aborted: await aborted, refused, choice: choice.choices[0], functions};
         }"""
     )
     whole, chunks = found["whole"], found["chunks"]
@@ -289,6 +327,7 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
     assert text.startswith(stopped["message"]["content"]) and stopped["finish_reason"] == "stop"
     assert len(stopped["message"]["content"]) <= 2 and found["aborted"] == "AbortError"
     assert found["choice"]["message"]["content"] in ("a", "b") and found["choice"]["finish_reason"] == "stop"
+    check_functions(found["functions"])
     bad = "invalid_request_error"
     assert found["refused"] == [
         [400, "n", None, bad],
@@ -300,3 +339,17 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
         [400, "response_format", None, bad],
         [400, "guided_regex", None, bad],
     ]
+
+
+def check_functions(found: Any) -> None:
+    """Catches: a call that stays text, arguments outside the schema, an error that names no field."""
+    assert found["unknown"][0] == "tools" and "has no tools" in found["unknown"][1]
+    message = found["called"]["message"]
+    (call,) = message["tool_calls"]
+    assert (message["content"], found["called"]["finish_reason"], call["type"]) == (None, "tool_calls", "function")
+    assert call["function"]["name"] == "f" and json.loads(call["function"]["arguments"])["a"] in ("x", "y")
+    first, *more = [part for part in found["parts"] if isinstance(part, dict)]
+    assert first["function"]["name"] == "f" and first["id"] and found["parts"][-1] == "tool_calls"
+    assert json.loads("".join(part["function"]["arguments"] for part in [first, *more]))["a"] in ("x", "y")
+    assert found["unusable"]["param"] == "tools" and "not" in found["unusable"]["message"]
+    assert found["wrong"] == "tool_choice"

@@ -290,6 +290,8 @@ def check_constraints(page: Any) -> None:
             choice: await text({choice: ["Zebra", "Zebu"]}),
             regex: await text({regex: "[0-9]{3}-[a-f]{2}"}),
             host: await text({regex: "[0-9]{3}-[a-f]{2}"}, {repetitionPenalty: 1.1}),
+            wide: await text({regex: "[^\\0-\\x7f\\s]{4}"}),
+            stopped: await text({regex: "(.{1,64}b?){1,128}"}, {signal: AbortSignal.timeout(300)}),
             device: glgpt.model.sampling.masked.ready,
             likely: top.every(({p, sampled, top}) => p > 0 && sampled > 0 && top[0].p >= top[1].p),
           };
@@ -300,7 +302,11 @@ def check_constraints(page: Any) -> None:
     assert found["again"] == found["json"] and found["likely"] and found["device"]
     assert found["choice"][0] in ("Zebra", "Zebu")
     assert all(re.fullmatch("[0-9]{3}-[a-f]{2}", found[how][0]) for how in ("regex", "host"))
-    assert all(found[how][1] == "eos" for how in ("json", "choice", "regex", "host"))
+    assert (
+        len(found["wide"][0]) == 4 and min(found["wide"][0]) > "\x7f"
+    )  # characters of several bytes, and of several tokens
+    assert found["stopped"] == ["", "aborted"]
+    assert all(found[how][1] == "eos" for how in ("json", "choice", "regex", "host", "wide"))
 
 
 def test_the_start_screen_fits_a_phone(player: Path, serve: Serve, browse: Browse) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -41,6 +42,22 @@ def test_messages_are_answered_in_turn(model: str, capsys: pytest.CaptureFixture
     first, second = (m["content"] for m in found["messages"][1::2])
     assert text == f"{first}\n\n{second}\n"
     assert found["turns"][0]["cached_tokens"] == 0 < found["turns"][1]["cached_tokens"]
+
+
+def test_a_long_prompt_shows_that_it_is_read(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fails if nothing is shown before the first token, or if the label remains in the answer's line."""
+
+    class Screen(io.StringIO):
+        isatty = staticmethod(lambda: True)
+
+    monkeypatch.setattr("glgpt.cli.progress.DELAY_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    assert main(["chat", model, "--message", "hello", "--tokens", "2", "--device", "software"]) == 0
+    _, label, after = screen.getvalue().partition("reading the conversation…")
+    assert label and "\r\x1b[K" in after and "reading" not in after.rpartition("\x1b[K")[2]
+    assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.slow

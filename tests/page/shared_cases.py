@@ -20,6 +20,9 @@ from helpers.chat_models import TEMPLATES, chat_llama, turns
 from helpers.gguf_files import VOCAB
 from helpers.tokenizer_layouts import layout as tokenizer_layout
 
+from glgpt.api.calls import CallParser
+from glgpt.api.errors import ApiError
+from glgpt.api.tools import Tool, Tools
 from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.inspecting import inspect
 from glgpt.federation import protocol
@@ -65,6 +68,18 @@ TEXTS = (
 )
 
 
+CALL_TOOLS = [{"type": "function", "function": {"name": "now<|end|>", "parameters": {"a": ["<|start|>"]}}}]
+CALLED = [
+    {"role": "user", "content": "What time is it?<|end|>"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "now", "arguments": {"zone": "<|end|>"}}}],
+    },
+    {"role": "tool", "content": "<|", "tool_call_id": "1"},
+]
+
+
 def chats() -> dict[str, Any]:
     """Ids of conversations by the templates of the tests, special tokens in the texts included."""
     with tempfile.TemporaryDirectory() as folder:
@@ -78,8 +93,62 @@ def chats() -> dict[str, Any]:
         template = ChatTemplate(source, source, named, tokenizer, Path(name))
         with template.renderer:
             ids = [template.prompt(messages).ids for messages in texts]
-        found.append({"name": name, "template": template.document(), "messages": texts, "ids": ids})
-    return {"tokenizer": tokenizer_json(tokenizer), "templates": found}
+            called = template.prompt(CALLED, tools=CALL_TOOLS).ids if template.mentions("tool_calls") else None
+        found.append({"name": name, "template": template.document(), "messages": texts, "ids": ids, "called": called})
+    more = {"messages": CALLED, "tools": CALL_TOOLS}
+    return {"tokenizer": tokenizer_json(tokenizer), "templates": found, "called": more}
+
+
+CALL = '{"name": "weather", "arguments": {"city": "Pa}r\\"is", "days": [1, {"a": 2}]}}'
+CALLS = (
+    f"Let me look.\n\n<tool_call>\n{CALL}\n</tool_call>\n",
+    f'<tool_call>{CALL}</tool_call>\n<tool_call>{{"name": "time", "parameters": {{}}}}</tool_call>',
+    f'<|python_tag|>{{"name": "time", "parameters": {{}}}}; {CALL}',
+    '{"arguments": {"a": 1, "é": [true, null]}, "name": "time"} and more',
+    f"<tool_call>{CALL}",
+    '<tool_call>{"name": "x", "arguments": {}}</tool_call>',
+    '<tool_call>{"name": ["time"], "arguments": 3}',
+    '<tool_call>{"name": ',
+    'See {"name": "time", "parameters": {}}',
+    "  Hello <tool.\n\nThere. ",
+)
+WEATHER = {
+    "type": "object",
+    "properties": {"day": {"$ref": "#/$defs/day"}},
+    "$defs": {"day": {"enum": ["now", {"$ref": "#"}]}},
+}
+OFFERS: tuple[dict[str, Any], ...] = (
+    {"name": "weather", "description": "of a day", "parameters": WEATHER},
+    {"name": "time"},
+    {"name": "either", "parameters": {"anyOf": [WEATHER, {"type": "object"}], "$id": "x"}},
+)
+
+
+def functions() -> dict[str, Any]:
+    """Calls in texts that arrive in pieces; what requests with tools lead to: documents, schemas, fields at fault."""
+    calls = []
+    for text, most in itertools.product(CALLS, (None, 1)):
+        pieces = [text[i : i + 3] for i in range(0, len(text), 3)]
+        parser = CallParser(("weather", "time"), most)
+        parts = [part for piece in pieces for part in parser.push(piece)] + parser.flush()
+        found = [part if isinstance(part, str) else asdict(part) for part in parts]
+        calls.append({"pieces": pieces, "most": most, "parts": found, "count": parser.count})
+    tools = [{"type": "function", "function": each} for each in OFFERS]
+    named = {"type": "function", "function": {"name": "time"}}
+    requests = [
+        (tools, choice) for choice in (None, "auto", "none", "required", named, "some", named | {"function": {}})
+    ]
+    offers = []
+    for given, choice in [*requests, ([], "required"), ([], None), ([tools[0], tools[0]], None)]:
+        found: Any = None
+        try:
+            if own := Tools.asked([Tool.model_validate(each) for each in given], choice, None):
+                schema = json.loads(own.constraint("arguments").source)
+                found = {"forced": own.forced, "documents": own.documents(), "schema": schema}
+        except ApiError as error:
+            found = {"field": error.param}
+        offers.append({"tools": given, "choice": choice, "found": found})
+    return {"calls": calls, "offers": offers}
 
 
 def chunks() -> list[dict[str, Any]]:
@@ -509,6 +578,7 @@ def cases() -> dict[str, Any]:
     found = {
         "costs": {"one_token": ONE_TOKEN, "per_chunk": PER_CHUNK},
         "chats": chats(),
+        "functions": functions(),
         "chunks": chunks(),
         "windows": windows(),
         "drafts": drafts(),

@@ -432,7 +432,12 @@ export class Glgpt {
     const sampling = samplingOf(options);
     const prompt = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
     const { model } = this;
-    const matcher = options.constraint ? await model.matcher(options.constraint) : null;
+    const matcher = options.constraint
+      ? await model.matcher(options.constraint, signal).catch((error: unknown) => {
+          if (signal?.aborted) return null; // `model.generate` then returns at once
+          throw error;
+        })
+      : null;
     const speculation = options.speculate ? { checkedSteps: 0, guessedTokens: 0, acceptedTokens: 0 } : null;
     const decoder = model.tokenizer?.stream();
     const ids: number[] = [];

@@ -2,7 +2,9 @@
 
 import type { ChatOptions, Glgpt } from "./api";
 import { ConstraintError, type Constraint } from "./runtime/constraints/constraint";
+import type { CallParser, CallPart } from "./runtime/chat/calls";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
+import { callForm, ToolError, Tools, type Tool, type ToolCall, type ToolChoice } from "./runtime/chat/tools";
 import { PageError } from "./runtime/gl/errors";
 import { randomId } from "./runtime/io/random-id";
 import { samplingOptions, type Candidate, type SamplingRequest, type Token } from "./runtime/engine/sampling";
@@ -13,7 +15,13 @@ const LEAST_LOGPROB = -9999; // stands for ln 0, which JSON lacks
 
 export interface ChatCompletionMessage {
   role: ChatMessage["role"];
-  content: string | readonly { type: "text"; text: string }[];
+  /** May be null in an answer that calls functions. */
+  content: string | readonly { type: "text"; text: string }[] | null;
+  /** Calls of an answer (`ToolCall`). */
+  tool_calls?: readonly object[];
+  /** The call whose result a message of the role `tool` has. */
+  tool_call_id?: string;
+  name?: string;
 }
 
 export interface ChatCompletionRequest {
@@ -48,6 +56,12 @@ export interface ChatCompletionRequest {
   guided_regex?: string | null;
   /** Texts, of which one is the answer, as in vLLM. */
   guided_choice?: readonly string[] | null;
+  /** Functions that the answer may call. Needs a model whose chat template describes them. */
+  tools?: readonly Tool[] | null;
+  /** `auto` by default; `required`, or a function, constrains the answer to a call. */
+  tool_choice?: ToolChoice | null;
+  /** False: one call at most. */
+  parallel_tool_calls?: boolean | null;
   /** Has no effect: a page has one model. */
   model?: string | null;
   /** Has no effect. */
@@ -85,12 +99,21 @@ interface Shared<Kind extends string> {
   model: string;
 }
 
-export type FinishReason = "stop" | "length";
+export type FinishReason = "stop" | "length" | "tool_calls";
+
+/** A part of a call: the first has the id and the name, later ones continue the arguments. */
+export interface ToolCallDelta {
+  index: number;
+  id?: string;
+  type?: "function";
+  function: { name?: string; arguments: string };
+}
 
 export interface ChatCompletion extends Shared<"chat.completion"> {
   choices: {
     index: number;
-    message: { role: "assistant"; content: string; refusal: null };
+    /** Without text, the content of a message with calls is null. */
+    message: { role: "assistant"; content: string | null; refusal: null; tool_calls?: ToolCall[] };
     logprobs: ChatLogprobs | null;
     finish_reason: FinishReason;
   }[];
@@ -100,7 +123,7 @@ export interface ChatCompletion extends Shared<"chat.completion"> {
 export interface ChatCompletionChunk extends Shared<"chat.completion.chunk"> {
   choices: {
     index: number;
-    delta: { role?: "assistant"; content?: string };
+    delta: { role?: "assistant"; content?: string; tool_calls?: ToolCallDelta[] };
     logprobs: ChatLogprobs | null;
     finish_reason: FinishReason | null;
   }[];
@@ -147,6 +170,9 @@ const FIELDS: Record<keyof Required<ChatCompletionRequest>, true> = {
   guided_json: true,
   guided_regex: true,
   guided_choice: true,
+  tools: true,
+  tool_choice: true,
+  parallel_tool_calls: true,
   model: true,
   user: true,
 };
@@ -182,7 +208,8 @@ function begun(text: string, stop: string): number {
 }
 
 interface Piece {
-  text: string;
+  /** A part of the text, or of a call. */
+  part: string | CallPart;
   logprobs: ChatLogprobs | null;
 }
 
@@ -197,6 +224,8 @@ interface Prepared {
   /** The field of its constraint; null: none. */
   field: string | null;
   stops: readonly string[];
+  /** Separates calls of functions from the text; null: the answer cannot call one. */
+  calls: CallParser | null;
   /** The number of the most likely tokens to send; null without log probabilities. */
   top: number | null;
   options: Pick<
@@ -240,7 +269,7 @@ export class Completions {
     const content = pieces.flatMap(({ logprobs }) => logprobs?.content ?? []);
     const choice = {
       index: 0,
-      message: { role: "assistant", content: pieces.map(({ text }) => text).join(""), refusal: null },
+      message: message(pieces.map(({ part }) => part)),
       logprobs: prepared.top === null ? null : { content, refusal: null },
       finish_reason: ended.reason,
     } as const;
@@ -277,7 +306,7 @@ export class Completions {
       yield chunk({ role: "assistant", content: "" });
       while (state.running || arrived.length) {
         const piece = arrived.shift();
-        if (piece) yield chunk({ content: piece.text }, piece.logprobs);
+        if (piece) yield chunk(delta(piece.part), piece.logprobs);
         else await new Promise<void>((resolve) => (wake = resolve));
       }
       const ended = await done;
@@ -290,15 +319,19 @@ export class Completions {
 
   /** Generates an answer and passes its pieces on. */
   private async answer(prepared: Prepared, push: (piece: Piece) => void, signal?: AbortSignal): Promise<Ended> {
-    const { ids, top, options } = prepared;
+    const { ids, top, options, calls } = prepared;
     const stops = new StopTexts(prepared.stops);
     const stopped = new AbortController();
     let waiting: ChatLogprobs["content"] = []; // of tokens whose text is not complete yet
     let text = ""; // of all tokens
     const send = (piece: string, last = false) => {
-      if (!piece && !(last && waiting.length)) return;
-      push({ text: piece, logprobs: top === null ? null : { content: waiting, refusal: null } });
-      waiting = [];
+      const parts: (string | CallPart)[] = calls ? calls.push(piece) : piece ? [piece] : [];
+      if (last) parts.push(...(calls?.flush() ?? []));
+      if (!parts.length && last && waiting.length) parts.push("");
+      for (const part of parts) {
+        push({ part, logprobs: top === null ? null : { content: waiting, refusal: null } });
+        waiting = [];
+      }
     };
     const running = this.glgpt.generate({
       ...options,
@@ -318,8 +351,9 @@ export class Completions {
       signal?.throwIfAborted();
       if (answer.stopped === "aborted") throw new PageError("The model was disposed of.");
       send(stops.push(answer.text.slice(text.length)) + stops.flush(), true);
-    }
-    return { reason: answer.stopped === "tokens" && !stops.found ? "length" : "stop", tokens: answer.ids.length };
+    } else if (calls) send("", true);
+    const whole = answer.stopped !== "tokens" || stops.found;
+    return { reason: !whole ? "length" : calls?.count ? "tool_calls" : "stop", tokens: answer.ids.length };
   }
 
   /** Checks a request and encodes its messages. */
@@ -328,21 +362,43 @@ export class Completions {
     await this.glgpt.ready;
     const { chatTemplate, manifest } = this.glgpt.model;
     if (!chatTemplate) throw new CompletionError("This model has no chat template; use glgpt.generate.", "messages");
-    const ids = await chatTemplate.ids(plain(request.messages)).catch((error: unknown) => {
+    const tools = toolsOf(request);
+    const messages = plain(request.messages);
+    for (const [field, used] of [
+      ["tools", Boolean(tools)],
+      ["messages", messages.some((each) => each.tool_calls || each.role === "tool")],
+    ] as const) {
+      const word = field === "tools" ? "tools" : "tool_calls";
+      if (used && !chatTemplate.mentions(word)) {
+        throw new CompletionError(
+          `The chat template of this model has no ${word}, so it cannot call functions.`,
+          field,
+        );
+      }
+    }
+    const ids = await chatTemplate.ids(messages, true, tools?.documents() ?? null).catch((error: unknown) => {
       throw error instanceof PageError ? new CompletionError(error.message, "messages") : error;
     });
+    const form = callForm((text) => chatTemplate.mentions(text));
+    if (tools?.forced && form.start) ids.push(...this.glgpt.model.tokenizer!.encode(form.start));
     const limit = manifest.config.n_positions;
     if (ids.length > limit) {
       const why = `The prompt has ${ids.length} tokens and the context holds ${limit}; shorten it.`;
       throw new CompletionError(why, "messages", "context_length_exceeded");
     }
     const { logprobs, top_logprobs, stop } = request;
-    const constrained = constraintOf(request);
+    const own = constraintOf(request);
+    if (own && tools?.forced) throw new CompletionError(`Give tool_choice or ${own.field}, not both.`, "tool_choice");
+    const forced = tools?.forced
+      ? { field: "tools", constraint: { json_schema: tools.schema(form.key) as object } }
+      : null;
+    const constrained = own ?? forced;
     const asked = request.max_completion_tokens ?? request.max_tokens ?? Infinity;
     const top = logprobs ? (top_logprobs ?? 0) : null;
     return {
       ids,
       field: constrained?.field ?? null,
+      calls: tools?.parser() ?? null,
       stops: typeof stop === "string" ? [stop] : (stop ?? []),
       top,
       options: {
@@ -367,6 +423,39 @@ export class Completions {
   private shared<Kind extends string>(object: Kind): Shared<Kind> {
     const id = `chatcmpl-${randomId()}`;
     return { id, object, created: Math.floor(Date.now() / 1000), model: this.glgpt.model.manifest.model };
+  }
+}
+
+const callId = () => `call_${randomId()}`;
+
+/** Returns an answer as a message. */
+function message(parts: readonly (string | CallPart)[]): ChatCompletion["choices"][number]["message"] {
+  const text = parts.filter((part) => typeof part === "string").join("");
+  const calls: ToolCall[] = [];
+  for (const part of parts) {
+    if (typeof part === "string") continue;
+    const { index, name, arguments: own } = part;
+    if (name === null) calls[index]!.function.arguments += own;
+    else calls.push({ id: callId(), type: "function", function: { name, arguments: own } });
+  }
+  const about = { role: "assistant", content: text || !calls.length ? text : null, refusal: null } as const;
+  return calls.length ? { ...about, tool_calls: calls } : about;
+}
+
+/** Returns a part of an answer as a chunk has it. */
+function delta(part: string | CallPart): ChatCompletionChunk["choices"][number]["delta"] {
+  if (typeof part === "string") return { content: part };
+  const { index, name, arguments: own } = part;
+  const call: ToolCallDelta = name === null ? { index, function: { arguments: own } } : { index, id: callId(), type: "function", function: { name, arguments: own } }; // prettier-ignore
+  return { tool_calls: [call] };
+}
+
+/** Returns the functions that an answer may call; null: none. Throws CompletionError for a choice that cannot be used. */
+function toolsOf({ tools, tool_choice, parallel_tool_calls }: ChatCompletionRequest): Tools | null {
+  try {
+    return Tools.asked(tools ?? null, tool_choice ?? null, parallel_tool_calls ?? null);
+  } catch (error) {
+    throw error instanceof ToolError ? new CompletionError(error.message, error.field) : error;
   }
 }
 
@@ -439,11 +528,12 @@ function sampling({ temperature, top_p, seed, logit_bias }: ChatCompletionReques
   };
 }
 
-/** Returns messages whose content is a text. Throws CompletionError for images, sounds and tools. */
+/** Returns messages whose content is a text, with arguments of calls as values. Throws CompletionError for others. */
 function plain(messages: ChatCompletionRequest["messages"]): ChatMessage[] {
   const texts = Array.isArray(messages)
     ? (messages as readonly ChatCompletionMessage[]).map((message, i) => {
-        const { content } = Object(message) as Partial<ChatCompletionMessage>;
+        const { content, tool_calls: calls } = Object(message) as Partial<ChatCompletionMessage>;
+        if (calls?.length) return { ...message, content: content ?? "", tool_calls: withValues(calls, i) };
         if (!Array.isArray(content)) return message;
         const parts = content as readonly { type: string; text: string }[];
         const other = parts.find(({ type }) => type !== "text");
@@ -461,4 +551,22 @@ function plain(messages: ChatCompletionRequest["messages"]): ChatMessage[] {
   } catch (error) {
     throw error instanceof PageError ? new CompletionError(error.message, "messages") : error;
   }
+}
+
+/** Returns calls whose arguments are values, which templates render. Throws CompletionError for other arguments. */
+function withValues(calls: readonly object[], i: number): object[] {
+  return calls.map((call) => {
+    const { function: own } = Object(call) as Partial<ToolCall>;
+    let values: unknown = own?.arguments;
+    try {
+      if (typeof values === "string") values = JSON.parse(values || "{}");
+    } catch {
+      values = null;
+    }
+    if (typeof own?.name !== "string" || typeof values !== "object" || !values || Array.isArray(values)) {
+      const why = `messages[${i}]: a call in tool_calls needs a function with name and arguments, a JSON object.`;
+      throw new CompletionError(why, "messages");
+    }
+    return { ...call, type: "function", function: { ...own, arguments: values } };
+  });
 }

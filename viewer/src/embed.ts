@@ -31,6 +31,7 @@ export type {
 export type { LanguageModelOptions, LanguageModelSession, PromptInput, PromptOptions } from "./language-model";
 export type { Constraint } from "./runtime/constraints/constraint";
 export type { ChatMessage } from "./runtime/chat/template";
+export type { Tool, ToolCall, ToolChoice } from "./runtime/chat/tools";
 export type { Fitted } from "./runtime/chat/context";
 export type { Values } from "./runtime/engine/capture";
 export type { SpeculationStats } from "./runtime/engine/speculation";

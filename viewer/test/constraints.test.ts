@@ -1,6 +1,7 @@
 // Tests constraints: their grammars, what is refused, and the worker that follows them (the real one is tested in a browser).
 
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
+import { writtenBytes } from "../src/runtime/constraints/characters";
 import { checkedConstraint, ConstraintError } from "../src/runtime/constraints/constraint";
 import { constraintGrammar } from "../src/runtime/constraints/grammar";
 import { Grammars, type GrammarWorker } from "../src/runtime/constraints/grammars";
@@ -9,13 +10,14 @@ import { patternGrammar } from "../src/runtime/constraints/pattern";
 import { Sampler } from "../src/runtime/engine/sampling";
 import type { Answer, Job } from "../src/runtime/constraints/grammar-worker";
 
-/** Returns a JavaScript expression for a grammar's expression without rules, which has the same operators. */
-function expression(grammar: string): RegExp {
+/** Returns a check of texts for a grammar's expression without rules, which has the operators of JavaScript's. */
+function checks(grammar: string): (text: string) => boolean {
   const text = grammar.replace(/"([^"]*)"|(\[[^\]]*\])|( +)/g, (whole, literal?: string, set?: string) => {
     if (literal !== undefined) return literal.replace(/[.+*?()[\]{}|]/g, "\\$&");
     return set ?? (whole.trim() ? whole : "");
   });
-  return new RegExp(`^(?:${text.replace(/\\U0*([0-9a-f]+)/g, "\\u{$1}")})$`, "u");
+  const found = new RegExp(`^(?:${text})$`, "u");
+  return (text) => found.test(writtenBytes(new TextEncoder().encode(text)));
 }
 
 test.each([
@@ -26,9 +28,9 @@ test.each([
   [{ minimum: -3.5, maximum: 2 }, numbers, ["-3.50", "-3.4", "0.123", "2", "1.9"], ["-3.6", "2.1", "-4", "2.01"]],
   [{ exclusiveMinimum: 0, maximum: 0.7 }, numbers, ["0.01", "0.70"], ["0", "0.00", "0.71", "1"]],
 ])("numbers within %j", (bounds, grammar, valid, invalid) => {
-  const found = expression(grammar(bounds));
-  expect([...valid, ...invalid].filter((text) => found.test(text))).toEqual(valid.filter((text) => found.test(text)));
-  for (const text of valid.filter((text) => !text.includes("3.4"))) expect(text).toMatch(found);
+  const fits = checks(grammar(bounds));
+  expect([...valid, ...invalid].filter(fits)).toEqual(valid.filter(fits));
+  for (const text of valid.filter((text) => !text.includes("3.4"))) expect(text).toSatisfy(fits);
 });
 
 test.each([
@@ -37,14 +39,38 @@ test.each([
   [String.raw`[^a-c\n]é\x41.`, ["déA!", "\u00fféA\u6f22"], ["aéA!", "déA\n"]],
   [String.raw`\w+\s[\d.]*\\\/`, ["a_1 3.5\\/"], ["a-1 3\\/"]],
 ])("the expression %s", (source, matching, others) => {
-  const found = expression(patternGrammar(source));
-  for (const text of matching) expect(text).toMatch(found);
-  for (const text of others) expect(text).not.toMatch(found);
+  const fits = checks(patternGrammar(source));
+  for (const text of matching) expect(text).toSatisfy(fits);
+  for (const text of others) expect(text).not.toSatisfy(fits);
+});
+
+test.each([
+  ".",
+  "\\s",
+  "\\S",
+  "[^\\s]",
+  "[^\\S]",
+  "\\w",
+  "\\W",
+  "[^\\d]",
+  "[é-ߐ\u{ffff}-\u{10001}]",
+  "[^a\x1f\ud7ff-\uf000]",
+])("%s has JavaScript's characters", (source) => {
+  const fits = checks(patternGrammar(source));
+  const own = new RegExp(`^(?:${source})$`, "u");
+  const edges = [0, 0x80, 0x800, 0xd7ff, 0xe000, 0xf000, 0xffff, 0x10000, 0x10fffe];
+  const near = [...edges, 0xe9, 0x7d0, 0x2028, 0x3000, 0xfeff, 0x20000].flatMap((code) => [code - 1, code, code + 1]);
+  const codes = [...Array.from({ length: 0x300 }, (_, i) => i), ...Array.from({ length: 0x100 }, (_, i) => 0x1fc0 + i)];
+  for (const code of [...codes, 0x1680, ...near]) {
+    if (code < 0 || (code >= 0xd800 && code < 0xe000)) continue;
+    const text = String.fromCodePoint(code);
+    expect(`${code.toString(16)} ${fits(text)}`).toBe(`${code.toString(16)} ${own.test(text)}`);
+  }
 });
 
 test("a pattern in a JSON string has its characters escaped", () => {
-  const found = expression(patternGrammar('["\\\\a\\n]', { json: true }));
-  expect(['\\"', "\\\\", "a", "\\n", '"', "\n"].map((text) => found.test(text))).toEqual(
+  const fits = checks(patternGrammar('["\\\\a\\n]', { json: true }));
+  expect(['\\"', "\\\\", "a", "\\n", '"', "\n"].map(fits)).toEqual(
     [true, true, true, true, false, false], // prettier-ignore
   );
 });
@@ -66,11 +92,13 @@ test.each([
   [{ json_schema: { type: "integer", minimum: 2, maximum: 1 } }, "no integer"],
   [{ json_schema: false }, "false"],
   [{ json_schema: "{" }, "not JSON"],
-  [{ json_schema: { title: "x".repeat(1 << 19) } }, "at most"],
+  [{ json_schema: { title: "x".repeat(1 << 19) } }, /^it takes \d+ characters; at most/],
   [{ regex: String.raw`(a)\1` }, "back references"],
   [{ regex: String.raw`\bword` }, "word boundaries"],
   [{ regex: String.raw`\p{L}` }, "Unicode properties"],
   [{ regex: "a{2,1}" }, "at least more often than at most"],
+  [{ regex: "((a|bc){200}){200}" }, "at character 14, the repetitions make 120000 characters"],
+  [{ regex: "(a{4000}b{4000}){3}" }, "the repetitions make 24000"],
   [{ regex: "a^" }, "the anchor ^"],
   [{ regex: "a)" }, "parenthesis"],
   [{ regex: /a/i }, "the flag i"],
@@ -91,7 +119,7 @@ test("JSON has the blanks of json.dumps, and objects only their own properties",
   expect(grammar.split("root ::= ")[1]).not.toContain("any");
   const found = constraintGrammar({ json_schema: '{"enum": [{"a": [1, "é"]}]}' });
   expect(found.replace(/\\u([0-9a-f]{4})/g, (_, code: string) => String.fromCharCode(parseInt(code, 16)))).toContain(
-    '{"a": [1, "é"]}',
+    `{"a": [1, "${writtenBytes(new TextEncoder().encode("é"))}"]}`,
   );
 });
 
@@ -102,12 +130,14 @@ class FakeWorker implements GrammarWorker {
   readonly jobs: Job[] = [];
   ended = false;
 
-  constructor(private readonly answer: (job: Job) => Answer | Error) {}
+  /** `answer` returns null for a job that does not end. */
+  constructor(private readonly answer: (job: Job) => Answer | Error | null) {}
 
   postMessage(job: Job): void {
     this.jobs.push(job);
     queueMicrotask(() => {
       const answer = this.answer(job);
+      if (!answer) return;
       if (!(answer instanceof Error)) this.onmessage?.call(this as never, { data: answer } as MessageEvent);
       else this.onerror?.call(this as never, { message: answer.message, preventDefault: () => {} } as ErrorEvent);
     });
@@ -118,7 +148,7 @@ class FakeWorker implements GrammarWorker {
   }
 }
 
-const VOCABULARY = { size: 33, ends: [2], letters: (id: number) => `t${id}` };
+const VOCABULARY = { size: 33, ends: [2], bytes: (id: number) => new TextEncoder().encode(`t${id}`) };
 
 /** Returns the bits of these tokens; 33 stands for the end of the text. */
 const bits = (...ids: number[]) => {
@@ -174,6 +204,38 @@ test("a worker that fails is replaced, and the error says why", async () => {
   matcher.accept(1);
   await expect(matcher.allowed).rejects.toThrow("cannot be followed further: crashed");
   expect(workers).toHaveLength(2);
+});
+
+test("an abort ends a text at once, and a worker that continues to compile is replaced", async () => {
+  vi.useFakeTimers();
+  try {
+    const slow = (job: Job) => ("constraint" in job && job.constraint.regex === "slow" ? null : bits(1));
+    const workers: FakeWorker[] = [];
+    const grammars = new Grammars(VOCABULARY, async () => {
+      workers.push(new FakeWorker(slow));
+      return workers.at(-1)!;
+    });
+    const stopped = new AbortController();
+    const failed = grammars.matcher({ regex: "slow" }, stopped.signal).catch((error: unknown) => error);
+    await vi.advanceTimersByTimeAsync(1000);
+    const waiting = grammars.matcher({ regex: "a" }); // of another text
+    stopped.abort("stop");
+    expect(await failed).toBe("stop");
+    await vi.advanceTimersByTimeAsync(1000);
+    const matcher = await waiting;
+    expect(workers.map(({ ended }) => ended)).toEqual([true, false]);
+    expect((await matcher.allowed)!.count).toBe(1);
+    const left = new AbortController();
+    const quick = await grammars.matcher({ regex: "b" }, left.signal);
+    quick.accept(1);
+    left.abort();
+    expect(await quick.allowed).toBeNull();
+    await vi.advanceTimersByTimeAsync(1000);
+    expect(workers).toHaveLength(2); // its job ended in time
+    expect(workers[1]!.ended).toBe(false);
+  } finally {
+    vi.useRealTimers();
+  }
 });
 
 test("a policy that forbids WebAssembly is named", async () => {

@@ -8,6 +8,8 @@ import {
   type ChatMessage,
   type Constraint,
   type Generated,
+  type Tool,
+  type ToolCall,
 } from "glgpt";
 
 const schema = { type: "object", properties: { name: { type: "string" } }, required: ["name"] };
@@ -27,6 +29,9 @@ export async function use(): Promise<string[]> {
   for await (const chunk of await completions.create({ messages, stream: true, guided_choice: ["a"] })) {
     console.log(chunk.choices[0]?.delta.content);
   }
+  const tools: Tool[] = [{ type: "function", function: { name: "now", parameters: schema } }];
+  const called = await completions.create({ messages, tools, tool_choice: "required" });
+  const call: ToolCall | undefined = called.choices[0]!.message.tool_calls?.[0];
   // @ts-expect-error a format that does not exist
   await completions.create({ messages, response_format: { type: "xml" } });
   const session = await glgpt.languageModel({ topK: 3, temperature: 1 });
@@ -34,7 +39,14 @@ export async function use(): Promise<string[]> {
   for await (const piece of session.promptStreaming("a", { responseConstraint: /yes|no/ })) console.log(piece);
   const values: Float32Array = (await glgpt.activation("h.0.attn.pattern")).data;
   await glgpt.dispose();
-  return [text.text, answer.text, whole.choices[0]!.message.content, said, String(values[0])];
+  return [
+    text.text,
+    answer.text,
+    whole.choices[0]!.message.content ?? "",
+    call?.function.name ?? "",
+    said,
+    String(values[0]),
+  ];
 }
 
 /** Returns the field that a request got wrong. */

@@ -3,7 +3,9 @@
 import { Template } from "@huggingface/jinja";
 import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
+import { CallParser } from "../src/runtime/chat/calls";
 import { ChatTemplate, type ChatMessage, type ChatTemplateData } from "../src/runtime/chat/template";
+import { Tools, type Tool, type ToolChoice } from "../src/runtime/chat/tools";
 import type { RenderJob } from "../src/runtime/chat/template-worker";
 import { plan, windowStart } from "../src/runtime/engine/chunks";
 import { fromBase64 } from "../src/runtime/engine/base64";
@@ -173,7 +175,7 @@ describe("cases shared with Python", () => {
   const repeated = (runs: unknown[][]) =>
     runs.map(([unit, times]) => (unit as string).repeat(times as number)).join("");
 
-  it.each(shared.chats.templates)("a chat with the template $name", async ({ template, messages, ids }) => {
+  it.each(shared.chats.templates)("a chat with the template $name", async ({ template, messages, ids, called }) => {
     const render = ({ source, variables }: RenderJob) => {
       const compiled = new Template(source);
       return Promise.resolve(variables.map((each) => compiled.render(each)));
@@ -182,6 +184,25 @@ describe("cases shared with Python", () => {
     const data = template as unknown as ChatTemplateData; // each type of JSON has its own keys
     const chat = new ChatTemplate(data, vocabulary, { render, close: () => {} });
     for (const [i, each] of messages.entries()) expect(await chat.ids(each as ChatMessage[])).toEqual(ids[i]);
+    if (!called) return;
+    const more = shared.chats.called;
+    expect(await chat.ids(more.messages as ChatMessage[], true, more.tools)).toEqual(called);
+  });
+
+  it.each(shared.functions.calls)("calls in $pieces", ({ pieces, most, parts, count }) => {
+    const parser = new CallParser(["weather", "time"], most ?? Infinity);
+    expect([...pieces.flatMap((piece) => parser.push(piece)), ...parser.flush()]).toEqual(parts);
+    expect(parser.count).toBe(count);
+  });
+
+  it.each(shared.functions.offers)("tools with the choice $choice", ({ tools, choice, found }) => {
+    const asked = () => Tools.asked(tools as Tool[], choice as ToolChoice | null, null);
+    if (found && "field" in found) {
+      expect(asked).toThrow(expect.objectContaining({ field: found.field }));
+      return;
+    }
+    const own = asked();
+    expect(own && { forced: own.forced, documents: own.documents(), schema: own.schema("arguments") }).toEqual(found);
   });
 
   it.each(shared.tokenizers)("a tokenizer", ({ data, texts, prompt, long }) => {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.cli.argument_parser import Subparsers, add_command
-from glgpt.cli.chat_terminal import ChatTerminal, statistics
+from glgpt.cli.chat_terminal import READING, ChatTerminal, statistics
 from glgpt.cli.common import (
     add_adapter_option,
     add_chat_model_options,
@@ -24,7 +24,7 @@ from glgpt.cli.common import (
     sampling_options,
 )
 from glgpt.cli.option_types import positive
-from glgpt.cli.progress import progress
+from glgpt.cli.progress import awaited, progress
 from glgpt.cli.split_options import add_client_options
 from glgpt.errors import GlgptError, quoted
 from glgpt.inference.conversation import Conversation
@@ -134,7 +134,7 @@ def _answers(args: argparse.Namespace, conversation: Conversation, messages: lis
             print(before, file=sys.stderr)
         with named_errors(Path("stdout")):
             print("\n" if i and not args.json else "", end="")
-            for piece in answer:
+            for piece in awaited(READING, answer):
                 print("" if args.json else piece, end="", flush=True)
             print("" if args.json else "\n", end="", flush=True)
         assert conversation.last

@@ -13,6 +13,10 @@ MAX_CHARACTERS = 1 << 18  # of a schema, an expression, or all choices
 ANY_OBJECT = '{"type":"object"}'
 
 
+class ConstraintError(ArgumentError):
+    """A constraint that cannot be used: the message names the part at fault."""
+
+
 @dataclass(frozen=True)
 class Constraint:
     """Says what a generated text must match as a whole; made by `json_schema`, `json_object`, `regex` or `choice`.
@@ -27,19 +31,19 @@ class Constraint:
     def json_schema(cls, schema: Mapping[str, Any] | bool | str) -> Constraint:
         """Constrains text to JSON that a schema (a mapping, or JSON text) validates, with the blanks of `json.dumps`.
 
-        Raises ArgumentError unless it is a JSON object or a boolean.
+        Raises ConstraintError unless it is a JSON object or a boolean.
         """
         if isinstance(schema, str):
             try:
                 schema = json.loads(schema)
             except (ValueError, RecursionError) as error:
-                raise ArgumentError(f"the JSON schema is not JSON: {quoted(error, 120)}") from None
+                raise ConstraintError(f"the JSON schema is not JSON: {quoted(error, 120)}") from None
         if not isinstance(schema, (Mapping, bool)):
-            raise ArgumentError(f"the JSON schema is {written(schema)}; it must be an object")
+            raise ConstraintError(f"the JSON schema is {written(schema)}; it must be an object")
         try:
             text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ArgumentError(f"the JSON schema cannot be written as JSON: {quoted(error, 120)}") from None
+            raise ConstraintError(f"the JSON schema cannot be written as JSON: {quoted(error, 120)}") from None
         return cls("json_schema", _checked("the JSON schema", text))
 
     @classmethod
@@ -51,7 +55,7 @@ class Constraint:
     def regex(cls, pattern: str) -> Constraint:
         """Constrains text to a regular expression, which must match all of it. Lookarounds and back references fail."""
         if not isinstance(pattern, str) or not pattern:
-            raise ArgumentError(f"the regular expression is {written(pattern)}; it must be a text")
+            raise ConstraintError(f"the regular expression is {written(pattern)}; it must be a text")
         return cls("regex", _checked("the regular expression", pattern))
 
     @classmethod
@@ -59,14 +63,14 @@ class Constraint:
         """Constrains text to one of `choices`."""
         given = list(choices) if isinstance(choices, Sequence) and not isinstance(choices, str) else []
         if not given or not all(isinstance(text, str) and text for text in given):
-            raise ArgumentError(f"the choices are {written(choices)}; they must be a list of texts")
+            raise ConstraintError(f"the choices are {written(choices)}; they must be a list of texts")
         return cls("choice", _checked("the choices", json.dumps(given, ensure_ascii=False)))
 
 
 def _checked(what: str, text: str) -> str:
-    """Returns the text. Raises ArgumentError if it is too long or not Unicode."""
+    """Returns the text. Raises ConstraintError if it is too long or not Unicode."""
     if len(text) > MAX_CHARACTERS:
-        raise ArgumentError(f"{what} takes {len(text):,} characters; at most {MAX_CHARACTERS:,} are supported")
+        raise ConstraintError(f"{what} takes {len(text):,} characters; at most {MAX_CHARACTERS:,} are supported")
     if any("\ud800" <= c <= "\udfff" for c in text):
-        raise ArgumentError(f"{what} holds half of a surrogate pair, which is not Unicode text")
+        raise ConstraintError(f"{what} holds half of a surrogate pair, which is not Unicode text")
     return text

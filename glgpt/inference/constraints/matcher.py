@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt import ops
-from glgpt.errors import ArgumentError, GlgptError, quoted
-from glgpt.inference.constraints.constraint import Constraint
+from glgpt.errors import GlgptError, quoted
+from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import Tokenizer
 
@@ -59,7 +59,7 @@ class Grammars:
             return self._engine
 
     def matcher(self, constraint: Constraint) -> Matcher:
-        """Returns a matcher at the beginning of a text. Raises ArgumentError for a constraint that cannot be used."""
+        """Returns a matcher at the beginning of a text. Raises ConstraintError for a constraint that cannot be used."""
         from llguidance import LLMatcher
 
         what = {"json_schema": "JSON schema", "regex": "regular expression"}.get(constraint.kind, "list of choices")
@@ -69,7 +69,7 @@ class Grammars:
         except (ValueError, RuntimeError) as error:
             why = str(error)
         if why:
-            raise ArgumentError(f"the {what} cannot be used to constrain text: {_first_line(why)}")
+            raise ConstraintError(f"the {what} cannot be used to constrain text: {_first_line(why)}")
         return Matcher(found, self)
 
 

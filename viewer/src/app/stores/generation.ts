@@ -49,6 +49,8 @@ class GenerationStore {
   ended: Generated["stopped"] | "failed" = "tokens";
   readonly speeds = signal<{ prefill: number; decode: number; given: number } | null>(null);
   readonly chosen = signal<number | null>(null);
+  /** True while alternatives are computed that take more than a second. */
+  readonly weighing = signal(false);
   /** The update of the text that comes next during a generation, with the number of its tokens in the context. */
   readonly upcoming = signal<{ read: number } | null>(null);
   /** Continuations side by side (null: none were requested), their speed in tokens per second, and a status or error message. */
@@ -178,6 +180,20 @@ class GenerationStore {
     });
     this.repeat = again;
     await this.go(count, ids.length);
+  }
+
+  /** Shows a text that was written before. */
+  async show(tokens: readonly Tok[]): Promise<void> {
+    await this.stop();
+    batch(() => {
+      this.recorded.value = this.chosen.value = this.speeds.value = null;
+      this.tokens.value = [...tokens];
+    });
+  }
+
+  /** Returns the tokens of a prompt and of what the model once wrote after it, whose probabilities `weigh` computes. */
+  toksOf(prompt: readonly number[], written: readonly number[]): Tok[] {
+    return this.given([...prompt, ...written]).map((tok, i) => ({ ...tok, given: i < prompt.length }));
   }
 
   /** Generates the text another time, as it was requested. */
@@ -352,11 +368,12 @@ class GenerationStore {
     });
   }
 
-  /** Computes alternatives for a token of the prompt that is pointed at; generated tokens have them already. */
+  /** Computes alternatives for a token that is pointed at and has none: of the prompt, or of a stored answer. */
   async weigh(): Promise<void> {
     const [at, list] = [this.chosen.value, this.tokens.value];
     const tok = at ? list[at] : undefined; // the first token has no context to predict it from
-    if (!at || !tok || tok.top || this.running.value || route.view.value !== "text") return;
+    if (!at || !tok || tok.top || this.running.value || !["text", "chat"].includes(route.view.value)) return;
+    const clock = setTimeout(() => (this.weighing.value = true), 1000);
     await engine()
       .borrow(async (model) => {
         if (this.chosen.value !== at || this.tokens.value !== list) return;
@@ -369,7 +386,11 @@ class GenerationStore {
         if (p !== undefined && top)
           this.tokens.value = this.tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
       })
-      .catch((error: unknown) => (this.note.value = error instanceof Error ? error.message : String(error)));
+      .catch((error: unknown) => (this.note.value = error instanceof Error ? error.message : String(error)))
+      .finally(() => {
+        clearTimeout(clock);
+        this.weighing.value = false;
+      });
   }
 
   private given(list: readonly number[]): Tok[] {

@@ -14,6 +14,11 @@ interface Encoder {
 export interface ChatMessage {
   role: (typeof ROLES)[number];
   content: string;
+  /** Calls of functions, with arguments as JSON values, which templates render. */
+  tool_calls?: readonly object[];
+  /** Of the call whose result this is. */
+  tool_call_id?: string;
+  name?: string;
 }
 
 /** A model's chat template, as the manifest has it. */
@@ -29,19 +34,20 @@ export interface ChatTemplateData {
 const PRIVATE = [0xe000, 0xf8ff] as const; // characters without a meaning: one that the messages lack marks places in them
 const MAX_CHARACTERS = 1 << 19; // of all messages, as JSON; the same as on the desktop
 
-/** Returns copies of messages, each with a role and a content. Throws PageError, naming the message, for others. */
+/** Returns copies of messages, each with a role, a content and what templates read of calls. Throws PageError, naming the message, for others. */
 export function checkedMessages(messages: unknown): ChatMessage[] {
   if (!Array.isArray(messages) || !messages.length) {
     throw new PageError("messages must be a list of messages with role and content.");
   }
   const found = messages.map((message: unknown, i) => {
-    const { role, content } = Object(message) as Partial<Record<string, unknown>>;
+    const { role, content, tool_calls, tool_call_id, name } = Object(message) as Partial<Record<string, unknown>>;
     if (!ROLES.some((known) => known === role)) {
       throw new PageError(`message ${i}: the role is ${JSON.stringify(role)}; it must be one of ${ROLES.join(", ")}.`);
     }
     if (typeof content !== "string") throw new PageError(`message ${i}: the content must be a text.`);
     if (!isUnicode(content)) throw new PageError(`message ${i}: the content is not valid Unicode.`);
-    return { role, content } as ChatMessage;
+    const own = Object.entries({ tool_calls, tool_call_id, name }).filter(([, value]) => value != null);
+    return { role, content, ...Object.fromEntries(own) } as ChatMessage;
   });
   const length = JSON.stringify(found).length;
   if (length > MAX_CHARACTERS) {
@@ -68,15 +74,27 @@ export class ChatTemplate {
     this.pattern = new RegExp(escaped.join("|") || "(?!)", "g");
   }
 
-  /** Returns the ids of messages, up to where the assistant's answer begins unless `answer` is false. */
-  async ids(messages: readonly ChatMessage[], answer = true): Promise<number[]> {
+  /** True if the template has this text in its source. */
+  mentions(text: string): boolean {
+    return this.data.source.includes(text);
+  }
+
+  /**
+   * Returns the ids of messages, up to where the assistant's answer begins unless `answer` is false. The template
+   * describes `tools` in them.
+   */
+  async ids(
+    messages: readonly ChatMessage[],
+    answer = true,
+    tools: readonly unknown[] | null = null,
+  ): Promise<number[]> {
     const found = checkedMessages(messages);
-    const used = JSON.stringify(found) + this.data.source;
+    const used = JSON.stringify([found, tools]) + this.data.source;
     let code: number = PRIVATE[0];
     while (used.includes(String.fromCharCode(code))) code++;
     const mark = String.fromCharCode(code);
-    const marked = found.map(({ role, content }) => ({ role, content: this.marked(content, mark) }));
-    const variables = { ...this.data.named, messages: marked, add_generation_prompt: answer };
+    const given = this.markedIn({ messages: found, ...(tools ? { tools } : {}) }, mark) as object;
+    const variables = { ...this.data.named, ...given, add_generation_prompt: answer };
     const [text] = await this.renderer.render({ source: this.data.source, variables: [variables] });
     return this.encode(text!, mark);
   }
@@ -84,6 +102,20 @@ export class ChatTemplate {
   /** Ends the worker that renders the template; it starts again when needed. */
   close(): void {
     this.renderer.close();
+  }
+
+  /** Returns a copy of a value of JSON whose texts are marked; a content also at its edges. */
+  private markedIn(value: unknown, mark: string, key = ""): unknown {
+    if (Array.isArray(value)) return value.map((item) => this.markedIn(item, mark, key));
+    if (typeof value === "string") {
+      return key === "content" || key === "text" ? this.marked(value, mark) : value.replace(this.pattern, `${mark}$&`);
+    }
+    if (typeof value !== "object" || value === null) return value;
+    const entries = Object.entries(value).map(([name, own]): [string, unknown] => [
+      name.replace(this.pattern, `${mark}$&`),
+      this.markedIn(own, mark, name),
+    ]);
+    return Object.fromEntries(entries);
   }
 
   /** Returns a text in which `mark` precedes each special token, and what could become one at the text's edges. */

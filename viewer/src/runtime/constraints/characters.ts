@@ -42,40 +42,83 @@ export const intersection = (a: Characters, b: Characters): Characters =>
 export const charactersOf = (text: string): Characters =>
   union(Array.from(text, (character) => [character.codePointAt(0)!, character.codePointAt(0)!] as const));
 
-/** Returns a code point as a grammar writes it. */
+/** Returns a character of ASCII as a grammar writes it. */
 function point(code: number): string {
-  const letter = String.fromCodePoint(code);
-  if (/[A-Za-z0-9 ]/.test(letter)) return letter;
-  const hex = code.toString(16);
-  return code > 0xffff ? `\\U${hex.padStart(8, "0")}` : `\\u${hex.padStart(4, "0")}`;
+  const letter = String.fromCharCode(code);
+  return /[A-Za-z0-9 ]/.test(letter) ? letter : `\\u${code.toString(16).padStart(4, "0")}`;
 }
+
+// A grammar describes bytes of UTF-8, since xgrammar compares bytes with the code points of a class. Bytes beyond ASCII,
+// and MARK itself, are written as MARK and another character of ASCII.
+const MARK = 0x1f;
+const MARKED = 0x7f; // follows MARK for the byte MARK
+const second = (byte: number): number => (byte === MARK ? MARKED : byte - 0x7f);
+const LAST_BYTE = 0xf4; // the greatest of UTF-8
+
+/** Returns bytes of UTF-8 as the characters that grammars describe; "" if one of them is not a byte of UTF-8. */
+export function writtenBytes(bytes: Iterable<number>): string {
+  let found = "";
+  for (const byte of bytes) {
+    if (byte > LAST_BYTE) return "";
+    found += byte < 0x80 && byte !== MARK ? String.fromCharCode(byte) : String.fromCharCode(MARK, second(byte));
+  }
+  return found;
+}
+
+const utf8 = new TextEncoder();
 
 /** Returns a text as a grammar's string. */
 export const literal = (text: string): string =>
-  `"${Array.from(text, (character) => point(character.codePointAt(0)!)).join("")}"`;
+  `"${Array.from(writtenBytes(utf8.encode(text)), (character) => point(character.charCodeAt(0))).join("")}"`;
 
-const literalOf = (code: number): string => literal(String.fromCodePoint(code));
+type Range = readonly [number, number];
+
+const classIn = (ranges: readonly Range[]): string =>
+  `[${ranges.map(([low, high]) => (low === high ? point(low) : `${point(low)}-${point(high)}`)).join("")}]`;
+
+/** Returns the expression of a byte beyond ASCII. */
+const byteIn = (ranges: readonly Range[]): string =>
+  `"${point(MARK)}" ${classIn(ranges.map(([low, high]) => [second(low), second(high)]))}`;
+
+const CONTINUED: Range = [0x80, 0xbf];
+
+/** Returns sequences of ranges of bytes: those of the code points between two of the same length in UTF-8. */
+function sequences(low: readonly number[], high: readonly number[]): Range[][] {
+  let [first, last] = [low[0]!, high[0]!];
+  const [lowest, highest] = [low.slice(1), high.slice(1)];
+  if (!lowest.length) return [[[first, last]]];
+  if (first === last) return sequences(lowest, highest).map((rest) => [[first, first], ...rest]);
+  const found: Range[][] = [];
+  const all = lowest.map(() => CONTINUED);
+  const add = (byte: number, from: readonly number[], to: readonly number[]) =>
+    found.push(...sequences(from, to).map((rest): Range[] => [[byte, byte], ...rest]));
+  const [least, most] = [all.map(([byte]) => byte), all.map(([, byte]) => byte)];
+  if (lowest.some((byte) => byte > CONTINUED[0])) add(first++, lowest, most);
+  if (highest.some((byte) => byte < CONTINUED[1])) add(last--, least, highest);
+  if (first <= last) found.push([[first, last], ...all]);
+  return found;
+}
 
 const ASCII: Characters = [[0, 0x7f]];
-const OTHERS = complement(ASCII);
-const MAX_OTHERS = 256; // characters beyond ASCII that are listed
+const LENGTHS: Characters = [[0x80, 0x7ff], [0x800, 0xffff], [0x10000, LAST]]; // prettier-ignore
 
-/**
- * Returns a set as a grammar's expression; null if the grammar can write none of its characters. Beyond ASCII these are all
- * or up to MAX_OTHERS characters: xgrammar compares bytes with the code points of other classes.
- */
+/** Returns a set as a grammar's expression; null if it is empty. */
 export function classOf(set: Characters): string | null {
-  const own = intersection(set, ASCII);
-  const ranges = (of: Characters) =>
-    of.map(([low, high]) => (low === high ? point(low) : `${point(low)}-${point(high)}`)).join("");
-  if (!intersection(OTHERS, complement(set)).length) {
-    return `[^${ranges(intersection(complement(own), ASCII))}]`;
+  const plain = intersection(set, complement([[MARK, MARK]]));
+  const own = intersection(plain, ASCII);
+  const found = own.length ? [classIn(own)] : [];
+  if (intersection(set, [[MARK, MARK]]).length) found.push(literal("\x1f"));
+  const ends = new Map<string, Range[]>(); // the first bytes before each sequence of the others
+  for (const length of LENGTHS) {
+    for (const [low, high] of intersection(set, [length])) {
+      const [from, to] = [low, high].map((code) => [...utf8.encode(String.fromCodePoint(code))]);
+      for (const [first, ...rest] of sequences(from!, to!)) {
+        const end = rest.map((range) => byteIn([range])).join(" ");
+        ends.set(end, [...(ends.get(end) ?? []), first!]);
+      }
+    }
   }
-  const others = intersection(set, OTHERS);
-  const few = others.reduce((sum, [low, high]) => sum + high - low + 1, 0) <= MAX_OTHERS ? others : [];
-  const found = few.flatMap(([low, high]) => Array.from({ length: high - low + 1 }, (_, i) => literalOf(low + i)));
-  if (own.length)
-    found.unshift(own.length === 1 && own[0]![0] === own[0]![1] ? literalOf(own[0]![0]) : `[${ranges(own)}]`);
+  for (const [end, firsts] of ends) found.push(`${byteIn(firsts)} ${end}`);
   return found.length > 1 ? `(${found.join(" | ")})` : (found[0] ?? null);
 }
 

@@ -6,7 +6,7 @@ import { PageError, reason } from "../gl/errors";
 import type { Constraint } from "./constraint";
 import { constraintGrammar } from "./grammar";
 
-/** The text of each token, in the letters of byte-level vocabularies; "": it never comes. The last ends the text. */
+/** The text of each token, as `writtenBytes` writes it; "": it never comes. The last ends the text. */
 export interface VocabularyJob {
   vocabulary: string[];
 }
@@ -38,13 +38,8 @@ console.warn = console.error = (...parts: unknown[]) => {
 async function answered(job: Job): Promise<Answer> {
   if ("vocabulary" in job) {
     const { vocabulary } = job;
-    const info = await TokenizerInfo.createTokenizerInfo(
-      vocabulary,
-      "byte_level",
-      false,
-      vocabulary.length,
-      vocabulary.length - 1,
-    );
+    const { length } = vocabulary;
+    const info = await TokenizerInfo.createTokenizerInfo(vocabulary, "raw", false, length, length - 1);
     compiler = await GrammarCompiler.createGrammarCompiler(info, false);
     return { ready: true };
   }

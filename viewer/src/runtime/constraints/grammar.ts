@@ -27,10 +27,9 @@ function checked(text: string): string {
 
 /** Returns a schema as plain JSON values. */
 function parsed(schema: unknown): unknown {
-  let text: string | undefined;
+  const text = checked(typeof schema === "string" ? schema : JSON.stringify(schema));
   try {
-    text = typeof schema === "string" ? schema : JSON.stringify(schema);
-    return JSON.parse(checked(text));
+    return JSON.parse(text);
   } catch (error) {
     throw new PageError(`it is not JSON (${reason(error)})`);
   }

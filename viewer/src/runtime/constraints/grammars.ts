@@ -2,6 +2,7 @@
 
 import { PageError, reason } from "../gl/errors";
 import { Queue } from "../gl/wait";
+import { writtenBytes } from "./characters";
 import { checkedConstraint, unusable, type Constraint } from "./constraint";
 import type { Answer, Job } from "./grammar-worker";
 import address from "./grammar-worker?worker&url";
@@ -9,14 +10,15 @@ import address from "./grammar-worker?worker&url";
 const LOAD_MS = 60_000; // to fetch the worker and read the vocabulary
 const COMPILE_MS = 20_000;
 const TOKEN_MS = 20_000;
+const GRACE_MS = 500; // of a job whose text was stopped: a worker that ends it in this time need not read the vocabulary again
 
 /** Describes a model's vocabulary. */
 export interface GrammarVocabulary {
   size: number;
   /** The ids that end a text. */
   ends: readonly number[];
-  /** Returns a token in the letters of byte-level vocabularies; "" if a constrained text cannot have it. */
-  letters: (id: number) => string;
+  /** Returns the bytes of a token; none if a constrained text cannot have it. */
+  bytes: (id: number) => Iterable<number>;
 }
 
 /** The worker, or what tests put in its place. */
@@ -47,14 +49,21 @@ export class Grammars {
     private readonly start: () => Promise<GrammarWorker> = started,
   ) {}
 
-  /** Returns a matcher at the beginning of a text. Rejects with ConstraintError for a constraint that cannot be used. */
-  async matcher(constraint: Constraint): Promise<Matcher> {
+  /**
+   * Returns a matcher at the beginning of a text. Rejects with ConstraintError for a constraint that cannot be used, and
+   * with the reason of `signal` as soon as it aborts.
+   */
+  async matcher(constraint: Constraint, signal?: AbortSignal): Promise<Matcher> {
     const { constraint: copy, what } = checkedConstraint(constraint);
-    if (!this.worker) await this.load();
-    const bits = await this.asked({ constraint: copy }, COMPILE_MS).catch((error: unknown) => {
-      throw unusable(what, reason(error));
+    const compile = async () => {
+      if (!this.worker) await this.load();
+      signal?.throwIfAborted();
+      return this.sent({ constraint: copy }, COMPILE_MS, signal);
+    };
+    const bits = await this.queued(compile, signal).catch((error: unknown) => {
+      throw error instanceof PageError || signal?.aborted ? error : unusable(what, reason(error));
     });
-    return new Matcher(this.vocabulary, bits!, (token) => this.followed(what, token));
+    return new Matcher(this.vocabulary, bits!, (token) => this.followed(what, token, signal));
   }
 
   /** Ends the worker. */
@@ -65,51 +74,73 @@ export class Grammars {
   }
 
   private async load(): Promise<void> {
-    const { size, ends, letters } = this.vocabulary;
-    const vocabulary = [...Array.from({ length: size }, (_, id) => (ends.includes(id) ? "" : letters(id))), ""];
+    const { size, ends, bytes } = this.vocabulary;
+    const written = (_: unknown, id: number) => (ends.includes(id) ? "" : writtenBytes(bytes(id)));
+    const vocabulary = [...Array.from({ length: size }, written), ""];
     const { closings } = this;
     try {
       const worker = await this.start();
       if (closings !== this.closings)
         worker.terminate(); // `close` was called while it started
       else this.worker = worker;
-      await this.asked({ vocabulary }, LOAD_MS);
+      await this.sent({ vocabulary }, LOAD_MS);
     } catch (error) {
       this.close();
       throw new PageError(`Constraints cannot be used in this page: ${cause(error)}`);
     }
   }
 
-  private async followed(what: string, token: number): Promise<Uint32Array> {
+  /** Returns the bits after a token; null if the text was stopped. */
+  private async followed(what: string, token: number, signal?: AbortSignal): Promise<Uint32Array | null> {
     try {
-      return (await this.asked({ token }, TOKEN_MS))!;
+      return await this.queued(() => this.sent({ token }, TOKEN_MS, signal), signal);
     } catch (error) {
+      if (signal?.aborted) return null;
       throw new PageError(`The ${what} cannot be followed further: ${reason(error)}. Simplify it.`);
     }
   }
 
-  /**
-   * Sends a job after all earlier ones and returns the answer's bits. Rejects with Failed if there are none; a worker that
-   * failed is ended.
-   */
-  private asked(job: Job, limit: number): Promise<Uint32Array | null> {
-    return this.jobs.run(() => this.sent(job, limit));
+  /** Runs `work` after all earlier jobs. Rejects as soon as `signal` aborts. */
+  private queued<T>(work: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+    const done = this.jobs.run(() => {
+      signal?.throwIfAborted();
+      return work();
+    });
+    if (!signal) return done;
+    return new Promise((resolve, reject) => {
+      const stop = () => reject(signal.reason as Error);
+      if (signal.aborted) stop();
+      signal.addEventListener("abort", stop, { once: true });
+      void done.then(resolve, reject).finally(() => signal.removeEventListener("abort", stop));
+    });
   }
 
-  private async sent(job: Job, limit: number): Promise<Uint32Array | null> {
+  /**
+   * Sends a job and returns the answer's bits. Rejects with Failed if there are none. A worker that failed is ended, and
+   * so is one that does not answer within GRACE_MS of an abort.
+   */
+  private async sent(job: Job, limit: number, signal?: AbortSignal): Promise<Uint32Array | null> {
     const { worker } = this;
     if (!worker) throw new Failed("its worker has ended");
     let timer: ReturnType<typeof setTimeout> | undefined;
+    let stop = () => {};
     const answer = await new Promise<Answer>((resolve) => {
       worker.onmessage = ({ data }: MessageEvent<Answer>) => resolve(data);
       worker.onerror = (event) => {
         event.preventDefault();
         resolve({ failed: event.message || "its worker could not be loaded" });
       };
-      timer = setTimeout(() => resolve({ failed: `it took more than ${limit / 1000} s` }), limit);
+      const wait = (ms: number, failed: string) => (timer = setTimeout(() => resolve({ failed }), ms));
+      wait(limit, `it took more than ${limit / 1000} s`);
+      stop = () => {
+        clearTimeout(timer);
+        wait(GRACE_MS, "it was stopped");
+      };
+      signal?.addEventListener("abort", stop, { once: true });
       worker.postMessage(job);
     });
     clearTimeout(timer);
+    signal?.removeEventListener("abort", stop);
     if ("failed" in answer) this.close();
     if ("failed" in answer || "refused" in answer)
       throw new Failed("failed" in answer ? answer.failed : answer.refused);
@@ -161,12 +192,12 @@ export class Matcher {
   constructor(
     private readonly vocabulary: GrammarVocabulary,
     bits: Uint32Array,
-    private readonly follow: (token: number) => Promise<Uint32Array>,
+    private readonly follow: (token: number) => Promise<Uint32Array | null>,
   ) {
     this.next = Promise.resolve(this.read(bits));
   }
 
-  /** Resolves to the tokens that may come next; null if the text is complete and nothing can follow it. */
+  /** Resolves to the tokens that may come next; null if the text was stopped, or is complete and nothing can follow it. */
   get allowed(): Promise<Allowed | null> {
     return this.next;
   }
@@ -174,7 +205,7 @@ export class Matcher {
   /** Appends a token, one of `allowed`. */
   accept(token: number): void {
     if (this.vocabulary.ends.includes(token)) return;
-    this.next = this.follow(token).then((bits) => this.read(bits));
+    this.next = this.follow(token).then((bits) => bits && this.read(bits));
     this.next.catch(() => {}); // a caller that awaits `allowed` receives the error
   }
 

@@ -19,19 +19,19 @@ const WORDS = union(DIGITS, [
   [0x5f, 0x5f],
   [0x61, 0x7a],
 ]);
-const BLANKS = charactersOf(" \t\n\r\f\v");
-const ALL_BLANKS = union(BLANKS, charactersOf("\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff"), [[0x2000, 0x200a]]);
-const LINE_ENDS = charactersOf("\n\r");
+const LINE_ENDS = charactersOf("\n\r\u2028\u2029");
+const BLANKS = union(charactersOf(" \t\f\v\u00a0\u1680\u202f\u205f\u3000\ufeff"), [[0x2000, 0x200a]], LINE_ENDS);
 const CLASSES: Record<string, Characters> = {
   d: DIGITS,
   D: complement(DIGITS),
   w: WORDS,
   W: complement(WORDS),
   s: BLANKS,
-  S: complement(ALL_BLANKS),
+  S: complement(BLANKS),
 };
 const CONTROLS: Record<string, string> = { n: "\n", r: "\r", t: "\t", f: "\f", v: "\v", 0: "\0" };
 const MAX_TIMES = 4096;
+const MAX_SIZE = 1 << 14; // characters and classes of an expression, with each repetition written out
 const MAX_DEPTH = 64; // of groups
 
 export interface PatternOptions {
@@ -46,6 +46,12 @@ export function patternGrammar(source: string, options: PatternOptions = {}): st
   return new Parser(source, options).whole();
 }
 
+/** A part of a grammar, and its number of characters and classes with each repetition written out. */
+interface Part {
+  text: string;
+  size: number;
+}
+
 class Parser {
   private at = 0;
   private depth = 0;
@@ -56,9 +62,9 @@ class Parser {
   ) {}
 
   whole(): string {
-    const found = this.alternatives();
+    const { text } = this.alternatives();
     if (this.at < this.source.length) throw this.refused("a parenthesis is closed that was not opened");
-    return found;
+    return text;
   }
 
   private refused(why: string): PageError {
@@ -79,16 +85,23 @@ class Parser {
     return this.at >= this.source.length;
   }
 
-  private alternatives(): string {
+  private alternatives(): Part {
     if (++this.depth > MAX_DEPTH) throw this.refused(`groups are nested more than ${MAX_DEPTH} deep`);
     const found = [this.sequence()];
     while (this.take("|")) found.push(this.sequence());
     this.depth--;
-    return `(${found.join(" | ")})`;
+    return { text: `(${texts(found).join(" | ")})`, size: this.size(found) };
   }
 
-  private sequence(): string {
-    const found: string[] = [];
+  /** Returns the size of several parts. Throws PageError if it is too large. */
+  private size(parts: readonly Part[], times = 1): number {
+    const found = times * parts.reduce((sum, { size }) => sum + size, 0);
+    if (found <= MAX_SIZE) return found;
+    throw this.refused(`the repetitions make ${found} characters of the expression; at most ${MAX_SIZE} are supported`);
+  }
+
+  private sequence(): Part {
+    const found: Part[] = [];
     if (this.depth === 1) this.take("^"); // the whole text has to match anyway
     while (!this.ended && !this.peek("|") && !this.peek(")")) {
       if (this.depth === 1 && this.peek("$") && [undefined, "|"].includes(this.source[this.at + 1])) {
@@ -97,27 +110,30 @@ class Parser {
       }
       found.push(this.repeated(this.atom()));
     }
-    return found.join(" ") || '""';
+    return { text: texts(found).join(" ") || '""', size: this.size(found) };
   }
 
-  private repeated(atom: string): string {
+  private repeated(atom: Part): Part {
     const counts = /^\{(\d+)(?:(,)(\d*))?\}/.exec(this.source.slice(this.at));
     let suffix = "";
+    let times = 1;
     if (counts) {
       const [text, least, comma, most] = counts as unknown as [string, string, string?, string?];
       const [low, high] = [Number(least), Number(most || least)];
       if (high < low) throw this.refused(`{${low},${high}} repeats at least more often than at most`);
       if (high > MAX_TIMES) throw this.refused(`${text} repeats more than ${MAX_TIMES} times`);
+      times = Math.max(1, high);
+      this.size([atom], times);
       this.at += text.length;
       suffix = `{${low}${comma ?? ""}${most ?? ""}}`;
     } else {
       suffix = ["*", "+", "?"].find((sign) => this.take(sign)) ?? "";
     }
     if (suffix) this.take("?"); // lazy repetition matches the same texts
-    return suffix ? `${atom}${suffix}` : atom;
+    return suffix ? { text: `${atom.text}${suffix}`, size: times * atom.size } : atom;
   }
 
-  private atom(): string {
+  private atom(): Part {
     if (this.take("(")) return this.group();
     if (this.take("[")) return this.written(this.members());
     if (this.take(".")) return this.written(this.options.dotAll ? UNICODE : complement(LINE_ENDS));
@@ -131,7 +147,7 @@ class Parser {
     return this.written(charactersOf(character));
   }
 
-  private group(): string {
+  private group(): Part {
     if (this.peek("?=") || this.peek("?!") || this.peek("?<=") || this.peek("?<!")) {
       throw this.refused("look-around is not supported");
     }
@@ -191,13 +207,14 @@ class Parser {
     return known ?? charactersOf(letter);
   }
 
-  private written(set: Characters): string {
-    const found = (this.options.json ? inJson : classOf)(set);
-    if (found === null) throw this.refused("a class has no character that can be written");
-    return found;
+  private written(set: Characters): Part {
+    const text = (this.options.json ? inJson : classOf)(set);
+    if (text === null) throw this.refused("a class has no character that can be written");
+    return { text, size: 1 };
   }
 }
 
+const texts = (parts: readonly Part[]): string[] => parts.map(({ text }) => text);
 const single = (set: Characters): boolean => set.length === 1 && set[0]![0] === set[0]![1];
 
 /** Returns the expression for one of several texts. */

@@ -5,8 +5,8 @@ import { inJson, literal, UNICODE } from "./characters";
 import { integers, numbers } from "./numbers";
 import { patternGrammar } from "./pattern";
 import { PageError, reason } from "../gl/errors";
+import { dumped, isObject, type Json } from "../gl/json";
 
-type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 type Schema = { readonly [key: string]: Json };
 
 const MAX_DEPTH = 100; // of schemas in schemas
@@ -46,17 +46,6 @@ const ANY: Record<string, string> = {
 /** Returns the grammar of a schema. Throws PageError, naming the place and the keyword, for one that it cannot follow. */
 export function schemaGrammar(schema: unknown): string {
   return new Converter(schema as Json).grammar();
-}
-
-const isObject = (value: unknown): value is Schema =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
-
-/** Returns a value as `json.dumps` writes it. */
-function dumped(value: Json): string {
-  if (Array.isArray(value)) return `[${(value as readonly Json[]).map(dumped).join(", ")}]`;
-  if (!isObject(value)) return JSON.stringify(value);
-  const members = Object.entries(value).map(([name, member]) => `${JSON.stringify(name)}: ${dumped(member)}`);
-  return `{${members.join(", ")}}`;
 }
 
 /** True if a value has a type. */

@@ -14,7 +14,6 @@ import { Grammars, type Matcher } from "../constraints/grammars";
 import { ActiveInterventions } from "./active-interventions";
 import { Activations } from "./activations";
 import { BatchGenerator } from "./batch-generate";
-import { LETTERS } from "./byte-letters";
 import { sizes } from "./chunks";
 import { Context } from "./context";
 import { DeviceSampling } from "./device-sampling";
@@ -132,14 +131,16 @@ export class Model {
     return (this.chat ??= new ChatTemplate(data, this.tokenizer, new TemplateRenderer()));
   }
 
-  /** Returns a matcher of a constrained text. Rejects with PageError for a constraint that cannot be used. */
-  matcher(constraint: Constraint): Promise<Matcher> {
+  /**
+   * Returns a matcher of a constrained text. Rejects with PageError for a constraint that cannot be used, and with the
+   * reason of `signal` as soon as it aborts.
+   */
+  matcher(constraint: Constraint, signal?: AbortSignal): Promise<Matcher> {
     const tokenizer = must(this.tokenizer, "the tokenizer that a constraint needs");
     const { config, eos = [] } = this.manifest;
-    const letters = (id: number) =>
-      tokenizer.isSpecial(id) ? "" : Array.from(tokenizer.tokenBytes(id), (byte) => LETTERS[byte]!).join("");
-    this.grammars ??= new Grammars({ size: config.vocab_size, ends: eos, letters });
-    return this.grammars.matcher(constraint);
+    const bytes = (id: number) => (tokenizer.isSpecial(id) ? [] : tokenizer.tokenBytes(id));
+    this.grammars ??= new Grammars({ size: config.vocab_size, ends: eos, bytes });
+    return this.grammars.matcher(constraint, signal);
   }
 
   /** Returns the ids of a prompt; for an instruct model, of a message in its chat format. */

@@ -35,11 +35,12 @@ class ChatStore {
   readonly answering = signal(false);
   /** True if answers are shown as tokens. */
   readonly asTokens = signal(false);
-  /** The latest answer, if the text still holds it. */
+  /** The answer that the text ends with: the latest, or one that was opened. */
   private readonly answer = signal<Answer | null>(null);
-  private prompt: number[] = []; // the ids that the latest answer follows
+  private prompt: number[] = []; // the ids that this answer follows
+  private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>(); // answers, with their prompts
 
-  /** The tokens of the latest answer, and the position of the first; null if the text is another one. */
+  /** The tokens of the answer that the text ends with, and the position of the first; null if the text is another one. */
   readonly written = computed<{ message: number; from: number; tokens: readonly Tok[] } | null>(() => {
     const answer = this.answer.value;
     const { value: tokens } = generation.tokens;
@@ -75,7 +76,7 @@ class ChatStore {
     effect(() => {
       const { value: written } = this.written;
       const text = written?.tokens.map((tok) => tok.text).join("");
-      if (!written || text === undefined) return;
+      if (!written || text === undefined || !this.answering.peek()) return; // it does not change
       const { messages } = this.current.peek();
       const message = messages[written.message];
       if (message?.role !== "assistant" || message.content === text) return;
@@ -104,17 +105,66 @@ class ChatStore {
     await this.stop();
     this.editing.value = null;
     const { messages } = this.current.value;
+    this.forget(index);
     this.change({ messages: [...messages.slice(0, index), { role: "user", content: text }], dropped: 0 });
     await this.reply();
   }
 
-  /** Continues the latest answer from a position of the text on; `instead` is then the token there. */
+  /**
+   * Continues the answer that the text ends with from a position on; `instead` is then the token there. The messages
+   * after it are removed.
+   */
   async continueAt(position: number, instead?: number): Promise<void> {
     await this.stop();
     await this.answered(async () => {
+      const { messages } = this.current.value;
+      const end = (this.answer.value?.message ?? messages.length) + 1;
+      this.forget(end);
+      if (end < messages.length) this.change({ messages: messages.slice(0, end) });
       await generation.go(this.space(position), position, instead);
       return position;
     });
+  }
+
+  /**
+   * Makes an answer the text of all views, as it was when it was written; the tokens of one from a stored conversation
+   * are those of its text. Returns false if that failed.
+   */
+  async inspect(message: number): Promise<boolean> {
+    if (this.answering.value) return false;
+    if (this.written.value?.message === message) return true;
+    this.status.value = "";
+    try {
+      this.keep();
+      const { from, tokens } = this.earlier.get(message) ?? (await this.read(message));
+      await generation.show(tokens);
+      this.prompt = tokens.slice(0, from).map(({ id }) => id);
+      this.answer.value = { message, from };
+      return true;
+    } catch (error) {
+      this.status.value = reason(error);
+      return false;
+    }
+  }
+
+  /** Returns the tokens of an answer and of its prompt. */
+  private async read(message: number): Promise<{ from: number; tokens: readonly Tok[] }> {
+    const { messages } = this.current.value;
+    const before = this.messages.slice(0, message - messages.length);
+    const { ids } = await engine().chatPrompt(before, this.length.value);
+    const answer = engine().model.tokenizer!.encodeOrdinary(messages[message]!.content);
+    return { from: ids.length, tokens: generation.toksOf(ids, answer) };
+  }
+
+  /** Keeps the tokens of the answer that the text ends with. */
+  private keep(): void {
+    const { value: written } = this.written;
+    if (written) this.earlier.set(written.message, { from: written.from, tokens: generation.tokens.value });
+  }
+
+  /** Forgets the tokens of the answers from a message on. */
+  private forget(from = 0): void {
+    for (const message of this.earlier.keys()) if (message >= from) this.earlier.delete(message);
   }
 
   /** Stops the answer, also one that has not begun. */
@@ -172,6 +222,7 @@ class ChatStore {
     this.current.value = conversation;
     this.system.value = conversation.system;
     this.answer.value = this.editing.value = null;
+    this.forget();
     this.status.value = "";
     this.conversations.show(conversation);
   }
@@ -181,6 +232,7 @@ class ChatStore {
     const { messages } = this.current.value;
     const end = messages.findLastIndex(({ role }) => role === "user");
     if (end < 0) return;
+    this.forget(end + 1);
     this.change({ messages: messages.slice(0, end + 1) });
     await this.reply();
   }
@@ -189,7 +241,9 @@ class ChatStore {
   private async reply(): Promise<void> {
     await this.answered(async () => {
       await generation.stop();
+      this.keep();
       const { messages, dropped } = this.current.value;
+      this.forget(messages.length);
       const prompt = await engine().chatPrompt(this.messages, this.length.value, dropped);
       if (prompt.dropped > dropped) {
         this.status.value = `The context is full: the model no longer reads the ${prompt.dropped} oldest messages.`;

@@ -202,7 +202,12 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
             tokens={written.tokens}
             from={written.from}
             onContinue={(position, instead) => void chat.continueAt(position, instead)}
-            footer={<Inside />}
+            footer={
+              <>
+                <Inside at={at} />
+                {!last && <small class={ui.dim}>Continuing from here replaces the messages after this answer.</small>}
+              </>
+            }
           />
         ) : (
           <Markdown text={message.content} />
@@ -223,17 +228,17 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
             <Icon of={RefreshCw} />
           </button>
         )}
-        {written && (
+        {(written || !chat.answering.value) && (
           <button
             class={classes(style.action, style.toggle)}
-            aria-pressed={chat.asTokens.value}
+            aria-pressed={Boolean(written) && chat.asTokens.value}
             title="Shade the tokens by surprise and show their alternatives"
-            onClick={() => (chat.asTokens.value = !chat.asTokens.value)}
+            onClick={() => void showTokens(at)}
           >
             Tokens
           </button>
         )}
-        {written && !running && <Inside />}
+        {!chat.answering.value && <Inside at={at} />}
         {written && !running && speeds.value && (
           <small class={ui.dim}>
             {written.tokens.length} tokens
@@ -245,8 +250,14 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
   );
 }
 
-/** Opens the other views at the chosen token of the answer. */
-function Inside() {
+/** Shows an answer as tokens, or as text again. */
+async function showTokens(at: number): Promise<void> {
+  const shown = chat.written.value?.message === at && chat.asTokens.value;
+  if (shown || (await chat.inspect(at))) chat.asTokens.value = !shown;
+}
+
+/** Opens the other views at the chosen token of an answer. */
+function Inside({ at }: { at: number }) {
   const { manifest } = engine().model;
   return (
     <span class={style.inside} role="group" aria-label="Look inside">
@@ -255,7 +266,7 @@ function Inside() {
           key={name}
           class={ui.link}
           title={`${title} of this answer, in ${manifest.model}`}
-          onClick={() => route.show(name)}
+          onClick={() => void chat.inspect(at).then((shown) => shown && route.show(name))}
         >
           {title}
         </button>

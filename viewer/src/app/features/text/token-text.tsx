@@ -40,6 +40,7 @@ export function TokenText({ tokens, from, onContinue, footer }: TokenTextProps) 
           />
         ))}
       </div>
+      {tok && generation.weighing.value && <small role="status">Computing the alternatives…</small>}
       {tok?.top && (
         <Alternatives
           key={chosen}

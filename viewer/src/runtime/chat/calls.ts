@@ -1,0 +1,187 @@
+// Finds calls of functions in the text of a model while it arrives; the desktop's glgpt/api/calls.py has the same rules.
+
+import { dumped, isObject, type Json } from "../gl/json";
+
+export const OPEN = "<tool_call>";
+const CLOSE = "</tool_call>";
+/** Names of a call's arguments, the second in Llama 3's form. */
+export const ARGUMENTS = "arguments";
+export const PARAMETERS = "parameters";
+const TAG = "<|python_tag|>"; // Llama 3 may write it before a call
+const HEAD = /^\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)/;
+
+/** A part of call `index`: with `name` its beginning; `arguments` continues the JSON of its arguments. */
+export interface CallPart {
+  index: number;
+  arguments: string;
+  name: string | null;
+}
+
+/**
+ * Separates a model's text into content and calls of the functions `names`. A call is `{"name": …, "arguments": {…}}`
+ * between <tool_call> and </tool_call>, or without them at the beginning of the text, also with "parameters". Calls of
+ * other functions stay content. `most` is the number of calls after which the rest is dropped.
+ */
+export class CallParser {
+  /** The number of complete calls. */
+  count = 0;
+  private held = "";
+  private state: "text" | "call" | "arguments" | "after" = "text";
+  private opened = ""; // the text before the call: OPEN, or "" at the beginning of the answer
+  private fresh = true; // until there is content: a call may begin without OPEN
+  private readonly end = new JsonEnd(); // of the arguments
+  private brace = false; // the call itself is still to be closed
+  private parts: (string | CallPart)[] = [];
+
+  constructor(
+    private readonly names: readonly string[],
+    private readonly most = Infinity,
+  ) {}
+
+  /** Returns the parts that are known after a piece of the text. */
+  push(piece: string): (string | CallPart)[] {
+    this.held += piece;
+    while (this.held && (this.count < this.most || this.state === "arguments") && this.step());
+    return this.taken();
+  }
+
+  /** Returns the rest at the end of the text: a call that is not complete is content. */
+  flush(): (string | CallPart)[] {
+    if ((this.state === "text" || this.state === "call") && this.count < this.most) {
+      const text = (this.state === "call" ? this.opened : "") + this.held;
+      this.content(this.count ? text.trimEnd() : text);
+    }
+    this.held = "";
+    return this.taken();
+  }
+
+  private taken(): (string | CallPart)[] {
+    const found = this.parts;
+    this.parts = [];
+    return found;
+  }
+
+  private content(text: string): void {
+    if (!text) return;
+    this.parts.push(text);
+    this.fresh &&= !text.trim();
+  }
+
+  /** Returns true if a part of the held text was taken and the next state can go on. */
+  private step(): boolean {
+    if (this.state === "text") return this.text();
+    if (this.state === "call") return this.call();
+    return this.state === "arguments" ? this.inArguments() : this.after();
+  }
+
+  private text(): boolean {
+    if (this.fresh) {
+      let begun = this.count ? this.held.replace(/^[ \t\n\r;]+/, "") : this.held.trimStart();
+      if (begun.length < TAG.length && TAG.startsWith(begun)) return false;
+      begun = without(begun, TAG).trimStart();
+      if (!begun) return false;
+      if (begun.startsWith("{")) {
+        [this.held, this.opened, this.state] = [begun, "", "call"];
+        return true;
+      }
+    }
+    const at = this.held.indexOf(OPEN);
+    if (at >= 0) {
+      this.content(this.held.slice(0, at).trimEnd());
+      [this.held, this.opened, this.state] = [this.held.slice(at + OPEN.length), OPEN, "call"];
+      return true;
+    }
+    let end = OPEN.length - 1;
+    while (!this.held.endsWith(OPEN.slice(0, end))) end--;
+    const keep = this.held.slice(0, this.held.length - end).trimEnd().length; // blanks before a call are not content
+    this.content(this.held.slice(0, keep));
+    this.held = this.held.slice(keep);
+    return false;
+  }
+
+  private call(): boolean {
+    const head = HEAD.exec(this.held);
+    if (head) {
+      const name = parsed(head[1]!);
+      if (typeof name !== "string" || !this.names.includes(name)) return this.notCall();
+      this.parts.push({ index: this.count, arguments: "", name });
+      [this.held, this.state] = [this.held.slice(head[0].length), "arguments"];
+      this.end.reset();
+      return true;
+    }
+    const begun = this.held.trimStart();
+    if (begun && !begun.startsWith("{")) return this.notCall();
+    const end = new JsonEnd().find(begun);
+    const found = end < 0 ? undefined : parsed(begun.slice(0, end));
+    if (found === undefined) return false;
+    const { name, ...fields } = Object(found) as Record<string, Json>;
+    const own = fields[ARGUMENTS] ?? fields[PARAMETERS];
+    if (typeof name !== "string" || !this.names.includes(name) || !isObject(own)) return this.notCall();
+    this.parts.push({ index: this.count++, arguments: dumped(own), name });
+    [this.held, this.state] = [begun.slice(end), "after"];
+    return true;
+  }
+
+  private notCall(): boolean {
+    [this.fresh, this.state] = [false, "text"];
+    this.content(this.opened);
+    return true;
+  }
+
+  private inArguments(): boolean {
+    const end = this.end.find(this.held);
+    const own = end < 0 ? this.held : this.held.slice(0, end);
+    this.parts.push({ index: this.count, arguments: own, name: null });
+    this.held = this.held.slice(own.length);
+    if (end < 0) return false;
+    this.count++;
+    [this.state, this.brace] = ["after", true];
+    return true;
+  }
+
+  private after(): boolean {
+    this.held = this.held.trimStart();
+    if (this.brace && this.held) [this.held, this.brace] = [without(this.held, "}").trimStart(), false];
+    if (this.opened && this.held !== CLOSE && CLOSE.startsWith(this.held)) return false;
+    [this.held, this.state, this.fresh] = [without(this.held, CLOSE).trimStart(), "text", true];
+    return true;
+  }
+}
+
+/** Finds the end of an object or a list of JSON that arrives in pieces. */
+class JsonEnd {
+  private depth = 0;
+  private quoted = false;
+  private escaped = false;
+
+  reset(): void {
+    this.depth = 0;
+  }
+
+  /** Returns the position after the end, in this piece; -1: it is not there yet. */
+  find(piece: string): number {
+    for (let i = 0; i < piece.length; i++) {
+      const character = piece[i]!;
+      if (this.quoted) {
+        this.quoted = this.escaped || character !== '"';
+        this.escaped = character === "\\" && !this.escaped;
+        continue;
+      }
+      this.quoted = character === '"';
+      this.depth += Number("{[".includes(character)) - Number("}]".includes(character));
+      if (!this.depth) return i + 1;
+    }
+    return -1;
+  }
+}
+
+const without = (text: string, start: string) => (text.startsWith(start) ? text.slice(start.length) : text);
+
+/** Returns the value of a JSON text; undefined: it is not valid. */
+function parsed(text: string): Json | undefined {
+  try {
+    return JSON.parse(text) as Json;
+  } catch {
+    return undefined;
+  }
+}

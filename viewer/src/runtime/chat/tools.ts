@@ -1,0 +1,146 @@
+// The functions that an answer may call, and the constraint of a call; the desktop's glgpt/api/tools.py has the same rules.
+
+import { PageError } from "../gl/errors";
+import { isObject, type Json } from "../gl/json";
+import { ARGUMENTS, CallParser, OPEN, PARAMETERS } from "./calls";
+
+/** A function that the model may call. */
+export interface Tool {
+  type: "function";
+  function: {
+    name: string;
+    description?: string | null;
+    /** The JSON schema of its arguments. */
+    parameters?: object | null;
+    strict?: boolean | null;
+  };
+}
+
+/** Says if the answer may call a function, must call one, or must call this one. */
+export type ToolChoice = "none" | "auto" | "required" | { type: "function"; function: { name: string } };
+
+/** A call in an answer; `arguments` are JSON. */
+export interface ToolCall {
+  id: string;
+  type: "function";
+  function: { name: string; arguments: string };
+}
+
+const MAX_TOOLS = 128; // the same as on the desktop
+const COMBINED = ["$ref", "anyOf", "oneOf", "allOf"]; // keys of schemas with parts
+const NAMED = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"]; // keys of schemas by name
+const DATA = ["enum", "const", "default", "examples"]; // keys of values
+const NO_PARAMETERS = { type: "object", properties: {} };
+
+/** A choice of tools that cannot be used. */
+export class ToolError extends PageError {
+  constructor(
+    message: string,
+    readonly field: string,
+  ) {
+    super(message);
+  }
+}
+
+/** Returns a value as JSON has it. */
+const plain = (value: unknown): Json => JSON.parse(JSON.stringify(value)) as Json;
+
+export class Tools {
+  private constructor(
+    private readonly functions: readonly Tool["function"][],
+    /** True if the answer must call a function. */
+    readonly forced: boolean,
+    private readonly most: number,
+  ) {}
+
+  /** Returns the tools of a request; null if the answer cannot call one. Throws ToolError for another choice. */
+  static asked(tools: readonly Tool[] | null, choice: ToolChoice | null, parallel: boolean | null): Tools | null {
+    if (!tools?.length) {
+      if (choice !== null && choice !== "none" && choice !== "auto") {
+        throw new ToolError("tool_choice needs tools.", "tool_choice");
+      }
+      return null;
+    }
+    if (tools.length > MAX_TOOLS) throw new ToolError(`tools has more than ${MAX_TOOLS} functions.`, "tools");
+    const functions = tools.map(checked);
+    const names = functions.map(({ name }) => name);
+    const twice = names.find((name, i) => names.indexOf(name) < i);
+    if (twice !== undefined) throw new ToolError(`two functions are named ${twice}.`, "tools");
+    if (choice === "none") return null;
+    if (choice === null || choice === "auto") return new Tools(functions, false, parallel === false ? 1 : Infinity);
+    if (choice === "required") return new Tools(functions, true, 1);
+    const { type, function: own } = Object(choice) as Partial<Exclude<ToolChoice, string>>;
+    if (type !== "function" || typeof own !== "object") {
+      const why = `tool_choice is ${JSON.stringify(choice)}; it must be "none", "auto", "required" or a function.`;
+      throw new ToolError(why, "tool_choice");
+    }
+    const named = functions.filter(({ name }) => name === own.name);
+    if (!named.length) throw new ToolError(`tool_choice names ${own.name}, which tools lacks.`, "tool_choice");
+    return new Tools(named, true, 1);
+  }
+
+  /** Returns what templates render. */
+  documents(): Json[] {
+    return this.functions.map(({ name, description, parameters }) =>
+      plain({
+        type: "function",
+        function: { name, description: description || "", parameters: parameters ?? NO_PARAMETERS },
+      }),
+    );
+  }
+
+  parser(): CallParser {
+    return new CallParser(
+      this.functions.map(({ name }) => name),
+      this.most,
+    );
+  }
+
+  /** Returns the schema of a forced call, whose arguments are named `key`: they match the function's schema. */
+  schema(key: string): Json {
+    const own: Record<string, Json> = {};
+    const calls = this.functions.map(({ name, parameters }, i) => {
+      let schema = plain(parameters ?? NO_PARAMETERS) as Record<string, Json>;
+      // else it would also forbid the properties of the combined schemas
+      if (!COMBINED.some((word) => word in schema)) schema = { additionalProperties: false, ...schema };
+      own[i] = moved(schema, `#/$defs/${i}`);
+      const properties = { name: { const: name }, [key]: { $ref: `#/$defs/${i}` } };
+      return { type: "object", properties, required: ["name", key], additionalProperties: false };
+    });
+    return { anyOf: calls, $defs: own };
+  }
+}
+
+/** Returns the function of a tool. Throws ToolError for an invalid one. */
+function checked(tool: Tool, i: number): Tool["function"] {
+  const { type, function: own } = Object(tool) as Partial<Tool>;
+  const at = `tools.${i}`;
+  if (type !== "function" || typeof own !== "object") throw new ToolError(`${at} must be a function.`, at);
+  if (typeof own.name !== "string" || !/^[a-zA-Z0-9_.-]{1,64}$/.test(own.name)) {
+    throw new ToolError(`${at}.function.name must be 1 to 64 letters, digits, _, . or -.`, `${at}.function.name`);
+  }
+  if (own.parameters != null && (typeof own.parameters !== "object" || Array.isArray(own.parameters))) {
+    throw new ToolError(`the parameters of ${own.name} must be a JSON schema.`, `${at}.function.parameters`);
+  }
+  return own;
+}
+
+/** Returns a schema whose references are those of a document in which it lies at `root`. */
+function moved(schema: Json, root: string): Json {
+  if (Array.isArray(schema)) return (schema as readonly Json[]).map((each) => moved(each, root));
+  if (!isObject(schema)) return schema;
+  const found: Record<string, Json> = {};
+  for (const [key, value] of Object.entries(schema)) {
+    if (NAMED.includes(key) && isObject(value)) {
+      found[key] = Object.fromEntries(Object.entries(value).map(([name, each]) => [name, moved(each, root)]));
+    } else if (key === "$ref" && typeof value === "string" && value.startsWith("#")) found[key] = root + value.slice(1);
+    else if (key !== "$schema" && key !== "$id") found[key] = DATA.includes(key) ? value : moved(value, root);
+  }
+  return found;
+}
+
+/** Returns how a model with this template writes the arguments of a call, and what begins a forced call. */
+export function callForm(mentions: (text: string) => boolean): { key: string; start: string } {
+  const open = mentions(OPEN);
+  return { key: mentions(`"${PARAMETERS}": `) && !open ? PARAMETERS : ARGUMENTS, start: open ? `${OPEN}\n` : "" };
+}

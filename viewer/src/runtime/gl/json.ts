@@ -1,0 +1,15 @@
+// Values of JSON, and how Python's `json.dumps` writes them.
+
+export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
+
+/** True if a value is an object of JSON. */
+export const isObject = (value: unknown): value is { readonly [key: string]: Json } =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** Returns a value as `json.dumps` writes it. */
+export function dumped(value: Json): string {
+  if (Array.isArray(value)) return `[${(value as readonly Json[]).map(dumped).join(", ")}]`;
+  if (!isObject(value)) return JSON.stringify(value);
+  const members = Object.entries(value).map(([name, member]) => `${JSON.stringify(name)}: ${dumped(member)}`);
+  return `{${members.join(", ")}}`;
+}
