@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import { Copied } from "./copied";
 import { count, links } from "./describe";
 import type { Terms } from "../runtime/generated/federation-messages";
-import { Denied } from "./gateway";
+import { Denied } from "../runtime/io/rest";
 import { state } from "./state";
 import ui from "../app/ui/shared.module.css";
 
