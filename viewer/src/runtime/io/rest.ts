@@ -9,7 +9,7 @@ export class Unreachable extends PageError {}
 export class Denied extends PageError {}
 
 const PROXY_ERRORS = [502, 503, 504]; // a reverse proxy answers these while the gateway restarts
-const STALL_TIMEOUT_MS = 300_000; // the gateway sends a text to a few devices at a time; the others wait for theirs
+const STALL_TIMEOUT_MS = 300_000; // the gateway sends a text to a few devices at a time while others wait
 const TRIES = 3; // one that breaks, one that cannot be resumed, one from the start
 
 /** Sentences that say what the user can do after a failed call; a caller without them shows its own. */
