@@ -20,13 +20,13 @@ from pydantic import TypeAdapter
 
 from glgpt.federation import protocol, replies
 from glgpt.gguf import splits, tokenizer_files
+from glgpt.page.documents import manifest, packed, player, recorded, reference, training
 from glgpt.program import spec
 from glgpt.program.formats import ALL
 from glgpt.text import runs
 from glgpt.text.token_ids import MAX_IDS
 from glgpt.text.untrusted import tokenizer_document
 from glgpt.text.untrusted.patterns import checked_pattern
-from glgpt.training import settings
 from glgpt.wire import client, hidden, messages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -146,9 +146,18 @@ def array_type(schema: dict[str, Any], indent: int) -> str:
     """Returns the type of an array, a tuple if its length is fixed."""
     first = [type_of(item, indent) for item in schema.get("prefixItems", [])]
     item, length = type_of(schema.get("items"), indent), schema.get("maxItems")
-    if length is not None and length == schema.get("minItems") and length <= 4:
-        return f"readonly [{', '.join([*first, *[item] * (length - len(first))])}]"
+    if length is not None and length == schema.get("minItems") and (length <= 4 or length == len(first)):
+        return tuple_type([*first, *[item] * (length - len(first))], indent)
     return f"readonly ({item})[]" if " " in item and not item.startswith("{") else f"readonly {item}[]"
+
+
+def tuple_type(items: Sequence[str], indent: int) -> str:
+    """Returns the type of a tuple, on several lines if it is long."""
+    line = ", ".join(items)
+    if len(line) < WIDTH // 2:
+        return f"readonly [{line}]"
+    lines = [f"{' ' * (indent + 2)}{item}," for item in items]
+    return "\n".join(["readonly [", *lines, f"{' ' * indent}]"])
 
 
 def object_type(schema: dict[str, Any], indent: int) -> str:
@@ -173,9 +182,9 @@ def comment(text: str) -> str:
     return "\n".join(["/**", *(f" * {line}" for line in lines), " */"])
 
 
-def types(name: str, schema: dict[str, Any], whole: str) -> str:
+def types(about: str, schema: dict[str, Any], whole: str) -> str:
     """Returns the TypeScript module of a schema's types; `whole` is the name of the document's."""
-    lines = [f"// The types of viewer/schema/{name}.schema.json. Written by scripts/generate_schema.py.\n"]
+    lines = [f"// {about} Written by scripts/generate_schema.py.\n"]
     others = sorted(set(re.findall(r'"glgpt:(\w+)#/\$defs/(\w+)"', json.dumps(schema))))
     for other in dict.fromkeys(other for other, _ in others):
         imported = ", ".join(title(part) for each, part in others if each == other)
@@ -296,30 +305,54 @@ def message_types(about: str, unions: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-STORED = ("manifest", "training", "recorded", "reference", "player")
-# Values that Python defines, by the name of the property
-VALUES: dict[str, Sequence[str]] = {
-    "dtype": tuple(ALL), "wire": hidden.FORMATS, "schedule": settings.SCHEDULES,
-}  # fmt: skip
+# Documents of a page: their class, and the document whose definitions they share
+DOCUMENTS: dict[str, tuple[Any, str]] = {
+    "manifest": (manifest.Manifest, ""),
+    "training": (training.Training, "manifest"),
+    "recorded": (recorded.Recorded, ""),
+    "reference": (reference.Reference, ""),
+    "player": (player.PlayerIndex, ""),
+    "shape": (player.ShapeDescription, "manifest"),
+    "packed": (packed.Packed, "program"),
+}
+UNCHECKED = ("shape", "packed")  # files that a page knows by their SHA-256: types, but no schema
 
 
-def with_values(schema: Any) -> Any:
-    """Returns a schema with the enumerations of `VALUES`."""
+def page_documents(schemas: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the schemas of `DOCUMENTS`, after the others."""
+    for name, (definition, other) in DOCUMENTS.items():
+        schema = closed(document(name, definition))
+        schemas[name] = sharing(schema, other, schemas[other]["$defs"]) if other else schema
+    return schemas
+
+
+def closed(schema: Any) -> Any:
+    """Returns a schema whose objects have no further fields, unless it allows them."""
     if isinstance(schema, list):
-        return [with_values(item) for item in schema]
+        return [closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        name: item | {"enum": VALUES[name]} if name in VALUES and isinstance(item, dict) and "enum" in item
-        else with_values(item)
-        for name, item in schema.items()
-    }  # fmt: skip
+    found = {name: closed(value) for name, value in schema.items()}
+    if schema.get("type") != "object" or "properties" not in schema:
+        return found
+    more = found.pop("additionalProperties", False)
+    return found if more is True else found | {"additionalProperties": False}
 
 
-def stored(name: str) -> dict[str, Any]:
-    """Returns a schema that is written by hand, with Python's enumerations."""
-    text = (ROOT / f"viewer/schema/{name}.schema.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = with_values(json.loads(text))
+def sharing(schema: dict[str, Any], name: str, shared: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schema that refers to another one's definitions, without copies of them."""
+    parts = {part: value for part, value in schema["$defs"].items() if part not in shared}
+
+    def referring(value: Any) -> Any:
+        if isinstance(value, list):
+            return [referring(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        found = {key: referring(item) for key, item in value.items()}
+        part = str(found.get("$ref")).removeprefix("#/$defs/")
+        return found | {"$ref": f"glgpt:{name}#/$defs/{part}"} if part in shared else found
+
+    found: dict[str, Any] = referring(schema | {"$defs": parts})
     return found
 
 
@@ -328,13 +361,13 @@ def files() -> dict[str, str]:
     modules = {"gguf-tokenizers": pre_tokenizers, "patterns": patterns, "formats": formats, "protocols": protocols}
     found = {f"{GENERATED}/{name}.ts": content() for name, content in modules.items()}
     found |= {f"{GENERATED}/{name}.ts": message_types(*definition) for name, definition in MESSAGES.items()}
-    schemas = {"program": ("Program", program())}
-    schemas |= {"tokenizer": ("TokenizerSchema", document("tokenizer", tokenizer_document.PageTokenizer))}
-    schemas |= {name: (f"{name.title()}Document", stored(name)) for name in STORED}
-    for name, (whole, schema) in schemas.items():
-        found[f"{GENERATED}/{name}.ts"] = types(name, schema, whole)
-        content = schema if name in STORED else ordered(schema)
-        found[f"viewer/schema/{name}.schema.json"] = literal(content, 1, quote=True) + "\n"
+    schemas = {"program": program(), "tokenizer": document("tokenizer", tokenizer_document.PageTokenizer)}
+    for name, schema in page_documents(schemas).items():
+        whole = {"program": "Program", "tokenizer": "TokenizerSchema"}.get(name, f"{name.title()}Document")
+        source = "glgpt/page/documents" if name in UNCHECKED else f"viewer/schema/{name}.schema.json"
+        found[f"{GENERATED}/{name}.ts"] = types(f"The types of {source}.", schema, whole)
+        if name not in UNCHECKED:
+            found[f"viewer/schema/{name}.schema.json"] = literal(ordered(schema), 1, quote=True) + "\n"
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -41,6 +41,9 @@ def dims_of(name: str) -> str:
     return DIMS.get(PER_HEAD.get(part_of(name), ""), "T, width")
 
 
+Kind = Literal["rows", "heads", "cache", "scores", "pattern"]
+
+
 @dataclass(frozen=True)
 class Activation:
     """One named activation and its place in its matrix.
@@ -51,7 +54,7 @@ class Activation:
     """
 
     name: str
-    kind: str
+    kind: Kind
     width: int
     heads: int = 1
     window: int = 0  # keys that a row of scores has; 0: all up to its position

@@ -3,13 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Literal, NamedTuple, cast
 
-from glgpt.models.activations import ACT, EMBED, RESID_POST, SCORES, in_block, part_of
+from pydantic import Field
+from typing_extensions import NotRequired, TypedDict
+
+from glgpt.models.activations import ACT, EMBED, RESID_POST, SCORES, Kind, in_block, part_of
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 
 BLOCK = in_block("{}", "")  # prefix of the names of a block's activations
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class ListedActivation(TypedDict):
+    """An activation, as a manifest lists it; see `glgpt.models.activations.Activation`."""
+
+    name: _Name
+    kind: Kind
+    heads: Annotated[int, Field(ge=1, le=1 << 10)]
+    width: Annotated[int, Field(ge=1, le=1 << 24)]
+
+
+class AddedPart(TypedDict):
+    """A part of a block that adds to the residual stream, and the activation that it adds."""
+
+    part: str
+    out: str
+
+
+class ListedStage(TypedDict):
+    """A cell of a block: the activations of the block that it shows, and the part that adds them."""
+
+    title: str
+    shows: Annotated[list[str], Field(min_length=1)]
+    adds: str | None
+
+
+class NamedThing(TypedDict):
+    """An activation, parameter, state or pass, with its caption and explanation."""
+
+    name: _Name
+    title: NotRequired[str]
+    about: NotRequired[str]
+
+
+class Family(TypedDict):
+    """The model family's names, with captions and explanations; {} in a name stands for a block's number."""
+
+    blocks: Annotated[
+        list[Annotated[str, Field(pattern="\\{\\}")]],
+        Field(min_length=1, description="Prefixes of the names in a block; the first is that of its activations"),
+    ]
+    positions: Annotated[
+        Literal["absolute", "rotary"],
+        Field(
+            description="absolute: a position's vector is added to the embedding; rotary: queries and keys are rotated"
+        ),
+    ]
+    stream: Annotated[
+        list[str],
+        Field(
+            min_length=2,
+            max_length=2,
+            description="Names of the residual stream after the embedding and after a block",
+        ),
+    ]
+    adds: Annotated[
+        list[AddedPart],
+        Field(description="Parts of a block that add to the stream, in order, and the activation that each adds"),
+    ]
+    stages: Annotated[
+        list[ListedStage],
+        Field(
+            min_length=1,
+            description="Cells of a block in the machine view, from the top: activations of the block, and their part "
+            "of `adds`",
+        ),
+    ]
+    names: Annotated[
+        list[NamedThing],
+        Field(
+            description="Activations, parameters, states and passes in display order, with a caption and an explanation"
+        ),
+    ]
 
 
 class Stage(NamedTuple):
@@ -36,7 +113,7 @@ def stages(config: ModelConfig, block: int) -> list[Stage]:
     ]
 
 
-def family_json(config: ModelConfig, states: Sequence[str] = ()) -> dict[str, Any]:
+def family_json(config: ModelConfig, states: Sequence[str] = ()) -> Family:
     """Returns names, groups and explanations for a manifest; {} in a name stands for a block's number.
 
     `states` are the prefixes of states that belong to an activation. `names` is in the order in which a view lists
@@ -48,21 +125,21 @@ def family_json(config: ModelConfig, states: Sequence[str] = ()) -> dict[str, An
     added = [part_of(a.name) for a in config.activations.values() if a.added and a.layer == 0]
     return {
         "blocks": list(dict.fromkeys([BLOCK, config.block_prefix, *(state + BLOCK for state in states)])),
-        "positions": config.positions,
+        "positions": cast('Literal["absolute", "rotary"]', config.positions),
         "stream": [EMBED, BLOCK + RESID_POST],
         "adds": [{"part": out.removesuffix(".out"), "out": out} for out in added],
         "stages": [
             {"title": s.title, "shows": [part_of(n) for n in s.names], "adds": s.adds} for s in stages(config, 0)
         ],
         "names": [
-            {"name": name} | {key: text for key, text in words[name]._asdict().items() if text}
+            cast("NamedThing", {"name": name, **{key: text for key, text in words[name]._asdict().items() if text}})
             for name in order
             if name in words
         ],
     }
 
 
-def described(config: ModelConfig, part: Part | None = None) -> list[dict[str, Any]]:
+def described(config: ModelConfig, part: Part | None = None) -> list[ListedActivation]:
     """Returns the activations of a model, or of a part of it, in order of computation."""
     found = config.activations if part is None else part.activations(config)
     return [{"name": a.name, "kind": a.kind, "heads": a.heads, "width": a.width} for a in found.values()]

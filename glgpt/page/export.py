@@ -18,6 +18,7 @@ from glgpt.inference.programs import weight_layouts
 from glgpt.models.context import first_context, largest_context
 from glgpt.models.part import Part
 from glgpt.page.built import built_page
+from glgpt.page.documents.manifest import Manifest
 from glgpt.page.export_options import ExportOptions
 from glgpt.page.manifest import compact, identify, manifest_json
 from glgpt.page.output.destination import checked_out, copy_viewer, publish, workplace, write_listed
@@ -48,7 +49,7 @@ def export(
     progress: Progress | None = None,
     phase: Phase = lambda _: None,
     **device: Any,
-) -> dict[str, Any]:
+) -> Manifest:
     """Writes the page of a checkpoint: a folder, or one HTML file. `ExportOptions` says what the page contains.
 
     `progress` is called with (bytes written, total bytes) of the weights, and `phase` with a label when a phase begins.
@@ -113,7 +114,7 @@ def _write(
     progress: Progress | None,
     phase: Phase,
     device: dict[str, Any],
-) -> dict[str, Any]:
+) -> Manifest:
     """Writes the page's data into the folder and returns its manifest."""
     config, split = checkpoint.config, options.split
     part = split.part(config) if split else Part.whole(config)
@@ -123,7 +124,7 @@ def _write(
     device = device | {"cache_dtype": caches}
     programs, recordings = record_page(config, formats, part, split, caches)  # first: it may not fit browsers
     layouts = weight_layouts(programs[recordings[0]["generate"]], config)
-    packed = {r[kind] for r in recordings for kind in PACKED if kind in r}
+    packed = {str(file) for r in recordings for kind, file in r.items() if kind in PACKED}
     documents = _documents(checkpoint, folder, options, prompts, phase, device)
     texts: dict[str, str] = {}
     if options.train:
@@ -158,7 +159,7 @@ def _documents(
 ) -> dict[str, Any]:
     """Returns the content of tokenizer.json, reference.json and recorded.json, and writes the preview picture."""
     tokenizer, opening = prompts.tokenizer, prompts.opening()
-    documents = {"tokenizer.json": tokenizer_json(tokenizer)} if tokenizer else {}
+    documents: dict[str, Any] = {"tokenizer.json": tokenizer_json(tokenizer)} if tokenizer else {}
     settings = DeviceSettings.taken_from(device)
     short = checkpoint.shortened(max(CONTEXT, 2 * len(opening or ())))
     phase("running the reference")
@@ -172,7 +173,7 @@ def _documents(
     return documents
 
 
-def _finish(folder: Path, options: ExportOptions, manifest: dict[str, Any]) -> None:
+def _finish(folder: Path, options: ExportOptions, manifest: Manifest) -> None:
     """Sets what the page may connect to, and gives a folder's page an id."""
     if options.train and options.reading and not options.embed:
         options.reading.allow(folder / "index.html")

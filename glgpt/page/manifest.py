@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 from glgpt import ops
 from glgpt.checkpoint.end_of_text import end_of_text
@@ -14,7 +14,10 @@ from glgpt.gl.player import MAX_DRAW_FLOPS
 from glgpt.inference.capture import ONE_CAPTURED
 from glgpt.inference.chunks import ONE_TOKEN, PER_CHUNK
 from glgpt.models.part import Part
+from glgpt.models.spec import ModelConfig
 from glgpt.models.views import described, family_json
+from glgpt.page.documents.fields import ListedFile
+from glgpt.page.documents.manifest import Config, Manifest, RecordingFiles, Shard, Tuning
 from glgpt.page.export_options import ExportOptions
 from glgpt.page.output.schemas import validate
 from glgpt.page.programs import EDIT, SEVERAL, main_format
@@ -22,8 +25,8 @@ from glgpt.page.prompts import Prompts
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 from glgpt.tuning.kernel_selection import PANELS_PAY, STEADY
 
-SCHEMA = 3  # of manifest.json
-TUNING = {  # constants that the page shares with the desktop; `ahead`: maximum number of tokens in flight
+SCHEMA: Final = 3  # of manifest.json
+TUNING: Tuning = {  # constants that the page shares with the desktop; `ahead`: maximum number of tokens in flight
     "one_token": ONE_TOKEN,
     "one_captured": ONE_CAPTURED,
     "per_chunk": PER_CHUNK,
@@ -40,26 +43,27 @@ def manifest_json(
     options: ExportOptions,
     formats: WeightFormats,
     prompts: Prompts,
-    recordings: list[dict[str, Any]],
-    files: dict[str, dict[str, Any]],
-    shards: list[dict[str, Any]],
-) -> dict[str, Any]:
+    recordings: list[RecordingFiles],
+    files: dict[str, ListedFile],
+    shards: list[Shard],
+) -> Manifest:
     """Returns the content of manifest.json. Raises GlgptError if it does not match its schema.
 
     `recordings` names the files of each recording, `files` gives the size and digest of every file but the `shards`.
     """
     config, split, tokenizer = checkpoint.config, options.split, prompts.tokenizer
     part = split.part(config) if split else Part.whole(config)
-    manifest = {
+    about = prompts.manifest()
+    manifest: Manifest = {
         "schema": SCHEMA,
         "glgpt": version(),
-        "model": options.name,
+        "model": options.name or "",
         "dtype": main_format(config, formats),
         "stored": list(formats.types) if isinstance(formats, StoredFormats) else None,
         "parameters": checkpoint.whole.parameter_count,
         "trained_on": options.trained_on,
         "source": options.source,
-        "config": config.fields() | config.shape() | {"n_layer": len(part.blocks)},  # blocks in the page
+        "config": page_config(config) | {"n_layer": len(part.blocks)},  # blocks in the page
         "recordings": recordings,
         "tokenizer": "tokenizer.json" if tokenizer else None,
         "eos": list(end_of_text(checkpoint.path, config.vocab_size, tokenizer)),
@@ -68,7 +72,10 @@ def manifest_json(
         "tuning": TUNING,
         "activations": split.activations(config) if split else described(config, part),
         "family": family_json(config, [EDIT]),
-        **prompts.manifest(),
+        "prompts": about["prompts"],
+        "chat": about["chat"],
+        "chat_template": about["chat_template"],
+        "head": about["head"],
         "patterns": list(ops.PATTERNS),
         "split": split.manifest(checkpoint) if split else None,
         "training": "training.json" if "training.json" in files else None,
@@ -79,7 +86,12 @@ def manifest_json(
     return manifest
 
 
-def identify(folder: Path, manifest: dict[str, Any]) -> None:
+def page_config(config: ModelConfig) -> Config:
+    """Returns the fields and sizes of a model, for its manifest."""
+    return cast("Config", config.fields() | config.shape())
+
+
+def identify(folder: Path, manifest: Manifest) -> None:
     """Writes one id into index.html and the manifest, by which a page notices that another export has replaced it."""
     page = folder / "index.html"
     text = page.read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Literal
 
 from glgpt import ops
 from glgpt.inference.batching.batch import ADOPTED, batch_program
@@ -16,6 +16,7 @@ from glgpt.models.attention import limits_of
 from glgpt.models.network import Network
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
+from glgpt.page.documents.manifest import RecordingFiles
 from glgpt.page.split import SplitPage
 from glgpt.program.formats import FORMATS, STORED
 from glgpt.program.kernel import KERNELS, Kernel
@@ -44,7 +45,7 @@ class Recording:
     draw_buffers: int
 
     @property
-    def rows(self) -> str:
+    def rows(self) -> Literal["strided", "contiguous"]:
         """The column order of its one-row products: a key of `tuning.kernel_selection.COLUMNS`."""
         return "contiguous" if self.kernel.contiguous else "strided"
 
@@ -244,24 +245,28 @@ def record_page(
     part: Part,
     split: SplitPage | None,
     cache_dtype: str,
-) -> tuple[dict[str, Program], list[dict[str, Any]]]:
+) -> tuple[dict[str, Program], list[RecordingFiles]]:
     """Returns every program by its file name, and for each recording the names of its files.
 
     `cache_dtype` is the format of the caches, "f32" or "f16".
     """
     config = config.with_context(config.context, cache_dtype == "f16")
     programs: dict[str, Program] = {}
-    listed = []
+    listed: list[RecordingFiles] = []
     whole, tail = part == Part.whole(config), split is not None and split.head
     taps = whole and split is not None
     for recording in page_recordings(dtype):
-        kernel = recording.kernel.name
-        files = {
+        files: RecordingFiles = {
+            "draw_buffers": recording.draw_buffers,
+            "kernel": recording.kernel.name,
+            "rows": recording.rows,
             "generate": f"program-{recording.name}.json",
             "capture": f"capture-{recording.plain.name}.json",
             "product": f"probe-{recording.plain.name}.json",
             "row": f"probe-{recording.rows}.json",
         }
+        if recording.kernel.blends:
+            files["blends"] = True
         programs[files["generate"]] = generate_program(config, recording, dtype, part, taps=taps, tail=tail)
         programs[files["capture"]] = capture_recording(config, recording.plain, dtype, part, tail)
         if whole:
@@ -274,7 +279,6 @@ def record_page(
             files["masked"] = "masked-{}x{}.bin".format(*logits.tiles)  # recordings with this layout share it
             programs.setdefault(files["masked"], masked_program(MIN_LIMITS, logits))
         probes = probe_programs(recording.plain, _probed_format(main_format(config, dtype)))
-        programs |= {files[kind]: probe for kind, probe in probes.items()}
-        shown = {"draw_buffers": recording.draw_buffers, "kernel": kernel, "rows": recording.rows}
-        listed.append(shown | ({"blends": True} if recording.kernel.blends else {}) | files)
+        programs |= {files["product"]: probes["product"], files["row"]: probes["row"]}
+        listed.append(files)
     return programs, listed

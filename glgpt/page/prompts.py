@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.spec import ModelConfig
+from glgpt.page.documents.manifest import PromptFields, ShownHead, TemplateSource
 from glgpt.system.files import read_text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.untrusted.chat import Chat, load_chat
@@ -114,13 +115,13 @@ class Prompts:
         chosen = self.page.opening if self.prompts and self.prompts[0] in self.page.prompts[:1] else None
         return chosen or Opening(seed=SEED, tokens=TOKENS)
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> PromptFields:
         """Returns the manifest's fields about prompts."""
         return {
-            "prompts": [p.model_dump() for p in self.prompts],
+            "prompts": [{"title": p.title, "text": p.text} for p in self.prompts],
             "chat": list(self.chat.pieces) if self.chat else None,
-            "chat_template": self.template.document() if self.template else None,
-            "head": self.page.head.model_dump() if self.page.head else None,
+            "chat_template": cast("TemplateSource", self.template.document()) if self.template else None,
+            "head": cast("ShownHead", self.page.head.model_dump()) if self.page.head else None,
         }
 
     def _check(self, text: str, config: ModelConfig) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from glgpt.data.books import BOOKS, NO_BOOKS
 from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.page.documents.training import ListedBook
 
 _CONNECT = re.compile(r"connect-src 'self'")
 _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})?")
@@ -31,7 +32,7 @@ class Reading:
         for address in (*self.hosts, *(book["url"] for book in self.listed())):
             _origin(address)
 
-    def listed(self) -> list[dict[str, str]]:
+    def listed(self) -> list[ListedBook]:
         """Returns the books that the page offers."""
         if self.books == NO_BOOKS:
             return []

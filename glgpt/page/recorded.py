@@ -14,6 +14,7 @@ from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.models.activations import EMBED, LOGITS, PATTERN, SCORES, in_block, part_of
 from glgpt.models.views import stages
+from glgpt.page.documents.recorded import Candidate, Recorded, RecordedMachine, RecordedToken
 from glgpt.page.prompts import Prompts
 from glgpt.plots.cells import REACH, folded
 from glgpt.program.formats import Floats
@@ -29,7 +30,7 @@ BLOCKS_AT_ONCE = 12  # blocks whose activations are in memory at once
 PICTURES = 6  # number of recorded pictures
 
 
-def recorded_json(model: LanguageModel, prompts: Prompts) -> dict[str, Any] | None:
+def recorded_json(model: LanguageModel, prompts: Prompts) -> Recorded | None:
     """Returns the content of recorded.json; None if the page has no prompt.
 
     It holds the opening prompt, its continuation with alternatives, attention over the first tokens, and pictures of
@@ -47,11 +48,11 @@ def recorded_json(model: LanguageModel, prompts: Prompts) -> dict[str, Any] | No
     patterns = [in_block(i, PATTERN) for i in range(model.config.n_layer)]
     logits, found = model.run_with_cache(ids, patterns)
     sampler = Sampler(SamplingOptions(**settings))
-    tokens: list[dict[str, Any]] = []
+    tokens: list[RecordedToken] = []
     for at, (id_, text) in enumerate(zip(ids, _texts(tokenizer, ids), strict=True)):
-        token: dict[str, Any] = {"id": id_, "text": text, "label": tokenizer.label(id_)}
+        token: RecordedToken = {"id": id_, "text": text, "label": tokenizer.label(id_)}
         if at >= len(given):
-            token |= _weighed(tokenizer, logits[at - 1], sampler, id_)
+            token["p"], token["sampled"], token["top"] = _weighed(tokenizer, logits[at - 1], sampler, id_)
         tokens.append(token)
     kept = min(len(ids), ATTENTION_TOKENS)
     rows, columns = np.tril_indices(kept)
@@ -76,18 +77,19 @@ def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return [stream.push(id_) for id_ in ids]
 
 
-def _weighed(tokenizer: Tokenizer, logits: Any, sampler: Sampler, chosen: int) -> dict[str, Any]:
+def _weighed(tokenizer: Tokenizer, logits: Any, sampler: Sampler, chosen: int) -> tuple[float, float, list[Candidate]]:
     """Returns the chosen token's probability, the one after sampling settings, and the most likely alternatives."""
     p = np.exp(logits.astype(np.float64) - logits.max())
     p /= p.sum()
     drawn = sampler.probabilities(logits)
 
-    def of(id_: int) -> dict[str, Any]:
-        return {"id": id_, "p": round(float(p[id_]), 5), "sampled": round(float(drawn[id_]), 5)}
+    def of(id_: int) -> Candidate:
+        p_id, drawn_id = round(float(p[id_]), 5), round(float(drawn[id_]), 5)
+        return {"id": id_, "p": p_id, "sampled": drawn_id, "label": tokenizer.label(id_)}
 
     best = np.argsort(-p, kind="stable")[:ALTERNATIVES].tolist()
-    top = [{**of(i), "label": tokenizer.label(i)} for i in best]
-    return {**of(chosen), "top": top}
+    found = of(chosen)
+    return found["p"], found["sampled"], [of(i) for i in best]
 
 
 def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats:
@@ -102,7 +104,7 @@ def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats
     return np.concatenate([of(name) for name in names])
 
 
-def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logits: Floats) -> dict[str, Any]:
+def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logits: Floats) -> RecordedMachine:
     """Returns pictures of the machine as it computes some of the tokens after the first `given`, evenly spread.
 
     `logits` are those of all `ids`. A picture has one byte per texel, 127 for zero, rows from the top, and a column of

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
-from glgpt.models.views import described
+from glgpt.models.views import ListedActivation, described
+from glgpt.page.documents.manifest import SplitServer
 from glgpt.page.reading import allow_connections
 from glgpt.wire.client import checked_url
-from glgpt.wire.hidden import FORMATS
+from glgpt.wire.hidden import FORMATS, Format
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class SplitPage:
 
     blocks: int | None
     server: str
-    wire: str = "f32"
+    wire: Format = "f32"
     head: bool = False
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class SplitPage:
             )
         return Part(0, self.blocks, True, False)
 
-    def manifest(self, checkpoint: Checkpoint) -> dict[str, Any]:
+    def manifest(self, checkpoint: Checkpoint) -> SplitServer:
         """Returns the manifest's fields about the server."""
         config = checkpoint.config
         rest = None if self.blocks is None else Part(self.blocks, config.n_layer, False, not self.head)
@@ -63,7 +63,7 @@ class SplitPage:
             "activations": described(config, rest) if rest else [],
         }
 
-    def activations(self, config: ModelConfig) -> list[dict[str, Any]]:
+    def activations(self, config: ModelConfig) -> list[ListedActivation]:
         """Returns the descriptions of the activations that the page computes, in order, for its manifest."""
         return described(config, self.part(config)) + (described(config, Part.head_of(config)) if self.head else [])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Final, cast
 
 from glgpt.data.bundled import SETS
 from glgpt.errors import GlgptError
@@ -12,6 +12,16 @@ from glgpt.models.network import Batch, Network
 from glgpt.models.parameters import Parameter
 from glgpt.models.spec import ModelConfig
 from glgpt.models.views import described, family_json
+from glgpt.page.documents.training import (
+    BundledText,
+    Offer,
+    OfferConfig,
+    OfferedParameter,
+    OfferedProgram,
+    OfferRecipe,
+    OfferShape,
+    Training,
+)
 from glgpt.page.programs import EDIT, PageEdits, Recording, capture_recording, generate_program, page_recordings
 from glgpt.page.reading import Reading
 from glgpt.program.kernel import Kernel
@@ -22,7 +32,7 @@ from glgpt.training.program import Recipe, program_digest, record_predictions, r
 from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.kernel_selection import COLUMNS
 
-SCHEMA = 6  # of training.json
+SCHEMA: Final = 6  # of training.json
 OFFERED = ("nano", "tiny")  # the default presets
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program for each vocabulary
 LOOK = 64  # tokens of the text whose attention is shown
@@ -43,7 +53,7 @@ class Size:
 
 def training_files(
     sizes: Sequence[str | Size], reading: Reading | None = None, precision: str = "f32"
-) -> tuple[dict[str, Program], dict[str, str], dict[str, Any]]:
+) -> tuple[dict[str, Program], dict[str, str], Training]:
     """Returns the programs by file name, the bundled sets by file name, and the content of training.json.
 
     A preset's name stands for its sizes, trained in `precision`. Raises GlgptError for an unknown preset and for a
@@ -54,7 +64,7 @@ def training_files(
     named = [s if isinstance(s, Size) else _preset_size(s, t, precision) for s, t in pairs]
     offers = [_offer(size, files) for size in named]
     texts = {f"training-text-{name}.bin": found.make() for name, found in SETS.items()}
-    listed = [
+    listed: list[BundledText] = [
         {
             "name": name,
             "title": found.title,
@@ -104,30 +114,45 @@ def _preset_size(preset: str, tokenizer: str, precision: str) -> Size:
     return Size(preset, tokenizer, settings.model_config(bpe_size(tokenizer) or 256), recipe, settings)
 
 
-def _offer(size: Size, files: dict[str, Program]) -> dict[str, Any]:
+def _offer(size: Size, files: dict[str, Program]) -> Offer:
     """Returns the entry of a size in training.json, and adds its programs to `files`."""
-    config, recipe = size.config, size.recipe
+    config, recipe, settings = size.config, size.recipe, size.settings
     if recipe.accumulate > 1:
         raise GlgptError("a page cannot train with --accumulate above 1")
-    programs = []
+    programs: list[OfferedProgram] = []
     for kernel, buffers in training_kernels():
         stem = f"training-{size.name}-{config.vocab_size}-{kernel.name}"
         name = f"{stem}.bin"  # no .gz, which some hosts would unpack
         program = files[name] = page_training_program(config, recipe, Limits(max_draw_buffers=buffers), kernel)
         views = {what: f"{stem}-{what}.bin" for what in VIEWED}
         files |= {views[what]: found for what, found in view_programs(config, Recording(kernel, buffers)).items()}
-        programs.append({"kernel": kernel.name, "draw_buffers": buffers, "file": name, **views})
+        programs.append(
+            {
+                "kernel": kernel.name,
+                "draw_buffers": buffers,
+                "file": name,
+                "generate": views["generate"],
+                "capture": views["capture"],
+                "interventions": views["interventions"],
+            }
+        )
     return {
         "name": size.name,
         "tokenizer": size.tokenizer,
         "digest": program_digest(config, recipe),
-        "config": config.fields(),
-        "shape": config.shape(),
+        "config": cast("OfferConfig", config.fields()),
+        "shape": cast("OfferShape", config.shape()),
         "activations": described(config),
         "family": family_json(config, [EDIT]),
         "checkpoint": config.to_dict(),
-        "recipe": asdict(recipe),
-        "settings": {name: getattr(size.settings, name) for name in ("steps", "lr", "min_lr", "warmup", "schedule")},
+        "recipe": cast("OfferRecipe", asdict(recipe)),
+        "settings": {
+            "steps": settings.steps,
+            "lr": settings.lr,
+            "min_lr": settings.min_lr,
+            "warmup": settings.warmup,
+            "schedule": settings.schedule,
+        },
         "count": config.parameter_count,
         "bytes": program.nbytes(),
         "flops": sum(p.flops for entry in ("backward", "update") for p in program.entries[entry].passes),
@@ -144,10 +169,10 @@ def _settings(preset: str, tokenizer: str) -> Settings:
     return settings_for(preset, None, {"tokenizer": tokenizer, "batch": batch, "steps": steps})
 
 
-def offered_parameters(config: ModelConfig) -> list[dict[str, Any]]:
+def offered_parameters(config: ModelConfig) -> list[OfferedParameter]:
     """Returns each parameter's names and shape, and whether its texture holds the transpose."""
     return [
-        {"name": p.name, "stored": config.stored_name(each.name), "shape": p.shape, "transposed": _transposed(p)}
+        {"name": p.name, "stored": config.stored_name(each.name), "shape": list(p.shape), "transposed": _transposed(p)}
         for each in config.file_tensors.values()
         for p in each.parameters
     ]

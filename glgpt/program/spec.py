@@ -10,12 +10,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from glgpt.errors import GlgptError, quoted, written
 from glgpt.program.layout import View
 
-SCHEMA = 2
+SCHEMA: Final = 2
 TEXTURE_FORMATS = ("float", "half", "uint")
 MAX_SLICES = 4096  # maximum triangles of a pass that adds up
 ROLES = ("weight", "state", "input", "scratch")

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from glgpt.program.formats import AS_STORED, FORMATS
 
@@ -21,6 +23,18 @@ SINGLE = 8.0  # a single value may be off by this multiple of the tolerance, rel
 FLOOR = 2.0**-14  # added to the RMS (in squares): the smallest normal f16, below which relative errors mean nothing
 OWN = 4  # the roundings of a tensor itself count as much as those of this many blocks
 KL_LIMIT = 0.05  # nats per token: generated text is then hard to tell from the reference's
+
+
+_Positive = Annotated[float, Field(gt=0)]
+
+
+class PageTolerance(TypedDict):
+    """The fields of a tolerance that a page needs."""
+
+    relative: _Positive
+    single: _Positive
+    floor: _Positive
+    kl: _Positive
 
 
 @dataclass(frozen=True)
@@ -97,7 +111,7 @@ class Tolerance:
             return "{:g} + {:g}|reference|".format(*self.absolute)
         return f"relative error {self.relative:.1e}"
 
-    def as_json(self) -> dict[str, float]:
+    def as_json(self) -> PageTolerance:
         """Returns the fields that a page needs."""
         return {"relative": self.relative, "single": SINGLE, "floor": FLOOR, "kl": self.kl}
 

@@ -28,7 +28,7 @@ NORMAL, PHONE = {"width": 1366, "height": 768}, {"width": 390, "height": 844}
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 SILENT = "Failed to load resource|ERR_CONNECTION"  # console messages about a server that does not answer
 DRAWN = """() => {
-  const canvas = document.querySelector('.loss canvas');
+  const canvas = document.querySelector('[aria-label=Loss] canvas');
   const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
   return data.some((v) => v);
 }"""

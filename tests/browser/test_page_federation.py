@@ -52,7 +52,9 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     reloaded.reload(wait_until="commit")
     reloaded.wait_for_function("globalThis.glgpt?.federation?.status === 'training'", timeout=240_000)
     assert reloaded.evaluate(SAID)["member"] == member  # the same member, by its key
-    dashboard.wait_for_function("document.querySelectorAll('.devices tr:is(.training, .sent)').length")
+    dashboard.wait_for_function(
+        "document.querySelectorAll('.devices tr:is([data-state=training], [data-state=sent])').length"
+    )
     dashboard.wait_for_function("document.querySelectorAll('.devices tbody tr').length === 4", timeout=240_000)
     for page in pages:
         page.wait_for_function("glgpt.federation.status === 'over'", timeout=400_000)
@@ -67,8 +69,10 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     losses = [line["validation_loss"] for line in rounds if "validation_loss" in line]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 4.5, losses
     assert host.process.wait(60) == 0
-    dashboard.wait_for_function(f"document.querySelector('.message.good')?.innerText.startsWith('All {ROUNDS} rounds')")
-    assert dashboard.locator(".loss").get_attribute("data-points") == str(ROUNDS)
+    dashboard.wait_for_function(
+        f"document.querySelector('[data-kind=good]')?.innerText.startsWith('All {ROUNDS} rounds')"
+    )
+    assert dashboard.locator("[aria-label=Loss]").get_attribute("data-points") == str(ROUNDS)
     generated = subprocess.run(
         [sys.executable, "-m", "glgpt", "generate", "To be", "--model", str(run), "--tokens", "3", "--seed", "1"],
         capture_output=True, text=True, check=True, env=os.environ,

@@ -54,6 +54,19 @@ def test_nothing_moves_while_a_page_loads(
     assert total < MAX_SHIFT, found
 
 
+def test_the_bar_of_changes_moves_nothing(site: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(site) + "#view=blocks&tokens=8", **LAPTOP)
+    page.evaluate("glgpt.ready")
+    page.wait_for_function(f"Boolean({DRAWN['blocks']})")
+    before = page.locator(".blocks-lens").bounding_box()
+    page.locator("[data-ablate]").first.click()
+    bar = page.locator("[data-interventions]")
+    first = bar.bounding_box()
+    bar.locator("[data-part=verdict]").wait_for()
+    assert page.locator(".blocks-lens").bounding_box() == before
+    assert bar.bounding_box() == first
+
+
 def test_a_finger_hits_every_control(site: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(site) + "#view=text", **PHONE)
     page.evaluate("glgpt.ready")

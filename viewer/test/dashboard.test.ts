@@ -2,7 +2,8 @@
 
 import { afterEach, describe, expect, it, vi } from "vitest";
 import * as d from "../src/dashboard/describe";
-import { Denied, Gateway, Unreachable } from "../src/dashboard/gateway";
+import { Gateway } from "../src/dashboard/gateway";
+import { Denied, Unreachable } from "../src/runtime/io/rest";
 import type { Invitation, MemberStatus, Status } from "../src/runtime/generated/federation-messages";
 
 const device = (fields: Partial<MemberStatus> = {}): MemberStatus => ({
@@ -207,14 +208,18 @@ describe("the gateway's answers", () => {
   });
 
   it("reports a download's bytes, and an interrupted download", async () => {
-    const body = (cut: boolean) =>
-      new ReadableStream<Uint8Array>({
-        start(controller) {
-          controller.enqueue(new Uint8Array(3));
-          if (cut) controller.error(new TypeError("reset"));
+    vi.stubGlobal("navigator", { onLine: true });
+    const body = (cut: boolean) => {
+      const parts = [new Uint8Array(3)];
+      return new ReadableStream<Uint8Array>({
+        pull(controller) {
+          const part = parts.pop();
+          if (part) controller.enqueue(part);
+          else if (cut) controller.error(new TypeError("reset"));
           else controller.close();
         },
       });
+    };
     const seen: number[][] = [];
     answering(async () => new Response(body(false), { headers: { "Content-Length": "3" } }));
     expect((await gateway.model((...bytes) => seen.push(bytes))).size).toBe(3);

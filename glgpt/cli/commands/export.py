@@ -138,7 +138,10 @@ def run(args: argparse.Namespace) -> int:
     with Phases("B") as phases:
         manifest = export(args.model, args.out, options, progress=phases.show, phase=phases.begin, **device)
     weights = sum(shard["bytes"] for shard in manifest["shards"])
-    results = {"model": manifest["model"], "dtype": AS_STORED if manifest["stored"] else manifest["dtype"]}
+    results: dict[str, object] = {
+        "model": manifest["model"],
+        "dtype": AS_STORED if manifest["stored"] else manifest["dtype"],
+    }
     cost = check_format(args, dtype) if dtype else None
     held = f"{AS_STORED} ({', '.join(manifest['stored'])})" if manifest["stored"] else manifest["dtype"]
     results |= {"kl": cost.kl} if cost else {}

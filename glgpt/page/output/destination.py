@@ -9,9 +9,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from glgpt.errors import FileError, quoted
+from glgpt.page.documents.fields import ListedFile
 from glgpt.system.files import holds_manifest, named_errors
 from glgpt.system.outputs import output_file, output_folder
 
@@ -77,7 +77,7 @@ def copy_viewer(viewer: Path, folder: Path) -> None:
     shutil.copytree(viewer, folder, ignore=lambda at, _: OTHERS if Path(at) == viewer else ())
 
 
-def write_listed(file: Path, data: bytes) -> dict[str, Any]:
+def write_listed(file: Path, data: bytes) -> ListedFile:
     """Writes a file of an export; returns its size and digest, as lists of files have them."""
     file.write_bytes(data)
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -17,6 +17,8 @@ from glgpt.gguf.splits import PAGE_PATTERNS
 from glgpt.inference.model import LanguageModel
 from glgpt.models.activations import LOGITS
 from glgpt.ops.attention import MASKED
+from glgpt.page.documents.manifest import Piece, Shard
+from glgpt.page.documents.reference import Reference
 from glgpt.program.formats import Floats
 from glgpt.program.layout import Layout
 from glgpt.program.tolerance import Tolerance
@@ -33,8 +35,8 @@ class Shards:
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder, self.size = folder, size
-        self.listing: list[dict[str, Any]] = []
-        self._pieces: list[list[Any]] = []
+        self.listing: list[Shard] = []
+        self._pieces: list[Piece] = []
         self._bytes = bytearray()
 
     def add(self, texture: str, layer: int, y: int, texels: np.ndarray) -> None:
@@ -62,7 +64,7 @@ class Shards:
 
 def write_weights(
     checkpoint: Checkpoint, layouts: dict[str, Layout], folder: Path, shard_size: int, progress: Progress | None
-) -> list[dict[str, Any]]:
+) -> list[Shard]:
     """Writes every parameter in its texture layout; returns the list of shards for the manifest."""
     shards = Shards(folder, shard_size)
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
@@ -100,7 +102,7 @@ def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
     return next((part[name] for name in ("normalizers", "pretokenizers") if name in part), [part])
 
 
-def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[str]) -> dict[str, Any]:
+def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[str]) -> Reference:
     """Returns the content of reference.json, with which a page checks its results.
 
     It holds a prompt's ids (arbitrary ids without a prompt), their greedy continuation, their logits, and the last

@@ -7,14 +7,14 @@ import gzip
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
 
 from glgpt.errors import GlgptError
+from glgpt.page.documents.manifest import Manifest
 
 MAX_WEIGHT_BYTES = 64 << 20  # maximum bytes of weights; with more, a browser is slow to open the page
 
 
-def check_size(manifest: dict[str, Any]) -> None:
+def check_size(manifest: Manifest) -> None:
     """Raises GlgptError if the weights are too large for a single file."""
     total = sum(shard["bytes"] for shard in manifest["shards"])
     if total > MAX_WEIGHT_BYTES:
@@ -24,7 +24,7 @@ def check_size(manifest: dict[str, Any]) -> None:
         )
 
 
-def single_page(folder: Path, manifest: dict[str, Any]) -> str:
+def single_page(folder: Path, manifest: Manifest) -> str:
     """Returns the folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements.
 
     Its Content-Security-Policy allows only those scripts and styles, by their SHA-256, and no connections.

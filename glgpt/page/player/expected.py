@@ -19,13 +19,14 @@ from glgpt.gguf.reader import GgufFile
 from glgpt.gguf.tensor import GgufTensor
 from glgpt.models.parameters import Parameter
 from glgpt.models.spec import ALIASES, ModelConfig
+from glgpt.page.documents.player import ConfigFields, Expected, GgufKeys, ShapeParameter
 
 Json = dict[str, Any]
 # Keys of a config.json that hold rotary positions in one of two ways; a page compares them after conversion.
 _ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_emb_base", "rotary_pct")
 
 
-def gguf_about(config: ModelConfig) -> Json | None:
+def gguf_about(config: ModelConfig) -> GgufKeys | None:
     """Returns how a page recognises a GGUF file of this shape; None if GGUF has no architecture for it.
 
     `values` lists keys without the architecture's prefix, the value, and whether a file may lack the key. `neutral` are
@@ -40,7 +41,7 @@ def gguf_about(config: ModelConfig) -> Json | None:
         return None
     known = about.fields.keys() - {"context_length"}
     prefix, whole = f"{about.name}.", _read_metadata(config, metadata, divisors)
-    values = []
+    values: list[Expected] = []
     for key in sorted(known | {"rope.dimension_count"}):
         if prefix + key in metadata:
             less = {k: v for k, v in metadata.items() if k != prefix + key}
@@ -82,14 +83,14 @@ def _read_metadata(
         return None
 
 
-def config_about(config: ModelConfig) -> Json:
+def config_about(config: ModelConfig) -> ConfigFields:
     """Returns how a page recognises a config.json of this shape.
 
     `values` lists fields, the values that mean the same, and whether a file may lack the field. `rope` is the rotary
     positions as `rope_parameters`, or None.
     """
     fields = config.to_dict()
-    whole, values = _read(fields), []
+    whole, values = _read(fields), list[Expected]()
     for key, value in fields.items():
         if key in ("architectures", "max_position_embeddings", *config.dropouts, *_ROPE):
             continue
@@ -108,7 +109,7 @@ def _read(fields: Mapping[str, Any]) -> Json | None:
     return config.fields() | {"head_dim": config.d_head, "kv_heads": config.n_kv_head, "n_inner": config.d_inner}
 
 
-def parameters(config: ModelConfig, whole: ModelConfig) -> list[Json]:
+def parameters(config: ModelConfig, whole: ModelConfig) -> list[ShapeParameter]:
     """Returns every parameter: its texture's matrix, and where a GGUF file and a checkpoint's folder have it.
 
     `rows` are those of the file's tensor, if it holds several parameters.
@@ -128,10 +129,10 @@ def parameters(config: ModelConfig, whole: ModelConfig) -> list[Json]:
 
 def _parameter(
     p: Parameter, whole: ModelConfig, fields: Json, names: dict[str, str], about: Architecture | None
-) -> Json:
+) -> ShapeParameter:
     tensor, rows = whole.file_place(p.name)
     shape = list(tensor.shape)
-    found: Json = {
+    found: ShapeParameter = {
         "name": p.name,
         "checkpoint": {"name": whole.stored_name(tensor.name), "shape": shape, "transposed": p.transposed},
         "rows": [rows.start, rows.stop] if tensor.divided else None,

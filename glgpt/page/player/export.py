@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final, cast
 
 from glgpt import ops
 from glgpt.data.books import NO_BOOKS
@@ -15,8 +15,11 @@ from glgpt.models.context import first_context
 from glgpt.models.part import Part
 from glgpt.models.views import described, family_json
 from glgpt.page.built import built_page
+from glgpt.page.documents.fields import ListedFile
+from glgpt.page.documents.manifest import RecordingFiles
+from glgpt.page.documents.player import PageMix, PlayerIndex, ShapeDescription, ShapeEntry
 from glgpt.page.manifest import SCHEMA as MANIFEST_SCHEMA
-from glgpt.page.manifest import TUNING, compact, version
+from glgpt.page.manifest import TUNING, compact, page_config, version
 from glgpt.page.output.destination import checked_out, copy_viewer, publish, workplace, write_listed
 from glgpt.page.output.schemas import validate
 from glgpt.page.player.expected import config_about, gguf_about, parameters
@@ -27,14 +30,13 @@ from glgpt.page.programs import EDIT, cache_format, main_format, record_page
 from glgpt.page.reading import Reading, allow_connections
 from glgpt.program.spec import Limits
 
-SCHEMA = 1  # of player.json and of a shape's file
+SCHEMA: Final = 1  # of player.json and of a shape's file
 CONTEXT = 1024  # positions of the caches, if none are given: those of 2,048 take 236 MB for SmolLM2-135M
 FOLDER, ABOUT = "shapes", "shape.bin"  # of all shapes, and the description of each
 SOURCES = "sources.bin"  # the lines that the shaders of all programs share
 LINKS = ("https://huggingface.co", "https://*.huggingface.co", "https://*.hf.co")  # its files are on other hosts
 LEVEL = 9  # of gzip
 
-Json = dict[str, Any]
 Progress = Callable[[int, int], None]
 
 
@@ -56,7 +58,7 @@ class PlayerOptions:
 
 def export_player(
     out: str | Path, options: PlayerOptions | None = None, *, progress: Progress = lambda done, total: None
-) -> Json:
+) -> PlayerIndex:
     """Writes the page to a folder, or over an earlier export, and returns the content of player.json.
 
     `progress` is called with (programs recorded, all programs). Raises GlgptError as `export` does, and for a shape
@@ -79,7 +81,7 @@ def export_player(
                 done += 1
             entries.append(writer.entry())
         progress(done, total)
-        player = {
+        player: PlayerIndex = {
             "schema": SCHEMA,
             "glgpt": version(),
             "holds": {name: list(types) for name, types in HOLDS.items()},
@@ -103,8 +105,8 @@ class _ShapeWriter:
         positions = first_context(shape.config, Limits(), context)
         self.positions = positions if context else min(positions, CONTEXT)
         self.config = shape.config.shortened(self.positions)
-        self.mixes: list[Json] = []
-        self.files: Json = {}
+        self.mixes: list[PageMix] = []
+        self.files: dict[str, ListedFile] = {}
 
     def add(self, mix: Mix) -> None:
         """Records and writes the programs of a mix; of equal ones, the first."""
@@ -125,20 +127,20 @@ class _ShapeWriter:
                 "dtype": main_format(self.config, mix.formats),
                 "formats": {name: layout.dtype for name, layout in layouts.items()},
                 "bytes": {"weights": sum(layout.nbytes for layout in layouts.values()), "all": main.nbytes()},
-                "recordings": [{k: names.get(v, v) for k, v in recording.items()} for recording in recordings],
+                "recordings": [_renamed(recording, names) for recording in recordings],
             }
         )
 
-    def entry(self) -> Json:
+    def entry(self) -> ShapeEntry:
         """Writes the shape's description; returns its entry in player.json."""
         config, whole = self.config, self.shape.config
-        document = {
+        document: ShapeDescription = {
             "schema": SCHEMA,
             "manifest": {
                 "schema": MANIFEST_SCHEMA,
                 "glgpt": version(),
                 "parameters": whole.parameter_count,
-                "config": config.fields() | config.shape(),
+                "config": page_config(config),
                 "tuning": TUNING,
                 "activations": described(config, Part.whole(config)),
                 "family": family_json(config, [EDIT]),
@@ -151,10 +153,12 @@ class _ShapeWriter:
             "mixes": self.mixes,
             "files": self.files,
         }
+        written = _write(self.folder / ABOUT, compact(document))
         return {
             "name": self.shape.name,
             "folder": f"{FOLDER}/{self.shape.slug}",
-            **_write(self.folder / ABOUT, compact(document)),
+            "bytes": written["bytes"],
+            "sha256": written["sha256"],
             "parameters": whole.parameter_count,
             "positions": [self.positions, whole.n_positions],
             "learned": whole.positions == "absolute",
@@ -164,7 +168,12 @@ class _ShapeWriter:
         }
 
 
-def _write(file: Path, text: str) -> Json:
+def _renamed(recording: RecordingFiles, names: Mapping[str, str]) -> RecordingFiles:
+    """Returns a recording with other names of its files."""
+    return cast("RecordingFiles", {k: names.get(str(v), v) for k, v in recording.items()})
+
+
+def _write(file: Path, text: str) -> ListedFile:
     """Writes a gzipped file; returns its size and digest."""
     return write_listed(file, gzip.compress(text.encode(), LEVEL, mtime=0))
 

@@ -18,11 +18,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import cast
 
+from glgpt.page.documents.packed import Kind, PackedEntry, PackedFields, PackedTexture, Step
 from glgpt.page.manifest import compact
+from glgpt.program.layout import View
 from glgpt.program.recorder import shader_files
-from glgpt.program.spec import Entry, Pass, Program
+from glgpt.program.spec import SCHEMA, Entry, Pass, Program
 
 MAX_TRIED = 40  # earlier places of a line that are tried for the longest run
 BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")  # the number of a block in a name, such as `h.3.mlp.act`
@@ -39,12 +41,14 @@ def packed(program: Program, known: Sequence[str]) -> str:
     lines, shaders = _runs(program.shaders, known)
     kinds: dict[str, int] = {}
     entries = [_entry(entry, kinds) for entry in program.entries.values()]
-    textures = [[t.name, t.width, t.height, t.layers, t.format, t.role] for t in program.textures.values()]
-    fields = {
-        "schema": program.schema,
+    textures: list[PackedTexture] = [
+        (t.name, t.width, t.height, t.layers, t.format, t.role) for t in program.textures.values()
+    ]
+    fields: PackedFields = {
+        "schema": SCHEMA,
         "scalars": program.scalars,
         "textures": textures,
-        "views": {name: asdict(view) for name, view in program.views.items()},
+        "views": _views(program.views),
         "lines": lines,
         "shaders": shaders,
     }
@@ -82,9 +86,9 @@ def _common(a: Sequence[str], i: int, b: Sequence[str], j: int) -> int:
     return length
 
 
-def _entry(entry: Entry, kinds: dict[str, int]) -> dict[str, Any]:
+def _entry(entry: Entry, kinds: dict[str, int]) -> PackedEntry:
     """Returns an entry with short passes; adds their kinds to `kinds`, which numbers them."""
-    passes: list[Any] = []
+    passes: list[Step] = []
     block = ""
     for p in entry.passes:
         outputs = list(dict.fromkeys(name for name, _ in p.outputs))
@@ -95,20 +99,24 @@ def _entry(entry: Entry, kinds: dict[str, int]) -> dict[str, Any]:
             block = own
         kind = compact(_kind(p, outputs))
         passes.append([kinds.setdefault(kind, len(kinds)), *(_short(name, block) for name in names)])
-    outputs_of = {name: asdict(view) for name, view in entry.outputs.items()}
     return {
         "name": entry.name,
-        "inputs": entry.inputs,
-        "outputs": outputs_of,
-        "ping_pong": entry.ping_pong,
+        "inputs": list(entry.inputs),
+        "outputs": _views(entry.outputs),
+        "ping_pong": list(entry.ping_pong),
         "passes": passes,
     }
 
 
-def _kind(p: Pass, outputs: Sequence[str]) -> list[Any]:
-    targets = [[outputs.index(name), layer] for name, layer in p.outputs]
+def _views(views: Mapping[str, View]) -> dict[str, View]:
+    """Returns the fields of views by name."""
+    return cast("dict[str, View]", {name: asdict(view) for name, view in views.items()})
+
+
+def _kind(p: Pass, outputs: Sequence[str]) -> Kind:
+    targets = [(outputs.index(name), layer) for name, layer in p.outputs]
     samplers = [sampler for sampler, _ in p.inputs]
-    return [p.shader, samplers, targets, p.viewport, p.row, p.flops, p.nbytes, p.slices, p.clear]
+    return p.shader, samplers, targets, p.viewport, p.row, p.flops, p.nbytes, p.slices, p.clear
 
 
 def _block(names: Iterable[str]) -> str | None:

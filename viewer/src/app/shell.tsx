@@ -95,9 +95,11 @@ export function App() {
           <Open />
         ) : phase === "ready" ? (
           <>
-            <InterventionBar />
             <view.component key={view.stays ? "" : engine().model.id} />
-            <Tour />
+            <div class={style.dock}>
+              <InterventionBar />
+              <Tour />
+            </div>
           </>
         ) : (
           <Coming view={view} />

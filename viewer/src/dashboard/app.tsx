@@ -3,6 +3,7 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
+import { classes } from "../app/ui/classes";
 import { Mark } from "../app/ui/mark";
 import { Confirmation } from "./confirmation";
 import { count, duration, headline } from "./describe";
@@ -12,8 +13,10 @@ import { Invitations } from "./invitations";
 import { Loss, Rounds, Sample } from "./metrics";
 import { Now } from "./now";
 import { state } from "./state";
+import shared from "./dashboard.module.css";
 import frame from "../app/ui/band.module.css";
 import ui from "../app/ui/shared.module.css";
+import style from "./app.module.css";
 
 export function Dashboard() {
   const { as } = state.access.value;
@@ -51,7 +54,7 @@ function Chip() {
   const { phase, title } = headline(state.status.value!);
   const away = state.lost.value !== "";
   return (
-    <span class="chip" data-phase={state.over.value ? "over" : away ? "lost" : phase}>
+    <span class={style.chip} data-phase={state.over.value ? "over" : away ? "lost" : phase}>
       <i />
       {state.over.value ? "Ended" : away ? "Reconnecting" : title}
     </span>
@@ -64,7 +67,7 @@ function Host() {
     document.title = status ? `Round ${status.done} of ${status.rounds}: ${status.name}` : "glgpt: training together";
   }, [status?.done, status?.rounds, status?.name]);
   return (
-    <main class={`dashboard${state.lost.value ? " stale" : ""}`}>
+    <main class={classes(shared.dashboard, state.lost.value !== "" && shared.stale)}>
       <Messages />
       {status ? (
         <>
@@ -86,7 +89,7 @@ function Host() {
 function Messages() {
   const silent = (state.now.value - state.heard.value) / 1000;
   return (
-    <div class="messages">
+    <div class={style.messages}>
       {state.over.value && (
         <Message kind="good">
           <b>{state.over.value}</b> The server has stopped. The model is in the folder that{" "}
@@ -117,7 +120,7 @@ interface MessageProps {
 
 function Message({ kind, children, onDismiss }: MessageProps) {
   return (
-    <div class={`message ${kind}`} role={kind === "bad" ? "alert" : "status"}>
+    <div class={style.message} data-kind={kind} role={kind === "bad" ? "alert" : "status"}>
       <p>{children}</p>
       {onDismiss && (
         <button class={ui.quiet} onClick={onDismiss}>
@@ -132,7 +135,7 @@ function Message({ kind, children, onDismiss }: MessageProps) {
 function Stranger() {
   const link = useSignal("");
   return (
-    <main class="dashboard narrow">
+    <main class={classes(shared.dashboard, shared.narrow)}>
       <section class={ui.panel}>
         <h2>{state.denied.value ? "This link does not work" : "This is the host of a federation"}</h2>
         {state.denied.value ? (
@@ -144,7 +147,7 @@ function Stranger() {
           </p>
         )}
         <form
-          class="ask"
+          class={style.ask}
           onSubmit={(event) => {
             event.preventDefault();
             state.paste(link.value);
@@ -159,7 +162,7 @@ function Stranger() {
           </button>
         </form>
         {state.problem.value && (
-          <p class="bad" role="alert">
+          <p class={ui.problem} role="alert">
             {state.problem.value}
           </p>
         )}

@@ -2,7 +2,10 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import { state } from "./state";
+import { classes } from "../app/ui/classes";
 import ui from "../app/ui/shared.module.css";
+import shared from "./dashboard.module.css";
+import style from "./confirmation.module.css";
 
 export function Confirmation() {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -13,7 +16,7 @@ export function Confirmation() {
   }, [asked]);
   const close = () => (state.question.value = null);
   return (
-    <dialog ref={dialog} class={ui.panel} aria-labelledby="question" onClose={close}>
+    <dialog ref={dialog} class={classes(ui.panel, style.dialog)} aria-labelledby="question" onClose={close}>
       <h2 id="question">{asked?.title}</h2>
       <p>{asked?.text}</p>
       <div class={ui.buttons}>
@@ -21,7 +24,7 @@ export function Confirmation() {
           Cancel
         </button>
         <button
-          class="danger"
+          class={classes(shared.danger, style.act)}
           onClick={() => {
             void asked?.run();
             close();

@@ -3,6 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import ui from "../app/ui/shared.module.css";
+import style from "./copied.module.css";
 
 const SAID_MS = 2000;
 
@@ -20,7 +21,7 @@ export function Copied({ label, text }: { label: string; text: string }) {
     setTimeout(() => (said.value = ""), SAID_MS);
   };
   return (
-    <div class="copied">
+    <div class={style.copied}>
       <label class={ui.field}>
         <span>{label}</span>
         <input ref={input} readOnly value={text} onFocus={(e) => e.currentTarget.select()} />

@@ -6,6 +6,8 @@ import type { MemberStatus, Status } from "../runtime/generated/federation-messa
 import { state } from "./state";
 import { classes } from "../app/ui/classes";
 import ui from "../app/ui/shared.module.css";
+import shared from "./dashboard.module.css";
+import style from "./devices.module.css";
 
 const COLUMNS = [
   "Device",
@@ -27,7 +29,7 @@ export function Devices({ status }: { status: Status }) {
   const shown = all.filter((m) => m.aside !== "removed");
   const connected = shown.filter((m) => m.connections).length;
   return (
-    <section class={classes(ui.panel, "devices")} aria-label="Devices">
+    <section class={classes(ui.panel, shared.tabular, style.devices)} aria-label="Devices">
       <h2>
         Devices
         {shown.length > 0 && (
@@ -39,7 +41,7 @@ export function Devices({ status }: { status: Status }) {
       {shown.length > 0 ? (
         <Table devices={shown} status={status} />
       ) : (
-        <p class="empty">Devices appear here when they join.</p>
+        <p class={shared.empty}>Devices appear here when they join.</p>
       )}
       {gone.length > 0 && (
         <details>
@@ -58,7 +60,7 @@ function Table({ devices, status }: { devices: readonly MemberStatus[]; status: 
         <tr>
           {COLUMNS.map((name) => (
             <th key={name} scope="col">
-              {name || <span class="hidden">Action</span>}
+              {name || <span class={style.hidden}>Action</span>}
             </th>
           ))}
         </tr>
@@ -75,13 +77,13 @@ function Table({ devices, status }: { devices: readonly MemberStatus[]; status: 
 function Row({ device, status }: { device: MemberStatus; status: Status }) {
   const { kind, text, progress } = deviceState(device, status);
   return (
-    <tr class={kind} data-device={device.name}>
+    <tr class={style.device} data-state={kind} data-device={device.name}>
       <th scope="row">
         {device.name}
         <small>{[device.kind, device.device].filter(Boolean).join(", ")}</small>
       </th>
       <Cell of="State">
-        <span class="state">
+        <span class={style.state}>
           <i />
           {text}
         </span>
@@ -97,7 +99,7 @@ function Row({ device, status }: { device: MemberStatus; status: Status }) {
       <Cell of="Uploaded">{size(device.bytes_in)}</Cell>
       <Cell of="Downloaded">{size(device.bytes_out)}</Cell>
       <Cell of="Last update">{kind === "aside" ? `set aside: ${device.aside}` : device.said || "–"}</Cell>
-      <td class="action">{kind !== "removed" && <Remove device={device} />}</td>
+      <td class={style.action}>{kind !== "removed" && <Remove device={device} />}</td>
     </tr>
   );
 }
@@ -118,7 +120,7 @@ function Remove({ device: { number, name } }: { device: MemberStatus }) {
   };
   return (
     <button
-      class={classes(ui.quiet, "danger")}
+      class={classes(ui.quiet, shared.danger)}
       disabled={!state.reachable.value || state.busy.value.has(`remove ${number}`)}
       onClick={ask}
       aria-label={`Remove ${name}`}

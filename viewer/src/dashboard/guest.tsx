@@ -5,9 +5,12 @@ import { useEffect } from "preact/hooks";
 import { Copied } from "./copied";
 import { count, links } from "./describe";
 import type { Terms } from "../runtime/generated/federation-messages";
-import { Denied } from "./gateway";
+import { Denied } from "../runtime/io/rest";
 import { state } from "./state";
+import { classes } from "../app/ui/classes";
 import ui from "../app/ui/shared.module.css";
+import shared from "./dashboard.module.css";
+import style from "./guest.module.css";
 
 export function Guest() {
   const terms = useSignal<Terms | null>(null);
@@ -29,7 +32,7 @@ export function Guest() {
   }, [token]);
   if (problem.value) {
     return (
-      <main class="dashboard narrow">
+      <main class={classes(shared.dashboard, shared.narrow)}>
         <section class={ui.panel} role="alert">
           <h2>You cannot join now</h2>
           <p>{problem.value}</p>
@@ -39,7 +42,7 @@ export function Guest() {
   }
   const { browser, desktop } = links(state.base, token);
   return (
-    <main class="dashboard narrow">
+    <main class={classes(shared.dashboard, shared.narrow)}>
       <section class={ui.panel}>
         <h2>You are invited{terms.value ? ` to train ${terms.value.name}` : ""}</h2>
         {terms.value && (
@@ -50,7 +53,7 @@ export function Guest() {
         )}
         {page.value && (
           <p>
-            <a class="button" href={browser}>
+            <a class={style.join} href={browser}>
               Join in this browser
             </a>
           </p>

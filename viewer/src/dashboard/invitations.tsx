@@ -8,6 +8,8 @@ import type { Invitation, Status } from "../runtime/generated/federation-message
 import { state } from "./state";
 import { classes } from "../app/ui/classes";
 import ui from "../app/ui/shared.module.css";
+import shared from "./dashboard.module.css";
+import style from "./invitations.module.css";
 
 const HOURS: readonly (readonly [number, string])[] = [
   [1, "1 hour"],
@@ -21,7 +23,7 @@ export function Invitations({ status }: { status: Status }) {
   const open = state.invitations.value;
   const shown = open.find((one) => one.digest === state.shown.value);
   return (
-    <section class={classes(ui.panel, "invite")} aria-label="Invite">
+    <section class={classes(ui.panel, style.invite)} aria-label="Invite">
       <h2>Invite devices</h2>
       <New ended={status.done >= status.rounds} />
       {token && shown && <Link token={token} page={status.page} />}
@@ -44,7 +46,7 @@ function New({ ended }: { ended: boolean }) {
   const single = useSignal(false);
   return (
     <form
-      class="new"
+      class={style.new}
       onSubmit={(event) => {
         event.preventDefault();
         void state.invite(hours.value, single.value ? 1 : null);
@@ -60,7 +62,7 @@ function New({ ended }: { ended: boolean }) {
           ))}
         </select>
       </label>
-      <label class="check">
+      <label class={style.check}>
         <input type="checkbox" checked={single.value} onChange={(e) => (single.value = e.currentTarget.checked)} /> one
         device only
       </label>
@@ -79,9 +81,9 @@ function New({ ended }: { ended: boolean }) {
 function Link({ token, page }: { token: string; page: boolean }) {
   const { browser, desktop } = links(state.base, token);
   return (
-    <div class="link">
+    <div class={style.link}>
       {page && <Code text={browser} />}
-      <div class="texts">
+      <div class={style.texts}>
         {page && <Copied label="For a browser" text={browser} />}
         <Copied label="For a desktop with glgpt" text={desktop} />
         {!page && <p class={ui.dim}>This session serves no page for browsers: only desktops can join.</p>}
@@ -110,14 +112,14 @@ function Code({ text }: { text: string }) {
       current = false;
     };
   }, [text]);
-  if (!rows.value.length) return <div class="code" />;
+  if (!rows.value.length) return <div class={style.code} />;
   const side = rows.value.length + 2 * QUIET;
   const dark = rows.value.flatMap((row, y) =>
     Array.from(row, (module, x) => (module === "1" ? `M${x + QUIET} ${y + QUIET}h1v1h-1z` : "")),
   );
   return (
     <svg
-      class="code"
+      class={style.code}
       viewBox={`0 0 ${side} ${side}`}
       role="img"
       aria-label="QR code of the link for a browser"
@@ -153,7 +155,7 @@ function Open({ invitation }: { invitation: Invitation }) {
           </button>
         )}
         <button
-          class={classes(ui.quiet, "danger")}
+          class={classes(ui.quiet, shared.danger)}
           disabled={!state.reachable.value || state.busy.value.has(`revoke ${digest}`)}
           onClick={ask}
         >

@@ -5,6 +5,8 @@ import { count, decimals, duration, sampled } from "./describe";
 import type { RoundFigures } from "../runtime/generated/federation-messages";
 import { classes } from "../app/ui/classes";
 import ui from "../app/ui/shared.module.css";
+import shared from "./dashboard.module.css";
+import style from "./metrics.module.css";
 
 const LISTED = 12; // maximum rounds in the table
 
@@ -17,15 +19,15 @@ export function Loss({ history }: Props) {
   const last = history.findLast((r) => r.loss !== undefined);
   const judged = history.findLast((r) => r.validation_loss !== undefined);
   return (
-    <section class={classes(ui.panel, "loss")} aria-label="Loss" data-points={history.length}>
+    <section class={ui.panel} aria-label="Loss" data-points={history.length}>
       <h2>Loss</h2>
       {any ? (
         <>
-          <p class="legend">
-            <span class="training">
+          <p class={style.legend}>
+            <span>
               <i /> on the devices' texts <b>{decimals(last?.loss)}</b>
             </span>
-            <span class="validation">
+            <span class={style.validation}>
               <i /> on held-out text <b>{decimals(judged?.validation_loss)}</b>
             </span>
           </p>
@@ -48,7 +50,7 @@ export function Loss({ history }: Props) {
           />
         </>
       ) : (
-        <p class="empty">The curve starts after the first round.</p>
+        <p class={shared.empty}>The curve starts after the first round.</p>
       )}
     </section>
   );
@@ -57,7 +59,7 @@ export function Loss({ history }: Props) {
 export function Sample({ history }: Props) {
   const last = sampled(history);
   return (
-    <section class={classes(ui.panel, "sample-panel")} aria-label="Sample">
+    <section class={classes(ui.panel, style.sample)} aria-label="Sample">
       <h2>
         Sample
         {last && <small>after round {last.round}</small>}
@@ -65,7 +67,7 @@ export function Sample({ history }: Props) {
       {last ? (
         <pre tabIndex={0}>{last.sample}</pre>
       ) : (
-        <p class="empty">
+        <p class={shared.empty}>
           {history.length
             ? "The sample appears when the round has been evaluated."
             : "A sample of the model's text appears after each round."}
@@ -78,12 +80,12 @@ export function Sample({ history }: Props) {
 export function Rounds({ history }: Props) {
   if (!history.length) return null;
   return (
-    <section class={classes(ui.panel, "rounds")} aria-label="Rounds">
+    <section class={classes(ui.panel, shared.tabular, style.rounds)} aria-label="Rounds">
       <h2>
         Rounds
         {history.length > LISTED && <small>the last {LISTED}</small>}
       </h2>
-      <div class="scroll" tabIndex={0} role="region" aria-label="Table of rounds">
+      <div class={style.scroll} tabIndex={0} role="region" aria-label="Table of rounds">
         <table>
           <thead>
             <tr>

@@ -5,8 +5,9 @@ import { Facts } from "../app/ui/facts";
 import { count, decimals, duration, expected, headline, secondsLeft, size } from "./describe";
 import type { Status } from "../runtime/generated/federation-messages";
 import { state } from "./state";
-import { classes } from "../app/ui/classes";
 import ui from "../app/ui/shared.module.css";
+import shared from "./dashboard.module.css";
+import style from "./now.module.css";
 
 export function Now({ status }: { status: Status }) {
   const { title, text, phase } = headline(status);
@@ -14,7 +15,7 @@ export function Now({ status }: { status: Status }) {
   const ended = phase === "over" || state.over.value !== "";
   const number = Math.min(rounds, round && !round.closed ? round.number : done + 1);
   return (
-    <section class={classes(ui.panel, "now")} aria-label="Session">
+    <section class={ui.panel} aria-label="Session">
       <h2>
         {ended ? `${done} of ${rounds} rounds done` : `Round ${number} of ${rounds}`}
         <small>{ended ? "Ended" : title}</small>
@@ -33,7 +34,7 @@ function Meters({ status, ended }: { status: Status; ended: boolean }) {
   const left = secondsLeft(status);
   const wanted = round && expected(status);
   return (
-    <div class="meters">
+    <div class={style.meters}>
       <Meter name="Session" value={done} max={rounds} unit="rounds">
         {left !== null && !paused && !ended && `about ${duration(left)} left`}
       </Meter>
@@ -58,7 +59,7 @@ interface MeterProps {
 function Meter({ name, value, max, unit, children }: MeterProps) {
   const said = `${count(value)} of ${count(max)} ${unit}`;
   return (
-    <div class="meter">
+    <div class={style.meter}>
       <b>{name}</b>
       <progress value={value} max={max} aria-label={`${name}: ${said}`} />
       <span>{said}</span>
@@ -109,7 +110,7 @@ function Buttons({ status: { paused, done, rounds, name } }: { status: Status })
       <button disabled={off || busy.has("download")} onClick={() => void state.save()}>
         {busy.has("download") ? `Downloading${download ? ` ${progress(download)}` : "…"}` : "Download the model"}
       </button>
-      <button class="danger" disabled={off || busy.has("end") || done >= rounds} onClick={ask}>
+      <button class={shared.danger} disabled={off || busy.has("end") || done >= rounds} onClick={ask}>
         {busy.has("end") ? "Ending…" : "End the session"}
       </button>
     </div>

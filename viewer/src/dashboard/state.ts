@@ -1,10 +1,11 @@
 // The session's state as last reported by the server, and the host's actions.
 
 import { batch, computed, signal } from "@preact/signals";
+import { Denied, Unreachable } from "../runtime/io/rest";
 import { tabStorage } from "../runtime/io/storage";
 import type { Invitation, Status, Terms } from "../runtime/generated/federation-messages";
 import { hostToken, open, readFragment, type Access } from "./describe";
-import { Denied, Gateway, Unreachable } from "./gateway";
+import { Gateway } from "./gateway";
 
 const POLL_MS = 1000;
 const POLL_SHARE = 4; // the pause between two requests is at least this many times the duration of the last one
@@ -189,7 +190,13 @@ class DashboardStore {
       await run(gateway);
     } catch (error) {
       if (error instanceof Denied) this.failed(error);
-      else this.problem.value = `${what} failed. ${error instanceof Error ? error.message : String(error)}`;
+      else {
+        const next =
+          error instanceof Unreachable
+            ? "Try again when the server answers."
+            : "If it fails again, read what glgpt federate serve printed.";
+        this.problem.value = `${what} failed. ${error instanceof Error ? error.message : String(error)} ${next}`;
+      }
     } finally {
       this.busy.value = new Set([...this.busy.value].filter((one) => one !== name));
     }

@@ -76,7 +76,7 @@ export class Federation {
   others: readonly MemberRow[] = [];
   /** True while the host starts and ends no rounds. */
   paused = false;
-  /** Resolves when the session is over or the page has left. Rejects if the page cannot take part. */
+  /** Resolves when the session is over or the page has left. Rejects if the page cannot take part, or no longer. */
   readonly done: Promise<void>;
   private end!: () => void;
   private giveUp!: (error: Error) => void;
@@ -153,7 +153,8 @@ export class Federation {
         if (round && !round.update && !round.answered) await this.train(round);
         else await this.woken();
       }
-      this.say(this.problem ? "failed" : "over", this.over || "You left the session.");
+      if (this.problem) throw new PageError(this.problem);
+      this.say("over", this.over || "You left the session.");
       this.end();
     } catch (error) {
       this.problem = error instanceof Error ? error.message : String(error);
@@ -187,7 +188,9 @@ export class Federation {
     ({ trainer: this.trainer, offer: this.offer } = await this.training.lend(terms.digest, terms.settings.seed));
     const { context } = this.offer.recipe;
     if (this.ids.length <= context) {
-      throw new PageError(`The text has ${this.ids.length} tokens, too few for a context of ${context}.`);
+      throw new PageError(
+        `The text has ${this.ids.length} tokens, too few for a context of ${context}. Join with a longer text.`,
+      );
     }
     await this.membership.open(terms.id);
     this.restore();
@@ -210,8 +213,8 @@ export class Federation {
   private follow(status: SocketStatus, problem: string): void {
     if (status === "connecting" && problem && !this.gone()) this.say("reconnecting", "Reconnecting");
     if (status !== "refused") return;
-    this.problem = problem;
-    this.over = `The host refused: ${problem}`;
+    const why = problem.replace(/\.$/, "");
+    this.over = this.problem = `The host refused this device: ${why}. Ask the host why, then join again.`;
     this.wake();
   }
 
@@ -240,7 +243,7 @@ export class Federation {
         this.figures(said.rounds);
         this.others = said.members;
         this.paused = said.paused;
-        this.say("waiting", "Waiting for a round");
+        this.showRound();
         this.announce();
         break;
       case "wrap_up":
@@ -274,11 +277,22 @@ export class Federation {
 
   private answered(said: AnswerMessage): void {
     const { current } = this;
-    if (!current || current.message.attempt !== said.attempt) return;
+    const { attempt, why = "no reason was given" } = said;
+    if (attempt !== undefined && attempt !== current?.message.attempt) return;
+    this.lastAnswer = said.type === "accepted" ? "accepted" : `rejected: ${why}`;
+    if (!current || (attempt === undefined && !current.update)) return; // a message that is not valid, but no update
     current.answered = true;
-    this.lastAnswer = said.type === "accepted" ? "accepted" : `rejected: ${said.why ?? ""}`;
-    this.say("waiting", "Waiting for the next round");
+    this.showRound();
     this.wake();
+  }
+
+  /** Shows what this device does in the current round. */
+  private showRound(): void {
+    const { current } = this;
+    if (!current) this.say("waiting", "Waiting for a round");
+    else if (current.answered) this.say("waiting", "Waiting for the next round");
+    else if (current.update) this.say("sending", "Sending the update");
+    else this.say("training", `Training round ${current.message.round}`);
   }
 
   private figures(rounds: readonly RoundFigures[]): void {
@@ -300,7 +314,7 @@ export class Federation {
     try {
       this.round = message.round;
       this.step = 0;
-      this.say("training", `Training round ${message.round}`);
+      this.showRound();
       const update = await trainRound(round, {
         ...{ trainer: this.device, offer: this.offer, ids: this.ids, terms },
         overtaken: () => this.gone() || this.current !== round,
@@ -313,7 +327,7 @@ export class Federation {
       if (!update) return;
       round.update = update;
       this.trained++;
-      this.say("sending", "Sending the update");
+      this.showRound();
       this.announce();
       const { config, recipe } = this.offer;
       const lr = message.lr.at(-1)!;

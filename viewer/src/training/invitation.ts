@@ -2,8 +2,16 @@
 
 import { PageError } from "../runtime/gl/errors";
 import type { Terms } from "../runtime/generated/federation-messages";
+import { RestClient } from "../runtime/io/rest";
 import type { Bpe } from "./bpe";
 import { readTokenizer } from "./files";
+
+const TIMEOUT_MS = 60_000; // the tokenizer's files may be megabytes
+const ADVICE = {
+  unreachable: "Check this device's network, or ask the host whether the session still runs.",
+  denied: "The invitation is unknown, expired or revoked. Ask the host for a new one.",
+  failed: "Join again; if it fails again, tell the host.",
+};
 
 /** Parses an invitation link into the session's address and its token. Throws PageError for any other link. */
 export function readLink(link: string): { base: string; token: string } {
@@ -16,40 +24,36 @@ export function readLink(link: string): { base: string; token: string } {
 }
 
 export class Invitation {
-  readonly token: string;
-  private readonly base: string;
+  private readonly client: RestClient;
 
   constructor(link: string) {
-    ({ base: this.base, token: this.token } = readLink(link));
+    const { base, token } = readLink(link);
+    this.client = new RestClient(base, token, TIMEOUT_MS, ADVICE);
+  }
+
+  get token(): string {
+    return this.client.token;
   }
 
   /** The address of the gateway's WebSocket. */
   get socket(): string {
-    return new URL("v1/socket", this.base).href.replace(/^http/, "ws");
+    return new URL("v1/socket", this.client.base).href.replace(/^http/, "ws");
   }
 
-  async terms(): Promise<Terms> {
-    return (await this.get("v1/session")).json() as Promise<Terms>;
+  terms(): Promise<Terms> {
+    return this.client.json("v1/session");
   }
 
   /** Returns the session's tokenizer; null: bytes. */
   async tokenizer(): Promise<Bpe | null> {
-    const files = (await (await this.get("v1/session/tokenizer")).json()) as Record<string, string>;
+    const files = await this.client.json<Record<string, string>>("v1/session/tokenizer");
     const encoder = new TextEncoder();
     return readTokenizer(Object.fromEntries(Object.entries(files).map(([name, text]) => [name, encoder.encode(text)])));
   }
 
   /** Returns the token ids of the session's text. */
   async text(): Promise<Uint16Array> {
-    return Uint16Array.from(new Uint32Array(await (await this.get("v1/session/text")).arrayBuffer()));
-  }
-
-  private async get(path: string): Promise<Response> {
-    const headers = { Authorization: `Bearer ${this.token}` };
-    const answer = await fetch(new URL(path, this.base), { headers, cache: "no-store" }).catch(() => null);
-    if (!answer) throw new PageError("The host of this session does not answer.");
-    if (answer.status === 401) throw new PageError("This invitation is not valid: it is unknown, expired or revoked.");
-    if (!answer.ok) throw new PageError(`The host answered ${answer.status}.`);
-    return answer;
+    const blob = await this.client.bytes("v1/session/text");
+    return Uint16Array.from(new Uint32Array(await blob.arrayBuffer()));
   }
 }

@@ -65,7 +65,12 @@ export async function trainRound(round: Round, work: RoundWork): Promise<Round["
   take(await trainer.drain());
   const after = await trainer.parameters();
   const loss = sum / results;
-  if (!Number.isFinite(loss)) throw new PageError(`Round ${message.round}: the loss is not finite on this device.`);
+  if (!Number.isFinite(loss)) {
+    throw new PageError(
+      `Round ${message.round}: the loss is not finite on this device. Join with another browser or device; if it is ` +
+        "not finite there either, ask the host to start a session with a lower learning rate.",
+    );
+  }
   const { bytes, scale } = encode(terms.dtype, after, round.parameters);
   const seconds = (performance.now() - began) / 1000;
   const { round: number, attempt } = message;

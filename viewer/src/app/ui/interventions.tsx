@@ -203,7 +203,7 @@ function Steer({ block }: { block: number }) {
 /** True if both texts, before and after the change, are complete. */
 const bothWritten = () => !generation.running.value && !interventions.status.value;
 
-/** Starts computing the effect of a change when both texts are complete. Used in the bar above all views, so it runs once. */
+/** Starts computing the effect of a change when both texts are complete. Used in the bar of all views, so it runs once. */
 function useWeighed(whole: readonly Tok[] | null): void {
   const still = bothWritten();
   useEffect(() => {
@@ -247,7 +247,7 @@ function Parting() {
 const parting = (whole: readonly Tok[], now: readonly Tok[]) =>
   whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
 
-/** A bar above every view that lists the active changes. */
+/** A bar over the bottom of every view that lists the active changes. */
 export function InterventionBar() {
   const parts = interventions.parts.value;
   if (!parts.length && !interventions.status.value) return null;

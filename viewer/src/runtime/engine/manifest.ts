@@ -7,7 +7,7 @@ import recordedSchema from "../../../schema/recorded.schema.json";
 import referenceSchema from "../../../schema/reference.schema.json";
 import tokenizerSchema from "../../../schema/tokenizer.schema.json";
 import trainingSchema from "../../../schema/training.schema.json";
-import type { Activations as Listing, Family, ManifestDocument } from "../generated/manifest";
+import type { Config, ListedActivation, ManifestDocument } from "../generated/manifest";
 import type { RecordedDocument } from "../generated/recorded";
 import type { ReferenceDocument } from "../generated/reference";
 import type { TokenizerSchema } from "../generated/tokenizer";
@@ -16,25 +16,23 @@ import { PageError } from "../gl/errors";
 import type { Program } from "../gl/program";
 import type { SplitSettings } from "./split";
 
-/** Pieces: (texture, layer, first row, rows), one after another in the file, in the layout of a texture without panels. */
-export type Shard = ManifestDocument["shards"][number];
-/** The files of the programs recorded for one kernel and one layout of one-row products, and of their probes. */
-export type Recording = ManifestDocument["recordings"][number];
-export type Config = ManifestDocument["config"];
-/** Constants shared by the desktop and the page. */
-export type Tuning = ManifestDocument["tuning"];
-/** A text to start from, and the caption of its button. */
-export type Prompt = ManifestDocument["prompts"][number];
-/** A cell of a block in the machine view: the activations of the block that it shows, and the part that adds them. */
-export type Stage = Family["stages"][number];
-export type { Family } from "../generated/manifest";
+export type {
+  Config,
+  ExamplePrompt as Prompt,
+  Family,
+  ListedStage as Stage,
+  RecordingFiles as Recording,
+  Shard,
+  Tuning,
+} from "../generated/manifest";
+export type { BundledText } from "../generated/training";
 
 /**
  * The layout of a named activation in its matrix. `rows`: one row per token. `heads`: the same, with padded heads.
  * `cache`: one row per position, with padded heads. `scores`, `pattern`: row token * heads + head, one column per key.
  * `width`: columns of a row; for `heads` and `cache`, of a head without padding.
  */
-export type Activation = Omit<Listing[number], "name">;
+export type Activation = Omit<ListedActivation, "name">;
 
 /** Activations by name, in the order of computation. */
 export type Activations = ReadonlyMap<string, Activation>;
@@ -48,7 +46,9 @@ export interface Manifest extends Omit<ManifestDocument, "activations" | "split"
 }
 
 /** The form in a file: activations are a list, since readers cannot rely on the order of an object's keys. */
-type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & { activations: Listing };
+type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & {
+  activations: readonly ListedActivation[];
+};
 
 const byName = ({ activations }: Listed<{ activations: Activations }>): Activations =>
   new Map(activations.map((each) => [each.name, each]));
@@ -107,9 +107,6 @@ export interface Offer extends Omit<training.Offer, "activations" | "config" | "
 }
 
 export type Schedule = Offer["settings"]["schedule"];
-
-/** A text that comes with the page. */
-export type BundledText = training.TrainingDocument["texts"][number];
 
 export interface TrainingIndex extends Omit<training.TrainingDocument, "schema" | "sizes"> {
   schema: number;

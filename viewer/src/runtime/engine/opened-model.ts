@@ -1,5 +1,7 @@
 // A model that the page's visitor opens: its manifest, tokenizer and weights, from its files and the page's programs.
 
+import type { PlayerDocument } from "../generated/player";
+import type { ShapeDocument } from "../generated/shape";
 import { PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
 import { textureBytes } from "../gl/program";
@@ -11,15 +13,7 @@ import { parseManifest, parseTokenizer, type Manifest } from "./manifest";
 import type { Weights } from "./model";
 import { unpacked, type Packed } from "./packed-program";
 import { packingOf } from "./packing-plan";
-import {
-  mixFor,
-  placesOf,
-  recognise,
-  type Place,
-  type PlayerIndex,
-  type Recognised,
-  type ShapeDocument,
-} from "./player-files";
+import { mixFor, placesOf, recognise, type Place, type Recognised } from "./player-files";
 import { HttpSource, readAll } from "./source";
 import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
 
@@ -53,7 +47,7 @@ export interface Openable {
  * Reads the headers of a model's files and finds the program for them among those in the folder `base`. Throws PageError
  * that says what to do if there is none.
  */
-export async function openable(files: readonly File[], player: PlayerIndex, base: URL): Promise<Openable> {
+export async function openable(files: readonly File[], player: PlayerDocument, base: URL): Promise<Openable> {
   const model = await recognise(files, player);
   const source = new HttpSource(new URL(`${model.shape.folder}/`, base));
   const document = (await unzipped(source, "shape.bin", model.shape)) as ShapeDocument;

@@ -1,31 +1,14 @@
 // Reads programs as glgpt/page/player/packed.py writes them, in a quarter of the bytes.
 
+import type { PackedDocument } from "../generated/packed";
 import { must } from "../gl/errors";
-import type { Entry, Pass, Program, TextureSpec } from "../gl/program";
-
-type Kind = [
-  shader: string,
-  samplers: string[],
-  outputs: [number, number][],
-  viewport: [number, number],
-  row: string | null,
-  flops: number,
-  nbytes: number,
-  slices: number,
-  clear: boolean,
-];
-
-/** A pass: its kind, its label and the names of its textures; a number is the block that `~` stands for from then on. */
-type Step = number | [kind: number, ...names: string[]];
+import type { Pass, Program } from "../gl/program";
 
 /** A packed program. */
-export interface Packed extends Pick<Program, "schema" | "scalars" | "views"> {
-  textures: [string, number, number, number, TextureSpec["format"], TextureSpec["role"]][];
-  lines: string[];
-  shaders: Record<string, number[]>;
-  kinds: Kind[];
-  entries: (Omit<Entry, "passes"> & { passes: Step[] })[];
-}
+export type Packed = Omit<PackedDocument, "schema" | "views"> & Pick<Program, "schema" | "views">;
+
+type Kinds = PackedDocument["kinds"];
+type Steps = PackedDocument["entries"][number]["passes"];
 
 /** Returns the program; `sources` are the lines that the texts of all programs share. */
 export function unpacked(packed: Packed, sources: readonly string[]): Program {
@@ -52,7 +35,7 @@ function textOf(runs: readonly number[], lines: readonly string[]): string {
   return text.join("\n");
 }
 
-function passesOf(steps: readonly Step[], kinds: readonly Kind[]): Pass[] {
+function passesOf(steps: Steps, kinds: Kinds): Pass[] {
   const passes: Pass[] = [];
   let block = "";
   for (const step of steps) {

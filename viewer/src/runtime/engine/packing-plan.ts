@@ -4,7 +4,8 @@ import type { Dtype, View } from "../gl/program";
 import type { Packing, Storage, Target } from "../gguf/packing";
 import { FORMATS } from "./formats";
 import { shape } from "./layout";
-import type { Place, ShapeParameter } from "./player-files";
+import type { ShapeParameter } from "../generated/shape";
+import type { Place } from "./player-files";
 
 /** Returns how a tensor is packed into a texture with this view; `gguf`: the tensor is of a GGUF file. */
 export function packingOf(parameter: ShapeParameter, { file, tensor }: Place, view: View, gguf: boolean): Packing {

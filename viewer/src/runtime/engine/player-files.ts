@@ -2,76 +2,11 @@
 
 import { Validator, type Schema } from "@cfworker/json-schema";
 import playerSchema from "../../../schema/player.schema.json";
+import type { PlayerDocument, ShapeEntry } from "../generated/player";
+import type { PageMix, ShapeDocument } from "../generated/shape";
 import { PageError } from "../gl/errors";
-import type { Dtype } from "../gl/program";
 import { isGguf, readGguf, type GgufHeader, type Tensor, type Value } from "../gguf/reader";
 import { readSafetensorsHeader } from "../gguf/safetensors";
-import type { Recording } from "./manifest";
-
-/** A key of metadata or field of a config, its value (or values), and true if a file may lack it. */
-type Expected = readonly [key: string, value: unknown, optional: boolean];
-
-export interface ShapeEntry {
-  name: string;
-  folder: string;
-  bytes: number;
-  sha256: string;
-  parameters: number;
-  /** Positions of the page's caches, and of the model. */
-  positions: [number, number];
-  learned: boolean;
-  vocab: number;
-  gguf: { architecture: string; values: Expected[]; neutral: [string, unknown][]; divisors: number[] | null } | null;
-  config: { values: Expected[]; rope: Record<string, unknown> | null };
-}
-
-/** The content of player.json. */
-export interface PlayerIndex {
-  schema: number;
-  glgpt: string;
-  holds: Record<string, string[]>;
-  /** The file of lines that the shaders of all programs share. */
-  sources: { bytes: number; sha256: string };
-  shapes: ShapeEntry[];
-}
-
-/** A parameter of a shape: see glgpt/page/player/expected.py. */
-export interface ShapeParameter {
-  name: string;
-  checkpoint: { name: string; shape: number[]; transposed: boolean };
-  /** The first row of the tensor that is the parameter's, and the end of its rows; null for all of them. */
-  rows: [number, number] | null;
-  matrix: [number, number];
-  heads: [number, number, number, number, number] | null;
-  product: boolean;
-  gguf: {
-    name: string;
-    shape: number[];
-    transposed: boolean;
-    exchanged: [number, number, number, number] | null;
-    shift: number;
-  } | null;
-}
-
-export interface Mix {
-  name: string;
-  dtype: Dtype;
-  formats: Record<string, Dtype>;
-  bytes: { weights: number; all: number };
-  recordings: Recording[];
-}
-
-/** The content of a shape's file. */
-export interface ShapeDocument {
-  schema: number;
-  manifest: Record<string, unknown>;
-  parameters: ShapeParameter[];
-  tied: Record<string, string>;
-  buffers: string;
-  prefix: string;
-  mixes: Mix[];
-  files: Record<string, { bytes: number; sha256: string }>;
-}
 
 /** The tensor of a parameter, and the number of its file. */
 export interface Place {
@@ -96,20 +31,20 @@ export interface Recognised {
   context: number;
 }
 
-export function parsePlayer(document: unknown): PlayerIndex {
+export function parsePlayer(document: unknown): PlayerDocument {
   const version = (document as { schema?: unknown } | null)?.schema;
   const result = new Validator(playerSchema as Schema, "2020-12", true).validate(document);
   if (version !== 1 || !result.valid) {
     throw new PageError("player.json is damaged, or of another version of glgpt. Export the page again.");
   }
-  return document as PlayerIndex;
+  return document as PlayerDocument;
 }
 
 const MAX_JSON = 64 << 20; // bytes of a file of JSON
 const TEXTS = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"];
 
 /** Reads the headers of a model's files. Throws PageError, with what to do, for files that the page cannot open. */
-export async function recognise(given: readonly File[], player: PlayerIndex): Promise<Recognised> {
+export async function recognise(given: readonly File[], player: PlayerDocument): Promise<Recognised> {
   const gguf: File[] = [];
   for (const file of given) if (file.name.toLowerCase().endsWith(".gguf") || (await isGguf(file))) gguf.push(file);
   if (gguf.length > 1) throw new PageError(`${gguf.length} GGUF files were given; open one at a time.`);
@@ -117,7 +52,7 @@ export async function recognise(given: readonly File[], player: PlayerIndex): Pr
   return recogniseFolder(given, player);
 }
 
-async function recogniseGguf(file: File, player: PlayerIndex): Promise<Recognised> {
+async function recogniseGguf(file: File, player: PlayerDocument): Promise<Recognised> {
   const header = await readGguf(file, file.name);
   const architecture = header.metadata.get("general.architecture");
   if (typeof architecture !== "string") throw new PageError(`${file.name}: general.architecture is missing.`);
@@ -193,7 +128,7 @@ async function sameDivisors(
   return expected.every((value, i) => Math.abs(data.getFloat32(4 * i, true) - value) <= 1e-4 * value);
 }
 
-async function recogniseFolder(given: readonly File[], player: PlayerIndex): Promise<Recognised> {
+async function recogniseFolder(given: readonly File[], player: PlayerDocument): Promise<Recognised> {
   const weights = given.filter(({ name }) => name.endsWith(".safetensors"));
   if (!weights.length) {
     const names = given.slice(0, 3).map(({ name }) => name);
@@ -296,7 +231,7 @@ function unknownShape(
   sizes: string,
   path: string,
   misses: { shape: ShapeEntry; missed: string[] }[],
-  player: PlayerIndex,
+  player: PlayerDocument,
 ): PageError {
   const nearest = misses.reduce((a, b) => (b.missed.length < a.missed.length ? b : a));
   const near =
@@ -343,7 +278,7 @@ export function placesOf(model: Recognised, document: ShapeDocument): Map<string
 }
 
 /** Returns the place of some of the rows of a tensor. */
-function rowsOf({ file, tensor }: Place, [first, end]: [number, number]): Place {
+function rowsOf({ file, tensor }: Place, [first, end]: readonly [number, number]): Place {
   const [all, ...columns] = tensor.shape as [number, ...number[]];
   const row = tensor.bytes / all;
   const offset = tensor.offset + first * row;
@@ -368,13 +303,13 @@ export function mixFor(
   model: Recognised,
   document: ShapeDocument,
   places: ReadonlyMap<string, Place>,
-  holds: PlayerIndex["holds"],
-): Mix {
+  holds: PlayerDocument["holds"],
+): PageMix {
   const types = document.parameters.map((p) => ({ ...p, type: places.get(p.name)!.tensor.type }));
   const products = types.filter(({ product }) => product);
   // One with inputs in f16 would round a weight that needs f32: then all products are f32, as on the desktop.
   const plain = products.some(({ type }) => type.name === "F32" || type.name === "BF16");
-  const fits = ({ dtype, formats }: Mix) =>
+  const fits = ({ dtype, formats }: PageMix) =>
     plain ? dtype === "f32" : products.every(({ name, type }) => holds[formats[name]!]?.includes(type.name));
   const fitting = document.mixes.filter(fits).sort((a, b) => a.bytes.weights - b.bytes.weights);
   if (fitting[0]) return fitting[0];

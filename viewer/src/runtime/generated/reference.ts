@@ -1,26 +1,27 @@
 // The types of viewer/schema/reference.schema.json. Written by scripts/generate_schema.py.
 
-export type Positive = number;
+/** The fields of a tolerance that a page needs. */
+export interface PageTolerance {
+  relative: number;
+  single: number;
+  floor: number;
+  kl: number;
+}
 
-export type Ids = readonly number[];
+/** The logits from token `first` on, as float32. */
+export interface ReferenceLogits {
+  first: number;
+  data: string;
+}
 
-export type Floats = string;
-
+/** A run on the desktop that a page repeats: a prompt, its greedy continuation, logits and activations. */
 export interface ReferenceDocument {
   schema: 2;
   prompt: string | null;
-  ids: Ids;
-  greedy: Ids;
+  ids: readonly number[];
+  greedy: readonly number[];
   device: string;
-  tolerance: {
-    relative: Positive;
-    single: Positive;
-    floor: Positive;
-    kl: Positive;
-  };
-  logits: {
-    first: number;
-    data: Floats;
-  };
-  activations: Record<string, Floats>;
+  tolerance: PageTolerance;
+  logits: ReferenceLogits;
+  activations: Record<string, string>;
 }

@@ -1,74 +1,98 @@
 // The types of viewer/schema/training.schema.json. Written by scripts/generate_schema.py.
 
-import type { Activations, Family } from "./manifest";
+import type { Family, ListedActivation } from "./manifest";
 
-export type Size = number;
+/** A text that comes with the page. */
+export interface BundledText {
+  name: string;
+  title: string;
+  about: string;
+  source: string;
+  file: string;
+  bytes: number;
+}
 
+/** A book that the page can fetch. */
+export interface ListedBook {
+  title: string;
+  author: string;
+  url: string;
+}
+
+/** A model size that the page can train with one kind of tokenizer. */
 export interface Offer {
   name: string;
   tokenizer: string;
   digest: string;
-  config: {
-    vocab_size: Size;
-    n_positions: Size;
-    n_embd: Size;
-    n_layer: Size;
-    n_head: Size;
-  };
-  shape: {
-    d_head: Size;
-  };
-  activations: Activations;
+  config: OfferConfig;
+  shape: OfferShape;
+  activations: readonly ListedActivation[];
   family: Family;
   checkpoint: Record<string, unknown>;
-  recipe: {
-    batch: Size;
-    context: Size;
-    accumulate: 1;
-    precision?: "f32" | "f16";
-    betas: readonly [number, number];
-  };
-  settings: {
-    steps: Size;
-    lr: number;
-    min_lr: number;
-    warmup: number;
-    schedule: "cosine" | "linear" | "constant";
-  };
-  count: Size;
-  bytes: Size;
-  flops: Size;
-  parameters: readonly {
-    name: string;
-    shape: readonly Size[];
-    stored: string;
-    transposed: boolean;
-  }[];
-  programs: readonly {
-    kernel: string;
-    draw_buffers: Size;
-    file: string;
-    generate: string;
-    capture: string;
-    interventions: string;
-  }[];
+  recipe: OfferRecipe;
+  settings: OfferSettings;
+  count: number;
+  bytes: number;
+  flops: number;
+  parameters: readonly OfferedParameter[];
+  programs: readonly OfferedProgram[];
 }
 
+/** The sizes of a model to train; the other fields are those of its family. */
+export interface OfferConfig {
+  vocab_size: number;
+  n_positions: number;
+  n_embd: number;
+  n_layer: number;
+  n_head: number;
+}
+
+/** The recipe of a step, as in `glgpt.training.program.Recipe`. */
+export interface OfferRecipe {
+  batch: number;
+  context: number;
+  accumulate: 1;
+  precision?: "f32" | "f16";
+  betas: readonly [number, number];
+}
+
+/** The default settings of a run. */
+export interface OfferSettings {
+  steps: number;
+  lr: number;
+  min_lr: number;
+  warmup: number;
+  schedule: "cosine" | "linear" | "constant";
+}
+
+/** The sizes that every family has. */
+export interface OfferShape {
+  d_head: number;
+}
+
+/** A parameter's names and shape, and whether its texture holds the transpose. */
+export interface OfferedParameter {
+  name: string;
+  stored: string;
+  shape: readonly number[];
+  transposed: boolean;
+}
+
+/** The files of the programs of one kernel. */
+export interface OfferedProgram {
+  kernel: string;
+  draw_buffers: number;
+  file: string;
+  generate: string;
+  capture: string;
+  interventions: string;
+}
+
+/** The sizes that a page can train, and texts to train on. */
 export interface TrainingDocument {
   schema: 6;
-  texts: readonly {
-    name: string;
-    title: string;
-    about: string;
-    source: string;
-    file: string;
-    bytes: Size;
-  }[];
-  books: readonly {
-    title: string;
-    author: string;
-    url: string;
-  }[];
-  look: Size;
+  texts: readonly BundledText[];
+  books: readonly ListedBook[];
+  look: number;
   sizes: readonly Offer[];
 }

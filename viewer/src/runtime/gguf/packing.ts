@@ -46,11 +46,11 @@ export interface Origin {
   /** True if the texture's rows are the file's columns. */
   transposed: boolean;
   /** Axes of the file's rows (its columns, of a vector), of which the checkpoint has the middle two exchanged. */
-  exchanged: [number, number, number, number] | null;
+  exchanged: readonly [number, number, number, number] | null;
   /** Axis of the texture (0: rows), heads, their width without and with padding, and kinds of heads in turn. */
-  heads: [number, number, number, number, number] | null;
+  heads: readonly [number, number, number, number, number] | null;
   /** Rows and columns of the texture before heads are padded. */
-  matrix: [number, number];
+  matrix: readonly [number, number];
   shift: number;
 }
 
@@ -361,7 +361,7 @@ function places(origin: Origin, count: number, axis: 0 | 1): Int32Array {
 }
 
 /** Returns the rows of a file in the order of a checkpoint, which has the two axes in the middle exchanged. */
-function rowOrder([a, b, c, d]: [number, number, number, number]): Int32Array {
+function rowOrder([a, b, c, d]: readonly [number, number, number, number]): Int32Array {
   const found = new Int32Array(a * b * c * d);
   let at = 0;
   for (let i = 0; i < a; i++)

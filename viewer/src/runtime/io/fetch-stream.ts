@@ -26,6 +26,8 @@ export interface StreamOptions {
   request?: RequestInit;
   /** Throws an error for an answer that is not the wanted file. It ends the fetch. */
   accept?: (response: Response) => void;
+  /** Returns the error for an answer that ends the fetch, such as 404. */
+  refusal?: (response: Response) => Promise<Error>;
 }
 
 /** Consecutive bytes of a file. */
@@ -124,7 +126,7 @@ class Transfer {
       const response = await heard(this.ask(stop.signal));
       answered = true;
       this.unanswered = 0;
-      this.read(response);
+      await this.read(response);
       const reader = response.body!.getReader();
       for (;;) {
         this.fits(Math.max(this.total, this.size));
@@ -148,16 +150,15 @@ class Transfer {
   }
 
   /** Reads an answer's headers: whether it is the file, and where it begins. */
-  private read(response: Response): void {
+  private async read(response: Response): Promise<void> {
     const { status, statusText } = response;
     const again = status === 206 && markOf(response) === this.mark;
     if (status === 206 && !again) throw this.fresh("the file has changed on the server");
     if (status === 416) throw this.fresh("the server cannot resume");
     if (!response.ok) {
       const why = `the server answers ${status}${statusText && ` ${statusText}`}`;
-      throw status < 500 && status !== 408 && status !== 429
-        ? this.refusal(`${this.url.href}: ${why}.`, why, status)
-        : new Broken(why, status);
+      if (status >= 500 || status === 408 || status === 429) throw new Broken(why, status);
+      throw (await this.options.refusal?.(response)) ?? this.refusal(`${this.url.href}: ${why}.`, why, status);
     }
     this.options.accept?.(response);
     if (again) this.checkRange(response.headers.get("Content-Range"), announced(response));

@@ -4,7 +4,8 @@ import { signal } from "@preact/signals";
 import { connections, folder, playerFile } from "../../../document";
 import { allowedLink, fetched, modelLink } from "../../../runtime/engine/model-link";
 import { openable, type Openable, type Opened } from "../../../runtime/engine/opened-model";
-import { parsePlayer, type PlayerIndex } from "../../../runtime/engine/player-files";
+import { parsePlayer } from "../../../runtime/engine/player-files";
+import type { PlayerDocument } from "../../../runtime/generated/player";
 import { HttpSource } from "../../../runtime/engine/source";
 import { keepModel, keptModels, openKept, removeKept, type Kept } from "../../../runtime/engine/kept-models";
 import { PageError, reason } from "../../../runtime/gl/errors";
@@ -28,7 +29,7 @@ class OpenStore {
   /** The models in this browser's storage, and true if the next one is to be added. */
   readonly kept = signal<readonly Kept[]>([]);
   readonly keep = signal(false);
-  private index: PlayerIndex | null = null;
+  private index: PlayerDocument | null = null;
   private files: readonly File[] = [];
   private stop: AbortController | null = null;
   private loaded: (opened: Opened) => void = () => {};
@@ -45,7 +46,7 @@ class OpenStore {
     });
   }
 
-  private async list(): Promise<PlayerIndex> {
+  private async list(): Promise<PlayerDocument> {
     if (!this.index) {
       const bytes = await new HttpSource(folder()).bytes(playerFile()!, MAX_LIST);
       this.index = parsePlayer(JSON.parse(new TextDecoder().decode(bytes)));

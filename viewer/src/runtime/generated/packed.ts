@@ -1,0 +1,42 @@
+// The types of glgpt/page/documents. Written by scripts/generate_schema.py.
+
+import type { View } from "./program";
+
+/** An entry of a program, with short passes. */
+export interface PackedEntry {
+  name: string;
+  inputs: readonly string[];
+  outputs: Record<string, View>;
+  ping_pong: readonly (readonly [string, string])[];
+  passes: readonly (number | readonly [kind: number, ...names: string[]])[];
+}
+
+/** A packed program. */
+export interface PackedDocument {
+  schema: 2;
+  scalars: Record<string, "int" | "float">;
+  textures: readonly (readonly [
+    string,
+    number,
+    number,
+    number,
+    "float" | "half" | "uint",
+    "weight" | "state" | "input" | "scratch",
+  ])[];
+  views: Record<string, View>;
+  lines: readonly string[];
+  /** runs over the lines: first line, number of lines, and so on */
+  shaders: Record<string, readonly number[]>;
+  kinds: readonly (readonly [
+    string,
+    readonly string[],
+    readonly (readonly [number, number])[],
+    readonly [number, number],
+    string | null,
+    number,
+    number,
+    number,
+    boolean,
+  ])[];
+  entries: readonly PackedEntry[];
+}
