@@ -103,7 +103,8 @@ schema: $(VENV)/installed  ## the JSON schemas and TypeScript modules that are g
 bench: setup  ## benchmark this machine
 	$(BIN)/glgpt bench
 
-bench-chat: setup $(VENV)/dev $(VENV)/models viewer browsers benchmarks/chat/node_modules  ## a chat model in glgpt and its alternatives: make bench-chat ARGS="--threads 1 4"
+bench-chat: setup $(VENV)/dev $(VENV)/models viewer browsers  ## a chat model in glgpt and its alternatives: make bench-chat ARGS="--threads 1 4"
+	@$(NPM) -C benchmarks/chat ls --depth=0
 	@$(BIN)/python benchmarks/chat/run.py $(ARGS)
 
 bench-web: setup viewer browsers  ## the page compared with tfjs in Chromium: make bench-web ARGS="--json --dtype f16", ARGS="--train"
@@ -188,10 +189,6 @@ lock:  ## renew the pins (needs uv); Flower and Ray have separate files with the
 clean:  ## remove everything that make created
 	rm -rf $(VENV) $(FEDERATE) $(CLUSTER) $(LLAMA) $(DOCS) build dist out viewer/dist viewer/node_modules benchmarks/web/dist benchmarks/web/node_modules benchmarks/chat/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-
-benchmarks/chat/node_modules: benchmarks/chat/package-lock.json
-	$(NPM) -C benchmarks/chat ci --ignore-scripts --silent
-	@touch $@
 
 # Stamp files: a step runs again only if its requirements have changed.
 $(VENV)/bin/pip:
