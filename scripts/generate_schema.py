@@ -342,17 +342,10 @@ def closed(schema: Any) -> Any:
 def sharing(schema: dict[str, Any], name: str, shared: dict[str, Any]) -> dict[str, Any]:
     """Returns a schema that refers to another one's definitions, without copies of them."""
     parts = {part: value for part, value in schema["$defs"].items() if part not in shared}
-
-    def referring(value: Any) -> Any:
-        if isinstance(value, list):
-            return [referring(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        found = {key: referring(item) for key, item in value.items()}
-        part = str(found.get("$ref")).removeprefix("#/$defs/")
-        return found | {"$ref": f"glgpt:{name}#/$defs/{part}"} if part in shared else found
-
-    found: dict[str, Any] = referring(schema | {"$defs": parts})
+    text = json.dumps(schema | {"$defs": parts})
+    for part in shared:
+        text = text.replace(f'"#/$defs/{part}"', f'"glgpt:{name}#/$defs/{part}"')
+    found: dict[str, Any] = json.loads(text)
     return found
 
 

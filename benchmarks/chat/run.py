@@ -34,15 +34,14 @@ from typing import Any
 from playwright.sync_api import Error as PageFailure
 from playwright.sync_api import sync_playwright
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
+from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.page.export import export
-from glgpt.page.serve import application, serving
+from glgpt.page.serve import HEADERS, application, serving
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -52,7 +51,7 @@ PROMPT = (
     "The city of Rome was founded on seven hills. In the first centuries its people were farmers and shepherds, and"
 )
 TOKENS, CONTEXT = 64, 2048
-ISOLATED = [(b"cross-origin-opener-policy", b"same-origin"), (b"cross-origin-embedder-policy", b"require-corp")]
+ISOLATED = {name: HEADERS[name] for name in ("Cross-Origin-Opener-Policy", "Cross-Origin-Embedder-Policy")}
 FLAGS = (
     "--headless=new --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist --disable-gpu-sandbox --no-sandbox "
     "--no-first-run --disable-background-networking --disable-component-update --disable-sync "
@@ -111,28 +110,21 @@ class Contender:
     run: Callable[[], Measured]
 
 
-class _Isolating:
-    """Adds the headers that a page needs for threads in WebAssembly."""
+class _IsolatedFiles(StaticFiles):
+    """Serves files with the headers that a page needs for threads in WebAssembly."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def sent(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *ISOLATED]
-            await send(message)
-
-        await self.app(scope, receive, sent)
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        """Returns the answer with a file."""
+        answer = super().file_response(*args, **options)
+        answer.headers.update(ISOLATED)
+        return answer
 
 
 def rivals_site(folder: Path, isolated: bool) -> Starlette:
     """Returns a server of the page `rivals.html`, its packages and the models in `folder`."""
-    routes = [
-        Mount("/npm", StaticFiles(directory=HERE / "node_modules")),
-        Mount("/", StaticFiles(directory=folder, follow_symlink=True)),
-    ]
-    return Starlette(routes=routes, middleware=[Middleware(_Isolating)] if isolated else [])
+    files = _IsolatedFiles if isolated else StaticFiles
+    packages = Mount("/npm", files(directory=HERE / "node_modules"))
+    return Starlette(routes=[packages, Mount("/", files(directory=folder, follow_symlink=True))])
 
 
 class _Memory:

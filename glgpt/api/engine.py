@@ -136,7 +136,7 @@ class Engine:
         """
         return Job([self._choice(i, each, emit) for i, each in enumerate(wanted)])
 
-    def compiled(self, constraint: Constraint) -> None:
+    def check_constraint(self, constraint: Constraint) -> None:
         """Raises ConstraintError for a constraint that cannot be used."""
         self.model.sampler(SamplingOptions(constraint=constraint))
 

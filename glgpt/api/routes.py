@@ -189,8 +189,9 @@ class Api:
             job = await asyncio.to_thread(prepared)  # compiles schemas
             self.engine.submit(job)
         except ConstraintError as error:
-            forced = tools if tools and tools.forced else None
-            raise (forced.unusable(error, self.engine.compiled) if forced else asked.unusable(error)) from None
+            if tools and tools.forced:
+                raise tools.unusable(error, self.engine.check_constraint) from None
+            raise asked.unusable(error) from None
         except GlgptError as error:
             raise refused(error) from None
         except FullError as error:

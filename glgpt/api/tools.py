@@ -118,14 +118,14 @@ class Tools:
             calls.append({"type": "object", "properties": properties, **closed})
         return Constraint.json_schema({"anyOf": calls, "$defs": own})
 
-    def unusable(self, error: ConstraintError, compiled: Callable[[Constraint], object]) -> ApiError:
+    def unusable(self, error: ConstraintError, check: Callable[[Constraint], None]) -> ApiError:
         """Returns the answer to a request whose forced call cannot be constrained: it names the function at fault.
 
-        `compiled` raises ConstraintError for a constraint that cannot be used.
+        `check` raises ConstraintError for a constraint that cannot be used.
         """
         for i, tool in enumerate(self.functions, self.first):
             try:
-                compiled(Constraint.json_schema(tool.function.parameters or dict(NO_PARAMETERS)))
+                check(Constraint.json_schema(tool.function.parameters or dict(NO_PARAMETERS)))
             except ConstraintError as own:
                 why = f"the parameters of the function {quoted(tool.function.name)}: {own}"
                 return ApiError(400, why, f"tools.{i}.function.parameters")

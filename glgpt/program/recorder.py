@@ -89,7 +89,7 @@ class Recorder:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self._fixed: dict[str, Tensor] = {}
-        self._halves: set[str] = set()  # names of fixed tensors whose textures hold 16-bit floats
+        self._float16: set[str] = set()  # names of fixed tensors whose textures hold 16-bit floats
         self._shaders: dict[str, str] = {}
         self._texts: dict[str, tuple[str, str]] = {}  # shader -> (text that fused copies share, the rest)
         self._drafts: dict[str, list[_Draft]] = {}
@@ -108,7 +108,7 @@ class Recorder:
         `half`: the texture rounds what is written to 16-bit floats.
         """
         if half:
-            self._halves.add(name)
+            self._float16.add(name)
         tensor = self._fixed.setdefault(name, Tensor(layout, name, role))
         if tensor.layout != layout or tensor.role != role:
             raise ValueError(f"{name} is already recorded as {tensor}")
@@ -267,7 +267,7 @@ class Recorder:
     def program(self) -> Program:
         """Returns the recorded program after checking it. Raises GlgptError if it does not fit the limits."""
         textures = {t.name: Texture(t.name, *_shape(t.layout), t.role) for t in self._fixed.values()}
-        textures |= {name: replace(textures[name], format="half") for name in self._halves}
+        textures |= {name: replace(textures[name], format="half") for name in self._float16}
         entries = {name: self._place(name, textures) for name in self._drafts}
         views = {name: View.of(t.layout, name) for name, t in self._fixed.items()}
         played = {p.shader for entry in entries.values() for p in entry.passes}

@@ -65,8 +65,7 @@ class DeviceSettings:
 
     def __post_init__(self) -> None:
         """Checks the format of the caches. Raises GlgptError for an unknown name."""
-        if self.cache_dtype not in ("auto", *CACHE_DTYPES):
-            raise GlgptError(f"cache_dtype {self.cache_dtype!r} is not one of auto, {', '.join(CACHE_DTYPES)}")
+        _check_name("cache_dtype", self.cache_dtype, CACHE_DTYPES)
 
     @property
     def half_caches(self) -> bool:
@@ -84,6 +83,12 @@ class DeviceSettings:
         return device, choose(device, self.kernel, self.fetch, self.storage)
 
 
+def _check_name(setting: str, name: str, known: Sequence[str]) -> None:
+    """Raises GlgptError unless a setting is "auto" or one of the known names."""
+    if name != "auto" and name not in known:
+        raise GlgptError(f"{setting} {name!r} is not one of auto, {', '.join(known)}")
+
+
 def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: str = "auto") -> Choice:
     """Returns the fastest kernel and fetch on this device, or those given by name.
 
@@ -94,8 +99,7 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
         ("fetch", fetch, FETCHES),
         ("storage", storage, STORAGES),
     ):
-        if value != "auto" and value not in known:
-            raise GlgptError(f"{name} {value!r} is not one of auto, {', '.join(known)}")
+        _check_name(name, value, known)
     # Mesa's software drivers convert float16 more slowly than integer operations in the shader do
     texels = "float" if storage == "auto" else storage
     options = Options(header=device.header, storage=texels, packing=device.packing and not device.software)

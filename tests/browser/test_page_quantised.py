@@ -82,9 +82,9 @@ def test_the_page_keeps_every_type_of_a_gguf_file(
 
 COUNTING = """
 const store = WebGL2RenderingContext.prototype.texStorage3D;
-globalThis.halves = 0;
+globalThis.float16 = 0;
 WebGL2RenderingContext.prototype.texStorage3D = function (target, levels, format, ...size) {
-  if (format === this.RGBA16F) globalThis.halves++;
+  if (format === this.RGBA16F) globalThis.float16++;
   return store.call(this, target, levels, format === this.RGBA16F ? this.%s : format, ...size);
 };"""
 
@@ -92,7 +92,7 @@ WebGL2RenderingContext.prototype.texStorage3D = function (target, levels, format
 def test_caches_are_half_floats_where_drawing_shows_that_they_work(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any]
 ) -> None:
-    """Catches: caches of 32-bit floats on every device, or of halves on one that stores eight bits instead."""
+    """Catches: caches of 32-bit floats on every device, or of 16-bit floats on one that stores eight bits instead."""
     config = GPT2Config(vocab_size=300, n_positions=30, n_embd=64, n_layer=2, n_head=2)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export(folder, tmp_path / "page", ExportOptions("q8"), device="software")
@@ -100,7 +100,7 @@ def test_caches_are_half_floats_where_drawing_shows_that_they_work(
     for stored, textures in (("RGBA16F", 1 + 6), ("RGBA8", 1)):  # one is drawn for the test; q, k and v of each layer
         page = browse(address, COUNTING % stored, provokes="Invalid format and type combination")
         page.evaluate("glgpt.ready")
-        assert page.evaluate("globalThis.halves") == textures
+        assert page.evaluate("globalThis.float16") == textures
         assert page.evaluate("glgpt.parity().then((p) => p.pass)")
         page.close()
 

@@ -3,7 +3,7 @@
 import type { ChatOptions, Glgpt } from "./api";
 import { ConstraintError, type Constraint } from "./runtime/constraints/constraint";
 import type { CallParser, CallPart } from "./runtime/chat/calls";
-import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
+import { checkedMessages, type ChatMessage, type ChatTemplate } from "./runtime/chat/template";
 import { callForm, ToolError, Tools, type Tool, type ToolCall, type ToolChoice } from "./runtime/chat/tools";
 import { PageError } from "./runtime/gl/errors";
 import { randomId } from "./runtime/io/random-id";
@@ -364,17 +364,9 @@ export class Completions {
     if (!chatTemplate) throw new CompletionError("This model has no chat template; use glgpt.generate.", "messages");
     const tools = toolsOf(request);
     const messages = plain(request.messages);
-    for (const [field, used] of [
-      ["tools", Boolean(tools)],
-      ["messages", messages.some((each) => each.tool_calls || each.role === "tool")],
-    ] as const) {
-      const word = field === "tools" ? "tools" : "tool_calls";
-      if (used && !chatTemplate.mentions(word)) {
-        throw new CompletionError(
-          `The chat template of this model has no ${word}, so it cannot call functions.`,
-          field,
-        );
-      }
+    if (tools) checkWord(chatTemplate, "tools", "tools");
+    if (messages.some((each) => each.tool_calls || each.role === "tool")) {
+      checkWord(chatTemplate, "tool_calls", "messages");
     }
     const ids = await chatTemplate.ids(messages, true, tools?.documents() ?? null).catch((error: unknown) => {
       throw error instanceof PageError ? new CompletionError(error.message, "messages") : error;
@@ -426,6 +418,12 @@ export class Completions {
   }
 }
 
+/** Throws CompletionError for a request that needs a word of the chat template which it lacks. */
+function checkWord(template: ChatTemplate, word: string, field: string): void {
+  if (template.mentions(word)) return;
+  throw new CompletionError(`The chat template of this model has no ${word}, so it cannot call functions.`, field);
+}
+
 const callId = () => `call_${randomId()}`;
 
 /** Returns an answer as a message. */
@@ -446,7 +444,10 @@ function message(parts: readonly (string | CallPart)[]): ChatCompletion["choices
 function delta(part: string | CallPart): ChatCompletionChunk["choices"][number]["delta"] {
   if (typeof part === "string") return { content: part };
   const { index, name, arguments: own } = part;
-  const call: ToolCallDelta = name === null ? { index, function: { arguments: own } } : { index, id: callId(), type: "function", function: { name, arguments: own } }; // prettier-ignore
+  const call: ToolCallDelta =
+    name === null
+      ? { index, function: { arguments: own } }
+      : { index, id: callId(), type: "function", function: { name, arguments: own } };
   return { tool_calls: [call] };
 }
 

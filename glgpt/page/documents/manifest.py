@@ -178,7 +178,7 @@ class Manifest(PromptFields):
     schema: Literal[3]
     glgpt: str
     export_id: NotRequired[
-        Annotated[str, Field(description="the same as in index.html, so that files of two exports are told apart")]
+        Annotated[str, Field(description="the same as in index.html, by which a page notices files of another export")]
     ]
     model: str
     dtype: Annotated[Dtype, Field(description="the format of most weights")]

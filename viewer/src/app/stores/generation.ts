@@ -5,6 +5,7 @@ import type { Continuation, Generated, Used } from "../../api";
 import type { Manifest, Recorded } from "../../runtime/engine/manifest";
 import { probabilities } from "../../runtime/engine/probabilities";
 import type { Candidate } from "../../runtime/engine/sampling";
+import { reason } from "../../runtime/gl/errors";
 import { param, parseNumber, parseText, parseWhole, parseWithin, unlessEmpty } from "./link";
 import { Meter } from "./meter";
 import { engine, models } from "./model";
@@ -343,7 +344,7 @@ class GenerationStore {
       this.severalNote.value = signal.aborted ? "Stopped." : "";
       show(texts);
     } catch (error) {
-      this.severalNote.value = error instanceof Error ? error.message : String(error);
+      this.severalNote.value = reason(error);
     } finally {
       this.running.value = false;
       this.abort = null;
@@ -386,7 +387,7 @@ class GenerationStore {
         if (p !== undefined && top)
           this.tokens.value = this.tokens.value.map((t) => (t === tok ? { ...t, p, top } : t));
       })
-      .catch((error: unknown) => (this.note.value = error instanceof Error ? error.message : String(error)))
+      .catch((error: unknown) => (this.note.value = reason(error)))
       .finally(() => {
         clearTimeout(clock);
         this.weighing.value = false;
@@ -427,7 +428,7 @@ class GenerationStore {
     } catch (error) {
       this.running.value = false;
       this.ended = "failed";
-      this.note.value = error instanceof Error ? error.message : String(error);
+      this.note.value = reason(error);
     }
   }
 }

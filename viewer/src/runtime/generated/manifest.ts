@@ -158,7 +158,7 @@ export interface ManifestDocument {
   head?: ShownHead | null;
   schema: 3;
   glgpt: string;
-  /** the same as in index.html, so that files of two exports are told apart */
+  /** the same as in index.html, by which a page notices files of another export */
   export_id?: string;
   model: string;
   /** the format of most weights */

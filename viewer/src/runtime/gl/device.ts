@@ -2,7 +2,8 @@
 
 import { computed, signal, type ReadonlySignal } from "@preact/signals-core";
 import { PageError } from "./errors";
-import { INTERNAL, TargetProbe, type Memory, type Texel } from "./targets";
+import type { TextureFormat } from "./program";
+import { INTERNAL, TargetProbe, type Memory } from "./targets";
 import { sleep } from "./wait";
 
 export interface Options {
@@ -52,13 +53,13 @@ export class Device {
   /** True if the device adds floats by blending, and faster than another pass would, which software does not. */
   blends = false;
   /** True if textures can hold 16-bit floats. */
-  halves = false;
+  float16 = false;
   parallel: KHR_parallel_shader_compile | null = null;
   /** Number of the current context. Objects of an earlier context are gone. */
   generation = 0;
   restored: Promise<void> = Promise.resolve();
   private probe: TargetProbe | null = null;
-  private readonly formats = new WeakMap<WebGLTexture, Texel>();
+  private readonly formats = new WeakMap<WebGLTexture, TextureFormat>();
   /** The combinations of formats that this context has found complete: each check waits for the driver. */
   private readonly complete = new Set<string>();
   private readonly loss = signal(false);
@@ -166,8 +167,8 @@ export class Device {
     this.renderer = String(gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
     const get = (what: number) => gl.getParameter(what) as number;
     this.probe ??= new TargetProbe(gl, this.renderer, this.host?.memory ?? null);
-    const { storage, targets, blends, halves } = this.probe.find(this.announced);
-    Object.assign(this, { storage, halves });
+    const { storage, targets, blends, float16 } = this.probe.find(this.announced);
+    Object.assign(this, { storage, float16 });
     this.blends = blends && !SOFTWARE.test(this.renderer);
     this.limits = {
       maxTextureSize: get(gl.MAX_TEXTURE_SIZE),
@@ -184,7 +185,7 @@ export class Device {
   }
 
   /** Creates a zeroed 2D-array texture, with NEAREST and CLAMP_TO_EDGE. */
-  texture(width: number, height: number, layers: number, held: Texel): WebGLTexture {
+  texture(width: number, height: number, layers: number, held: TextureFormat): WebGLTexture {
     const { gl } = this;
     const texture = gl.createTexture();
     gl.activeTexture(gl.TEXTURE0);

@@ -2,12 +2,11 @@
 // The player does not depend on what the passes compute.
 
 import { must, PageError } from "./errors";
-import { bytesOf, type Pass, type Program, type TextureSpec } from "./program";
+import { bytesOf, type Pass, type Program, type TextureFormat, type TextureSpec } from "./program";
 import type { Device, Options } from "./device";
 import { Pace } from "./pace";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
-import type { Texel } from "./targets";
 import { yielder } from "./wait";
 
 const BLOCKS = 8; // uniform buffers used in rotation, so that a write does not wait for a draw that reads the buffer
@@ -97,9 +96,9 @@ export class Player {
     }
   }
 
-  private stored(t: TextureSpec): Texel {
+  private stored(t: TextureSpec): TextureFormat {
     if (this.options.storage === "uint") return "uint";
-    return t.format === "half" && !this.device.halves ? "float" : t.format;
+    return t.format === "half" && !this.device.float16 ? "float" : t.format;
   }
 
   spec(name: string): TextureSpec {

@@ -5,6 +5,7 @@ import type * as schema from "../generated/program";
 
 export type { Entry, Pass } from "../generated/program";
 export type TextureSpec = schema.Texture;
+export type TextureFormat = TextureSpec["format"];
 
 type Formats = typeof FORMATS;
 

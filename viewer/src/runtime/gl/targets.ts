@@ -3,11 +3,10 @@
 
 import type { Options } from "./device";
 import { PageError } from "./errors";
+import type { TextureFormat } from "./program";
 import { VERTEX } from "./shaders";
 
 type Storage = Options["storage"];
-/** The format of a texture: that of the storage, or 16-bit floats. */
-export type Texel = Storage | "half";
 
 /** Stores small values for later visits. */
 export interface Memory {
@@ -23,7 +22,7 @@ export interface Drawable {
   /** True if blending adds floats. */
   blends: boolean;
   /** True if textures of 16-bit floats hold what is drawn. */
-  halves: boolean;
+  float16: boolean;
 }
 
 /** The stored results. */
@@ -101,7 +100,7 @@ export class TargetProbe {
   }
 
   private draw(most: number, floats: boolean, blending: boolean): Drawable {
-    const found: Drawable = { storage: "uint", targets: 0, blends: false, halves: false };
+    const found: Drawable = { storage: "uint", targets: 0, blends: false, float16: false };
     for (const storage of floats ? (["float", "uint"] as const) : (["uint"] as const)) {
       const targets = this.targets(storage, most);
       if (targets > found.targets) Object.assign(found, { storage, targets });
@@ -109,7 +108,7 @@ export class TargetProbe {
     }
     const float = found.storage === "float";
     found.blends = float && blending && this.adds(found.targets);
-    found.halves = float && this.writes("half", found.targets);
+    found.float16 = float && this.writes("half", found.targets);
     this.check();
     this.remember(found);
     if (found.targets) return found;
@@ -124,7 +123,7 @@ export class TargetProbe {
     let done = 0;
     for (const level of LEVELS) {
       if (level > most) break;
-      this.remember({ storage, targets: done, blends: false, halves: false }, level);
+      this.remember({ storage, targets: done, blends: false, float16: false }, level);
       const good = this.writes(storage, level);
       this.check();
       if (!good) break;
@@ -134,7 +133,7 @@ export class TargetProbe {
   }
 
   /** True if one draw writes other known numbers to each of `count` targets. */
-  private writes(held: Texel, count: number): boolean {
+  private writes(held: TextureFormat, count: number): boolean {
     return this.drawn(held, count, 1, (texel) => bits(texel, held));
   }
 
@@ -144,7 +143,7 @@ export class TargetProbe {
   }
 
   /** Draws `times` times and compares each texel's first component with the expected bits. */
-  private drawn(held: Texel, count: number, times: number, expected: (texel: number) => number): boolean {
+  private drawn(held: TextureFormat, count: number, times: number, expected: (texel: number) => number): boolean {
     const { gl } = this;
     const texture = gl.createTexture();
     const framebuffer = gl.createFramebuffer();
@@ -175,7 +174,7 @@ export class TargetProbe {
     return good;
   }
 
-  private holds(attachment: number, held: Texel, expected: (texel: number) => number): boolean {
+  private holds(attachment: number, held: TextureFormat, expected: (texel: number) => number): boolean {
     const { gl } = this;
     const read = new Uint32Array(4 * SIZE * SIZE);
     gl.readBuffer(attachment);
@@ -185,7 +184,7 @@ export class TargetProbe {
   }
 
   /** Returns a program that writes `bits` to each target; null if it does not link. */
-  private program(held: Texel, count: number): WebGLProgram | null {
+  private program(held: TextureFormat, count: number): WebGLProgram | null {
     const { gl } = this;
     const [type, value] = held === "uint" ? ["uvec4", "bits(at)"] : ["vec4", "uintBitsToFloat(bits(at))"];
     const outputs = Array.from({ length: count }, (_, i) => i);
@@ -227,21 +226,21 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${valu
 
   private remembered(): Remembered | null {
     const known: Partial<Remembered> = this.memory?.read(this.key) ?? {};
-    const { storage, targets, blends, halves, trying, failed } = known;
+    const { storage, targets, blends, float16, trying, failed } = known;
     if (storage !== "float" && storage !== "uint") return null;
-    if (typeof blends !== "boolean" || typeof halves !== "boolean") return null;
+    if (typeof blends !== "boolean" || typeof float16 !== "boolean") return null;
     if (typeof targets !== "number" || typeof trying !== "number" || typeof failed !== "number") return null;
-    return { storage, targets, blends, halves, trying, failed };
+    return { storage, targets, blends, float16, trying, failed };
   }
 
-  private remember({ storage, targets, blends, halves }: Drawable, trying = 0): void {
-    const all: Remembered = { storage, targets, blends, halves, trying, failed: this.failed };
+  private remember({ storage, targets, blends, float16 }: Drawable, trying = 0): void {
+    const all: Remembered = { storage, targets, blends, float16, trying, failed: this.failed };
     this.memory?.write(this.key, all);
   }
 }
 
 /** Returns the bits of a float between 0.5 and 1 that needs all bits of a 32-bit or 16-bit float's fraction. */
-const bits = (texel: number, held: Texel = "float") =>
+const bits = (texel: number, held: TextureFormat = "float") =>
   held === "half" ? 0x3f002000 + texel * 0x2000 * 5 : 0x3f000001 + texel * 0x1357;
 
 const word = new Uint32Array(1);

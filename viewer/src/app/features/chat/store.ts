@@ -127,8 +127,8 @@ class ChatStore {
   }
 
   /**
-   * Makes an answer the text of all views, as it was when it was written; the tokens of one from a stored conversation
-   * are those of its text. Returns false if that failed.
+   * Makes an answer the text of all views, with the tokens that the model wrote. An answer of a stored conversation is
+   * encoded again. Returns false if that failed.
    */
   async inspect(message: number): Promise<boolean> {
     if (this.answering.value) return false;
