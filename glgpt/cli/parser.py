@@ -60,8 +60,8 @@ EXAMPLES = """examples:
   glgpt selftest                                    whether this GPU computes every op correctly
 
 glgpt COMMAND --help describes a command and its options. Exit status: 0 for success, 2 for bad input,
-130 after Ctrl-C; glgpt compare returns 1 beyond the tolerance, glgpt selftest 1 if an op fails, glgpt train 1 if the loss
-diverges."""
+130 after Ctrl-C; glgpt compare returns 1 beyond the tolerance, glgpt selftest 1 if an op fails, glgpt train 1 if the
+loss diverges."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ from typing import Any
 from glgpt.errors import ArgumentError
 from glgpt.selftest.draw import Result, draw_all, groups
 from glgpt.selftest.speed import measure, speed_json
-from glgpt.selftest.suite import SCHEMA, Case, cases, read_document
+from glgpt.selftest.suite import SCHEMA, Case, cases, read_document, shortened, sources
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 MAX_FAILURES = 40  # listed in a report
@@ -24,7 +24,8 @@ def document() -> Json:
     """Returns the suite with the programs that are timed, as the page gets it."""
     found = read_document()
     speed, shaders = speed_json()
-    return found | {"speed": speed, "shaders": found["shaders"] | shaders}
+    shaders = found["shaders"] | {key: shortened(text) for key, text in shaders.items()}
+    return found | {"speed": speed, "shaders": shaders, "sources": sources(shaders)}
 
 
 def run(
@@ -78,7 +79,7 @@ def summary(results: list[Result]) -> Json:
             r.case.property: "kept" if r.status == "passed" else "flushed" for r in results if r.case.property
         },
         "first_draw": {
-            "shaders": sum(result.shaders for result in results),
+            "shaders": len({shader for result in results for shader in result.case.program.shaders}),
             "ms": round(sum(result.first_ms for result in results)),
             "slowest": _slowest(results),
         },
@@ -141,9 +142,9 @@ def render(report: Json) -> str:
     lines += [
         "",
         f"two draws    {'equal bits' if report['deterministic'] else 'DIFFERENT BITS'}",
-        *(f"{name:<13}{value}" for name, value in report["properties"].items()),
-        f"first draws  {first['ms']} ms with compiling, {first['shaders']} shaders",
-        *(f"{name:<13}{value}" for name, value in report["speed"].items()),
+        *(f"{name:<12} {value}" for name, value in report["properties"].items()),
+        f"compiling    {first['ms']} ms with the first draws, {first['shaders']} shaders",
+        *(f"{name:<16} {value}" for name, value in report["speed"].items()),
         "",
     ]
     for failure in report["failures"]:

@@ -14,7 +14,7 @@ from glgpt.program.kernel import KERNELS
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
-from glgpt.selftest.suite import ENTRY, passes_json, program_from
+from glgpt.selftest.suite import ENTRY, passes_json, program_from, whole
 
 ROWS, INNER, COLS = 64, 768, 1536
 SIZES = (8192, 64, 256, 6, 4)  # vocabulary, context, width, blocks, heads
@@ -40,9 +40,9 @@ def speed_json() -> tuple[list[dict[str, Any]], dict[str, str]]:
 
 def measure(device: Device, options: Options, document: dict[str, Any]) -> dict[str, float]:
     """Returns the speed of a product in GFLOP/s and the milliseconds of a token."""
-    found = {}
+    found, shaders = {}, whole(document)
     for each in document["speed"]:
-        program = program_from(each, document["shaders"], document["scalars"])
+        program = program_from(each, shaders, document["scalars"])
         seconds = _seconds(device, options, program, each["scalars"])
         if each["flops"]:
             found[f"{each['name']} GFLOP/s"] = round(each["flops"] / seconds / 1e9, 2)

@@ -1,8 +1,8 @@
 """Reads the recorded cases of the self-test: passes, inputs, expected values and tolerances of every op.
 
-`suite.json.gz` is recorded from the cases of the tests (`tests/selftest/record_suite.py`). Its shaders refer to files of
-`glsl/` by lines such as `@norm.frag`, so that the self-test draws the shaders of this package. The page gets the same
-document with complete shaders; `viewer/src/runtime/selftest/suite.ts` reads it.
+`suite.json.gz` is recorded from the cases of the tests (`tests/selftest/record_suite.py`). Its shaders refer to
+files of `glsl/` by lines such as `@norm.frag`, so that the self-test draws the shaders of this package. The page gets
+the same document with these files in `sources`; `viewer/src/runtime/selftest/suite.ts` reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.program.formats import FORMATS
-from glgpt.program.recorder import shader_source
+from glgpt.program.recorder import shader_files, shader_source
 from glgpt.program.spec import Entry, Pass, Program, Texture
 
 Array = NDArray[Any]
@@ -28,6 +28,7 @@ SCHEMA = 1
 SUITE = Path(__file__).with_name("suite.json.gz")
 ENTRY = "test"
 REFERENCE = re.compile(r"^@(\S+)$", re.MULTILINE)
+MIN_SHARED = 60  # characters of a file that is worth a reference
 STEP = 8  # arrays of kind "e" hold multiples of 1/8
 
 
@@ -83,21 +84,43 @@ class Case:
 
 
 def read_document() -> dict[str, Any]:
-    """Returns the document with complete shaders."""
+    """Returns the recorded document."""
     found: dict[str, Any] = json.loads(gzip.decompress(SUITE.read_bytes()))
-    names = {name for text in found["shaders"].values() for name in REFERENCE.findall(text)}
-    sources = {name: shader_source(name) for name in sorted(names)}
-    return found | {"shaders": {key: _whole(text, sources) for key, text in found["shaders"].items()}}
+    return found
+
+
+def shortened(text: str) -> str:
+    """Returns a shader with references to the files of `glsl/` that it consists of."""
+    for name, source in _files():
+        if source in text:
+            text = text.replace(source, f"@{name}")
+    return text
+
+
+@functools.cache
+def _files() -> list[tuple[str, str]]:
+    """Returns the long files of `glsl/`, the longest first."""
+    files = {name: shader_source(name) for name in ["tensor.glsl", *shader_files()]}
+    long = [(name, text) for name, text in files.items() if len(text) >= MIN_SHARED]
+    return sorted(long, key=lambda file: -len(file[1]))
+
+
+def sources(shaders: dict[str, str]) -> dict[str, str]:
+    """Returns the text of each file that these shaders refer to."""
+    names = {name for text in shaders.values() for name in REFERENCE.findall(text)}
+    return {name: shader_source(name) for name in sorted(names)}
+
+
+def whole(document: dict[str, Any]) -> dict[str, str]:
+    """Returns the complete shaders of a document."""
+    files = document["sources"]
+    return {key: REFERENCE.sub(lambda found: files[found[1]], text) for key, text in document["shaders"].items()}
 
 
 def cases(document: dict[str, Any]) -> list[Case]:
     """Returns the cases of a document."""
-    arrays = [_array(*each) for each in document["arrays"]]
-    return [_case(each, document["shaders"], arrays, document["scalars"]) for each in document["cases"]]
-
-
-def _whole(text: str, sources: dict[str, str]) -> str:
-    return REFERENCE.sub(lambda found: sources[found[1]], text)
+    arrays, shaders = [_array(*each) for each in document["arrays"]], whole(document)
+    return [_case(each, shaders, arrays, document["scalars"]) for each in document["cases"]]
 
 
 def passes_json(program: Program, entry: str) -> dict[str, Any]:

@@ -9,11 +9,14 @@ import { probabilities } from "./runtime/engine/probabilities";
 import { tabStorage } from "./runtime/io/storage";
 import { App } from "./app/shell";
 import { opening } from "./app/features/open/store";
+import { SelfTest } from "./app/features/selftest/screen";
+import { selftest } from "./app/features/selftest/store";
 import { start } from "./app/start";
 import { drawing } from "./app/stores/drawing";
 
 const RELOADED = "glgpt reloaded";
-if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(opened)));
+if (selftest.isAsked) document.title = "Self-test · glgpt";
+else if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(opened)));
 else {
   const glgpt = launch(new Glgpt());
   void glgpt.ready.catch(reloadOnce);
@@ -59,4 +62,8 @@ async function keepVersion(glgpt: Glgpt): Promise<void> {
   serviceWorker.controller!.postMessage({ id, urls }, [port2]);
   if ((await answer).data) await loader.forget();
 }
-render(<App />, document.getElementById("app")!);
+render(selftest.isAsked ? <SelfTest /> : <App />, document.getElementById("app")!);
+const testing = selftest.isAsked;
+addEventListener("hashchange", () => {
+  if (selftest.isAsked !== testing) location.reload();
+});
