@@ -244,13 +244,18 @@ def shape_text(s: SimpleNamespace, b: Bench) -> str:
     return ", ".join(f"{name} {layout.rows} x {layout.cols}" for name, layout in list(layouts.items())[:3])
 
 
-SMALL = {"blended_row": {"inner": 12, "cols": 12}}  # sizes of 32, of which others get 64 and 96
+SHAPES = {
+    "blended_row": {"inner": 12, "cols": 12},  # sizes of 32, of which others get 64 and 96
+    "attend_row": {"pos": 40, "least": 16},  # ranges of keys
+    "attend_rows": {"positions": 40, "least": 16},
+    "gradient_norm": {"tensors": 17},  # more than one pass reads
+}
 
 
 def wanted() -> Iterator[tuple[str, str, Style, dict[str, Any]]]:
     """Yields (case, name of the format, style, shape) of every case of the suite."""
     for case in EVERY:
-        yield case, "f32", PLAIN["f32"], TINY | SMALL.get(case, {})
+        yield case, "f32", PLAIN["f32"], TINY | SHAPES.get(case, {})
         if case not in ONLY_F32:
             yield case, "f16", PLAIN["f16"], TINY
     for name, style in WEIGHTS.items():
