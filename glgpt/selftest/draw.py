@@ -22,7 +22,7 @@ Texels = NDArray[np.float32 | np.uint32]
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case: `status` is "passed", "failed" or "skipped", with the reason in `problem`.
+    """The result of a case: `status` is "passed", "failed" or "skipped", with the reason in `problem`.
 
     `error` is the error with the largest share of what is allowed there, `excess` that share. `first_ms` is
     the time of the first draw, with compiling. `same`: the second draw gave equal bits.
@@ -63,8 +63,8 @@ def draw(device: Device, options: Options, case: Case, players: ExitStack) -> Re
         first = _played(player, case)
         ms = 1000 * (time.perf_counter() - begun)  # software drivers compile in the first draw
         second = _played(player, case)
-    except GlgptError as error:
-        return Result(case, "failed", str(error))
+    except GlgptError as trouble:
+        return Result(case, "failed", str(trouble))
     found = [(expected.name, *expected.errors(texels)) for expected, texels in zip(case.expected, first, strict=True)]
     output, error, allowed, excess = max(found, key=lambda each: each[3])
     same = all(np.array_equal(a.view(np.uint32), b.view(np.uint32)) for a, b in zip(first, second, strict=True))

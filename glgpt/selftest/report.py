@@ -89,12 +89,12 @@ def summary(results: list[Result]) -> Json:
 def _format(found: list[Result]) -> Json:
     """Returns how many cases of a format passed, and the case that comes nearest to its limit."""
     drawn = [result for result in found if result.status != "skipped"]
-    nearest = max(drawn, key=lambda result: result.excess, default=None)
-    return {
-        "passed": sum(result.status == "passed" for result in drawn),
-        "of": len(found),
-        "nearest": nearest and {"op": nearest.case.op, "share": _rounded(nearest.excess)},
-    }
+    closest: Json | None = None
+    if drawn:
+        nearest = max(drawn, key=lambda result: result.excess)
+        closest = {"op": nearest.case.op, "share": _rounded(nearest.excess)}
+    passed = sum(result.status == "passed" for result in drawn)
+    return {"passed": passed, "of": len(found), "nearest": closest}
 
 
 def _failure(result: Result) -> Json:
@@ -109,8 +109,10 @@ def _failure(result: Result) -> Json:
 
 
 def _slowest(results: list[Result]) -> Json | None:
-    slowest = max(results, key=lambda result: result.first_ms, default=None)
-    return slowest and {"op": slowest.case.op, "format": slowest.case.format, "ms": round(slowest.first_ms)}
+    if not results:
+        return None
+    slowest = max(results, key=lambda result: result.first_ms)
+    return {"op": slowest.case.op, "format": slowest.case.format, "ms": round(slowest.first_ms)}
 
 
 def _rounded(value: float) -> float:

@@ -278,7 +278,7 @@ def document() -> dict[str, Any]:
             if name == "f16" and case not in GRADIENTS_F16:
                 continue
             b, s = bench(style), SimpleNamespace(**TINY)
-            writer.add(f"{case} gradient", name, b, s, gradients(b, case, s))
+            writer.add(f"{case.removeprefix('families ')} gradient", name, b, s, gradients(b, case, s))
     b = bench(PLAIN["f32"])
     writer.add("denormals", "f32", b, SimpleNamespace(), denormals(b))
     return writer.document()

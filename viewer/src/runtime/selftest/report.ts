@@ -49,7 +49,7 @@ export interface Report {
 /** Says what the self-test is doing, and how much of it is done. */
 export type OnProgress = (doing: string, done: number, total: number) => void;
 
-/** Runs the self-test on a device of its own; `ops`: only these. Throws PageError if there is no case of an op. */
+/** Runs the self-test on a separate device; `ops`: only these. Throws PageError if there is no case of an op. */
 export async function selfTest(
   suite: Suite,
   host: Host,

@@ -9,7 +9,7 @@ const TOGETHER = 8; // cases whose shaders are compiled at once
 const MEASURED_MS = 500; // least time of one measurement of speed
 const EVENT_MS = 3000; // within which a browser reports that a context is lost, and restores it
 
-/** What became of a case. `ms` is the time of compiling and the first draw; the others are those of its worst output. */
+/** The result of a case. `ms` is the time of compiling and the first draw; the others are those of its worst output. */
 export interface Result extends Off {
   case: Case;
   status: "passed" | "failed" | "skipped";

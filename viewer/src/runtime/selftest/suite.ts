@@ -37,7 +37,7 @@ interface CaseJson extends Recorded {
   targets: number;
   inputs: Record<string, number>;
   outputs: [name: string, texture: string, dtype: Dtype, expected: number, atol: number, rtol: number][];
-  /** What a device may do either way: a case of "denormals" shows whether it keeps them. */
+  /** The property that a case shows, which is not an error: one of "denormals" shows whether it keeps them. */
   property?: string;
 }
 

@@ -7,7 +7,7 @@ import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
 import { Mark } from "../../ui/mark";
 import { Pairs } from "../../ui/pairs";
-import { offerFile, thousands, useCopy } from "../../ui/tools";
+import { offerFile, useCopy } from "../../ui/tools";
 import frame from "../../ui/band.module.css";
 import ui from "../../ui/shared.module.css";
 import { selftest } from "./store";
@@ -153,8 +153,8 @@ function Facts({ report }: { report: Report }) {
           ["Lost context", report.context_loss],
           [
             "Compiling",
-            `${thousands(first_draw.ms)} ms with the first draws of ${first_draw.shaders} shaders` +
-              (slowest ? `; slowest ${slowest.op}, ${thousands(slowest.ms)} ms` : ""),
+            `${seconds(first_draw.ms)} with the first draws of ${first_draw.shaders} shaders` +
+              (slowest ? `; slowest ${slowest.op}, ${seconds(slowest.ms)}` : ""),
           ],
           ...Object.entries(speed).map(([name, value]) => [SPEEDS[name] ?? name, `${value} ${unit(name)}`] as const),
         ]}
@@ -167,6 +167,7 @@ const SPEEDS: Readonly<Record<string, string>> = {
   "product GFLOP/s": "A product of 64 rows",
   "token ms": "A token of a small model",
 };
+const seconds = (ms: number) => `${(ms / 1000).toFixed(1)} s`;
 const unit = (name: string) => name.split(" ").at(-1)!;
 
 function Copied({ report }: { report: Report }) {
