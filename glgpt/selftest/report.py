@@ -6,9 +6,9 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from glgpt import __version__
 from glgpt.errors import ArgumentError
 from glgpt.selftest.draw import Result, draw_all, groups
 from glgpt.selftest.speed import measure, speed_json
@@ -45,7 +45,7 @@ def run(
     about = {
         "schema": SCHEMA,
         "where": "desktop",
-        "glgpt": _version(),
+        "glgpt": __version__,
         "device": opened.renderer,
         "driver": opened.version,
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
@@ -117,13 +117,6 @@ def _slowest(results: list[Result]) -> Json | None:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
-
-
-def _version() -> str:
-    try:
-        return version("glgpt")
-    except PackageNotFoundError:
-        return "0"
 
 
 def render(report: Json) -> str:

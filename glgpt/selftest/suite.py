@@ -77,11 +77,6 @@ class Case:
     expected: tuple[Expected, ...]
     property: str = ""
 
-    @functools.cached_property
-    def name(self) -> str:
-        """Returns the op and the format."""
-        return f"{self.op} {self.format}"
-
 
 def read_document() -> dict[str, Any]:
     """Returns the recorded document."""

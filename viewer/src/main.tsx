@@ -15,7 +15,8 @@ import { start } from "./app/start";
 import { drawing } from "./app/stores/drawing";
 
 const RELOADED = "glgpt reloaded";
-if (selftest.isAsked) document.title = "Self-test · glgpt";
+const testing = selftest.isAsked;
+if (testing) document.title = "Self-test · glgpt";
 else if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(opened)));
 else {
   const glgpt = launch(new Glgpt());
@@ -62,8 +63,7 @@ async function keepVersion(glgpt: Glgpt): Promise<void> {
   serviceWorker.controller!.postMessage({ id, urls }, [port2]);
   if ((await answer).data) await loader.forget();
 }
-render(selftest.isAsked ? <SelfTest /> : <App />, document.getElementById("app")!);
-const testing = selftest.isAsked;
+render(testing ? <SelfTest /> : <App />, document.getElementById("app")!);
 addEventListener("hashchange", () => {
   if (selftest.isAsked !== testing) location.reload();
 });
