@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import Any
 
+from glgpt.page.documents.fields import ListedFile
 from glgpt.page.manifest import compact, version
 from glgpt.page.output.destination import write_listed
 from glgpt.page.player.packed import line_runs
@@ -15,7 +15,7 @@ from glgpt.selftest.suite import whole
 FILE = "selftest.bin"
 
 
-def write_selftest(folder: Path) -> dict[str, Any]:
+def write_selftest(folder: Path) -> ListedFile:
     """Writes the file into a page's folder; returns its size and digest."""
     found = document()
     lines, shaders = line_runs(whole(found), ())
