@@ -84,6 +84,11 @@ export default tseslint.config(
     "^\\.\\./(?!chat/|constraints/|gl/|gguf/|io/|generated/|\\.\\./\\.\\./schema/)",
     "engine/ may import only chat/, constraints/, gl/, gguf/, io/ and generated/.",
   ),
+  folderRules(
+    "runtime/selftest",
+    "^\\.\\./(?!engine/|gl/|generated/)",
+    "selftest/ may import only engine/, gl/ and generated/.",
+  ),
   folderRules("training", "^\\.\\./(?!runtime/)", "training/ may import only runtime/."),
   appRules("drawing", "^\\.\\./(?!\\.\\./(runtime/|\\.\\./\\.\\./glsl/))", "drawing/ may import only runtime/."),
   appRules("stores", "^\\.\\./(?!drawing/|\\.\\./)", "stores/ may import no other folder of app/ but drawing/."),

@@ -20,6 +20,7 @@ from glgpt.cli.commands import (
     generate,
     info,
     logits,
+    selftest,
     serve,
     split,
     tokenizer,
@@ -40,6 +41,7 @@ COMMANDS = (
     tokenizer,
     federate,
     info,
+    selftest,
     bench,
     export,
     convert,
@@ -55,9 +57,11 @@ EXAMPLES = """examples:
   glgpt export --model runs/play --out page         a web page that runs it in the browser (WebGL2)
   glgpt serve page                                  open that page
   glgpt info                                        your GPU, its limits and the kernels chosen for it
+  glgpt selftest                                    whether this GPU computes every op correctly
 
 glgpt COMMAND --help describes a command and its options. Exit status: 0 for success, 2 for bad input,
-130 after Ctrl-C; glgpt compare returns 1 beyond the tolerance, glgpt train 1 if the loss diverges."""
+130 after Ctrl-C; glgpt compare returns 1 beyond the tolerance, glgpt selftest 1 if an op fails, glgpt train 1 if the
+loss diverges."""
 
 
 def build_parser() -> argparse.ArgumentParser:

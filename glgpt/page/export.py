@@ -25,6 +25,8 @@ from glgpt.page.output.destination import checked_out, copy_viewer, publish, wor
 from glgpt.page.output.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.output.preview import write_preview
 from glgpt.page.output.schemas import validate
+from glgpt.page.output.selftest import FILE as SELFTEST
+from glgpt.page.output.selftest import write_selftest
 from glgpt.page.output.single_file import check_size, single_page
 from glgpt.page.programs import cache_format, record_page
 from glgpt.page.prompts import Prompts
@@ -142,6 +144,8 @@ def _write(
     for name, text in written.items():
         data = gzip.compress(text.encode(), 9, mtime=0) if name in packed else text.encode()
         files[name] = write_listed(folder / name, data)
+    if not options.embed:
+        files[SELFTEST] = write_selftest(folder)
     phase("writing weights")
     shards = write_weights(checkpoint, layouts, folder, options.shard_size, progress)
     manifest = manifest_json(checkpoint, options, formats, prompts, recordings, files, shards)

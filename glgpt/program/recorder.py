@@ -233,7 +233,7 @@ class Recorder:
             read = [(name, t.layout) for name, t in region.inputs.items()]
             before = _declarations(read, [(name, _literal(value)) for name, value in region.defines.items()])
             tiles = interface({"y": region.layout}, TileRange())
-            texts.append("\n".join([before, tiles, _source(f"{region.shader}.frag")]))
+            texts.append("\n".join([before, tiles, shader_source(f"{region.shader}.frag")]))
             inputs += [(sampler_of(f"u_{name}", k), t) for name, t in region.inputs.items()]
         widths, layout = [region.layout.width for region in regions], out.layout
         text = beside_text(f"{shared}\n{SLICE}", texts, widths, layout.layers)
@@ -369,7 +369,7 @@ def _written(
     tiles: TileRange,
 ) -> tuple[str, tuple[str, str]]:
     """Returns the name of a shader, the part of its text that fused copies share, and the rest."""
-    own = [_declarations(inputs, defines), interface(dict(outputs), tiles), _source(f"{shader}.frag")]
+    own = [_declarations(inputs, defines), interface(dict(outputs), tiles), shader_source(f"{shader}.frag")]
     texts = _shared_text([layout for _, layout in (*inputs, *outputs)]), "\n".join(own)
     return _key(shader, "\n".join(texts)), texts
 
@@ -388,8 +388,8 @@ def _shared_text(layouts: Iterable[Layout]) -> str:
     used = dict.fromkeys(layout.format for layout in layouts)
     return "\n".join(
         [
-            _source("tensor.glsl"),
-            *(_source(path) for path in dict.fromkeys(path for fmt in used for path in fmt.includes)),
+            shader_source("tensor.glsl"),
+            *(shader_source(path) for path in dict.fromkeys(path for fmt in used for path in fmt.includes)),
             f"layout(std140) uniform Scalars {{ {' '.join(f'{t} {n};' for n, t in SCALARS.items())} }};",
         ]
     )
@@ -415,7 +415,8 @@ def shader_files() -> dict[str, Path]:
 
 
 @functools.cache
-def _source(name: str) -> str:
+def shader_source(name: str) -> str:
+    """Returns the text of a file of `glsl/`, with the files that it includes. Raises GlgptError if it is missing."""
     try:
         text = shader_files().get(name, data_path("glsl") / name).read_text(encoding="utf-8")
     except OSError as error:
@@ -423,5 +424,5 @@ def _source(name: str) -> str:
     lines = []
     for line in text.splitlines():
         include = line.removeprefix("#include ").strip('"') if line.startswith("#include ") else None
-        lines.append(_source(include) if include else line)
+        lines.append(shader_source(include) if include else line)
     return "\n".join(lines)

@@ -21,14 +21,13 @@
 #ifdef FREQUENCIES
 const float FREQUENCY[HALF] = float[](FREQUENCIES);
 
-// (cosine, sine) of a large angle: n * 6.28125 is exact, so that subtracting n full turns loses no precision.
+#include "circle.glsl"
+
 vec2 turn(float angle) {
-  float n = floor(angle * 0.15915494309 + 0.5);
-  float r = (angle - n * 6.28125) - n * 0.00193530717958648;
 #ifdef FACTOR
-  return FACTOR * vec2(cos(r), sin(r));
+  return FACTOR * on_circle(angle);
 #else
-  return vec2(cos(r), sin(r));
+  return on_circle(angle);
 #endif
 }
 #endif

@@ -1,10 +1,11 @@
 // y = MEAN + SPREAD * normally distributed numbers (Box and Muller 1958) from a hash of (seed, site, row, texel). Padding,
 // beyond the LIVE rows or columns of each period, is zero. The moments m and s are set to zero.
+#include "circle.glsl"
 #include "hash.glsl"
 
 vec2 normal_pair(uvec2 h) {
   vec2 u = (vec2(h >> 8u) + 0.5) / 16777216.0;
-  return sqrt(-2.0 * log(u.x)) * vec2(cos(6.28318530718 * u.y), sin(6.28318530718 * u.y));
+  return sqrt(-2.0 * log(u.x)) * on_circle(6.28318530718 * u.y);
 }
 
 void main() {

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -112,6 +113,19 @@ def browse(firefox: str, remembers: str) -> Iterator[Callable[..., Evaluate]]:
         yield open_page
         call("browsingContext.getTree")  # afterwards, all earlier log entries have arrived
     assert [said for said in complaints if not any(part in said for part in provoked)] == [], "the page complained"
+
+
+def test_firefox_passes_the_self_test(
+    exported: Path, serve: Callable[..., str], browse: Callable[..., Evaluate]
+) -> None:
+    evaluate = browse(serve(exported) + "#selftest&op=norm")
+    report = "document.querySelector('[data-part=json] textarea')?.value ?? ''"
+    for _ in range(600):
+        if text := evaluate(report):
+            break
+        sleep(0.1)
+    found = json.loads(text)
+    assert found["passed"] and not found["failed"] and found["context_loss"].startswith("recovered in ")
 
 
 def test_firefox_says_what_the_desktop_says(

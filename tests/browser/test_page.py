@@ -226,9 +226,12 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
     script = """async () => {
-      const { model } = glgpt, whole = model.player.draws('prefill_16');
+      const { model } = glgpt;
+      await model.player.prepare('prefill_16');
+      const whole = model.player.draws('prefill_16');
       model.modelOptions.drawFlops = 5e5;
       await model.build();
+      await model.player.prepare('prefill_16');
       return [whole, model.player.draws('prefill_16')];
     }"""
     whole, sliced = page.evaluate(script)

@@ -164,7 +164,7 @@ const status = WebGL2RenderingContext.prototype.getProgramParameter, since = new
 WebGL2RenderingContext.prototype.getProgramParameter = function (program, name) {
   if (name !== 0x91B1) return status.call(this, program, name);
   if (!since.has(program)) since.set(program, performance.now());
-  return performance.now() - since.get(program) > 60 && status.call(this, program, name);
+  return performance.now() - since.get(program) > 200 && status.call(this, program, name);
 };"""
 
 

@@ -75,6 +75,7 @@ def test_the_export_lists_its_files_with_their_digests(
             assert {name: packed["views"][name]["dtype"] for name in mix["formats"]} == mix["formats"]
     page = (out / "index.html").read_text()
     assert '<meta name="glgpt-player" content="player.json" />' in page
+    assert (out / "selftest.bin").stat().st_size < 200_000  # loaded only when it is asked for
     assert (
         "connect-src 'self' https://huggingface.co https://*.huggingface.co https://*.hf.co https://models.example;"
         in page

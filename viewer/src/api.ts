@@ -254,7 +254,7 @@ export class Glgpt {
       do await sleep(REST);
       while (!this.rests(REST));
       try {
-        await this.compilePrefills();
+        await this.compileAll();
         if (canRemember() && this.rests(0)) await this.measure(() => this.rests(0));
       } catch (error) {
         if (!(error instanceof ContextLost) && !this.own.stale) throw error;
@@ -268,9 +268,9 @@ export class Glgpt {
     return Promise.resolve();
   }
 
-  private async compilePrefills(): Promise<void> {
-    await this.own.compilePrefills();
-    await this.queue.run(() => this.own.usePrefills());
+  private async compileAll(): Promise<void> {
+    await this.own.compileLater();
+    await this.queue.run(() => this.own.useAll());
   }
 
   private measure(going?: () => boolean): Promise<boolean> {
@@ -285,13 +285,13 @@ export class Glgpt {
   }
 
   /**
-   * Compiles the shaders for longer prompts and measures, once per driver, which kernel is fastest on this device. A
+   * Compiles the remaining shaders and measures, once per driver, which kernel is fastest on this device. A
    * page does both when it is idle; this does them now. Until then a page uses the default for this kind of GPU. The
    * measured kernel is applied on the next visit.
    */
   async warmUp(): Promise<void> {
     await this.usable();
-    await this.compilePrefills();
+    await this.compileAll();
     await this.measure();
   }
 

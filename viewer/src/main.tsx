@@ -9,11 +9,15 @@ import { probabilities } from "./runtime/engine/probabilities";
 import { tabStorage } from "./runtime/io/storage";
 import { App } from "./app/shell";
 import { opening } from "./app/features/open/store";
+import { SelfTest } from "./app/features/selftest/screen";
+import { selftest } from "./app/features/selftest/store";
 import { start } from "./app/start";
 import { drawing } from "./app/stores/drawing";
 
 const RELOADED = "glgpt reloaded";
-if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(opened)));
+const testing = selftest.isAsked;
+if (testing) document.title = "Self-test · glgpt";
+else if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(opened)));
 else {
   const glgpt = launch(new Glgpt());
   void glgpt.ready.catch(reloadOnce);
@@ -59,4 +63,7 @@ async function keepVersion(glgpt: Glgpt): Promise<void> {
   serviceWorker.controller!.postMessage({ id, urls }, [port2]);
   if ((await answer).data) await loader.forget();
 }
-render(<App />, document.getElementById("app")!);
+render(testing ? <SelfTest /> : <App />, document.getElementById("app")!);
+addEventListener("hashchange", () => {
+  if (selftest.isAsked !== testing) location.reload();
+});

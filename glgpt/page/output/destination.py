@@ -17,7 +17,7 @@ from glgpt.system.outputs import output_file, output_folder
 
 WRITTEN = re.compile(  # names that any export writes directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
-    r"|player\.json|shapes|(capture|probe|program)-[\w-]+\.json"
+    r"|player\.json|selftest\.bin|shapes|(capture|probe|program)-[\w-]+\.json"
     r"|(interventions|masked|several|training|weights)-[\w-]+\.bin"
 )
 

@@ -22,6 +22,7 @@ from glgpt.page.manifest import SCHEMA as MANIFEST_SCHEMA
 from glgpt.page.manifest import TUNING, compact, page_config, version
 from glgpt.page.output.destination import checked_out, copy_viewer, publish, workplace, write_listed
 from glgpt.page.output.schemas import validate
+from glgpt.page.output.selftest import write_selftest
 from glgpt.page.player.expected import config_about, gguf_about, parameters
 from glgpt.page.player.mixes import HOLDS, Mix, mixes
 from glgpt.page.player.packed import packed, sources
@@ -90,6 +91,7 @@ def export_player(
         }
         validate("player", player, "player.json")
         (folder / "player.json").write_text(compact(player), encoding="utf-8")
+        write_selftest(folder)
         _finish(folder, reading)
         publish(folder, given, out, work)
     return player

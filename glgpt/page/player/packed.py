@@ -38,7 +38,7 @@ def sources() -> list[str]:
 
 def packed(program: Program, known: Sequence[str]) -> str:
     """Returns a program as packed JSON; `known` are the lines of `sources`."""
-    lines, shaders = _runs(program.shaders, known)
+    lines, shaders = line_runs(program.shaders, known)
     kinds: dict[str, int] = {}
     entries = [_entry(entry, kinds) for entry in program.entries.values()]
     textures: list[PackedTexture] = [
@@ -56,7 +56,7 @@ def packed(program: Program, known: Sequence[str]) -> str:
     return f'{whole[:-1]},"kinds":[{",".join(kinds)}],"entries":{compact(entries)}}}'
 
 
-def _runs(texts: Mapping[str, str], known: Sequence[str]) -> tuple[list[str], dict[str, list[int]]]:
+def line_runs(texts: Mapping[str, str], known: Sequence[str]) -> tuple[list[str], dict[str, list[int]]]:
     """Returns the lines that are not in `known`, and each text as the longest runs over both."""
     lines, places, found = list(known), defaultdict[str, list[int]](list), {}
     for at, line in enumerate(lines):

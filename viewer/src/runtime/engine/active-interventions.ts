@@ -47,7 +47,7 @@ export class ActiveInterventions {
   }
 
   private async open(): Promise<Played> {
-    const { device, loader, options, recording, whole, drawFlops, reader, played } = this.model;
+    const { device, loader, options, recording, whole, drawFlops, reader, compilation } = this.model;
     if (!recording.interventions)
       throw new PageError("This page was exported without support for changes to the model.");
     const generate = parseProgram(await loader.packed(recording.interventions), recording.interventions);
@@ -59,7 +59,7 @@ export class ActiveInterventions {
       drawFlops,
       reader,
     );
-    await player.prepare(...played);
+    await player.prepare(...compilation.first);
     player.play("prepare");
     return { player, generate };
   }

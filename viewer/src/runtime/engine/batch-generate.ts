@@ -61,7 +61,11 @@ export class BatchGenerator {
     }));
     const count = Math.min(run.tokens, several.room(ids.length));
     for (let step = 0; step < count; step++) {
-      if (step === 0) model.cache.prefill(ids);
+      if (step === 0) {
+        await model.cache.prepare(ids);
+        await model.sampling.prepare(texts[0]!.sampler);
+        model.cache.prefill(ids);
+      }
       if (step === 1) several.begin(ids.length);
       if (step > 0)
         several.step(

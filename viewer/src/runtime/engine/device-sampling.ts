@@ -13,6 +13,7 @@ import {
   Sampler,
   samplingOptions,
   type AllowedIds,
+  type Draw,
   type Token,
 } from "./sampling";
 
@@ -27,11 +28,28 @@ export class DeviceSampling {
     this.masked = new MaskedSampling(model);
   }
 
+  /** Returns the entry that chooses a token, or lists the likeliest ones; null if `decode` has chosen it already. */
+  private entry(sampler: Sampler, top: number): string | null {
+    return sampler.entry ?? (top && top <= MAX_ALTERNATIVES ? "sample" : null);
+  }
+
+  /** Compiles what chooses tokens on the device. */
+  async prepare(sampler: Sampler, top = 0): Promise<void> {
+    const entry = this.entry(sampler, top);
+    if (entry && !sampler.adjusts) await this.model.player.prepare(entry);
+  }
+
+  /** True if the page chooses from the row of logits: always, or until the device's shaders are compiled. */
+  inPage(sampler: Sampler, top = 0): boolean {
+    const entry = this.entry(sampler, top);
+    return sampler.adjusts || (entry !== null && !this.model.player.isPrepared(entry));
+  }
+
   /** Returns the token that the device chooses from its logits, with `top` alternatives; null if it cannot decide. */
   async choose(sampler: Sampler, step: number, top = 0): Promise<Token | null> {
     const { player } = this.model;
+    const entry = this.entry(sampler, top);
     const rows = top > MAX_ALTERNATIVES ? this.logits() : null;
-    const entry = sampler.entry ?? (top && !rows ? "sample" : null);
     if (entry) {
       this.setScalars(sampler, step);
       player.play(entry);
@@ -75,7 +93,19 @@ export class DeviceSampling {
     allowed: AllowedIds | null = null,
   ): Promise<Token> {
     const logits = await this.logits();
-    const draw = sampler.draw(sampler.adjusted(logits, text, allowed), step, allowed);
+    return this.taken(logits, sampler.draw(sampler.adjusted(logits, text, allowed), step, allowed), top);
+  }
+
+  /** Samples a token in the page, the one that the device would choose, and begins to compile what chooses there. */
+  async early(sampler: Sampler, step: number, top = 0): Promise<Token> {
+    const logits = await this.logits();
+    const { device } = this.model;
+    this.prepare(sampler, top).catch((error: unknown) => device.lost || console.warn("compiling:", error));
+    return this.taken(logits, sampler.drawAsDevice(logits, step), top);
+  }
+
+  /** Writes a token that the page chose to where the device reads it. */
+  private taken(logits: Float32Array, draw: Draw, top: number): Token {
     this.model.cache.write(draw.id);
     return { id: draw.id, ...(top ? alternatives(logits, top, draw.id, draw) : {}) };
   }

@@ -103,6 +103,7 @@ export class TextGenerator {
     const { cache, sampling } = this.model;
     const first = text.length;
     await sampling.masked.prepare();
+    await cache.prepare(text);
     for (let taken = 0; taken < count; taken++) {
       const allowed = await matcher.allowed;
       if (!allowed || run.signal?.aborted) return;
@@ -133,6 +134,10 @@ export class TextGenerator {
     let under: Promise<Token | null>[] = [];
     const { here } = placement;
     const first = text.length;
+    const top = run.alternatives;
+    let inPage = false; // chooses the tokens issued last
+    await cache.prepare(text);
+    if (speculation || sampler.settings.topK !== null) await sampling.prepare(sampler, top);
     let [began, together] = [0, 1]; // when the latest tokens were issued, and how many
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
@@ -149,14 +154,13 @@ export class TextGenerator {
         }
         if (issued === taken) {
           // Tokens issued together share a fence and a read. None is issued before the read, which would wait for it.
-          const most = taken && !sampler.adjusts ? Math.min(this.ahead(), speculation ? MAX_UNCHECKED : Infinity) : 1;
+          inPage = sampling.inPage(sampler, top);
+          const most = taken && !inPage ? Math.min(this.ahead(), speculation ? MAX_UNCHECKED : Infinity) : 1;
           began = performance.now();
           for (; issued < count && issued - taken < most; issued++) {
             if (issued === 0) cache.prefill(text);
             else cache.decode(first + issued - 1);
-            const token = sampler.adjusts
-              ? Promise.resolve(null)
-              : sampling.choose(sampler, drawn + issued, run.alternatives);
+            const token = inPage ? Promise.resolve(null) : sampling.choose(sampler, drawn + issued, top);
             token.catch(() => {}); // awaited below
             under.push(token);
           }
@@ -169,8 +173,11 @@ export class TextGenerator {
           await Promise.allSettled(under); // discarded: they follow another token
           under = [];
           together = 1;
-          if (taken > 0 && !sampler.adjusts) cache.again(text); // the device no longer holds these logits
-          token = await sampling.fromRow(text, sampler, drawn + taken, run.alternatives);
+          if (taken > 0 && !inPage) cache.again(text); // the device no longer holds these logits
+          token =
+            inPage && !sampler.adjusts
+              ? await sampling.early(sampler, drawn + taken, top)
+              : await sampling.fromRow(text, sampler, drawn + taken, top);
           issued = taken + 1;
         }
         if (taken) {

@@ -62,6 +62,11 @@ export class KvCache {
     return plan(tokens, config.n_positions, this.known, tuning, from);
   }
 
+  /** Waits for the shaders that `prefill` needs to read `ids` in a reasonable time. */
+  prepare(ids: readonly number[]): Promise<void> {
+    return this.model.compilation.forTokens(ids.length - this.held(ids));
+  }
+
   /** Plays the tokens of `ids` that the caches do not hold. The device then holds the logits after the last. */
   prefill(ids: readonly number[]): void {
     this.watcher?.rest();
@@ -73,10 +78,12 @@ export class KvCache {
   }
 
   /** Fills the caches with the rows of these tokens. */
-  fill(ids: readonly number[]): void {
+  async fill(ids: readonly number[]): Promise<void> {
     this.model.check(ids);
     if (this.queries < ids.length) this.forget(this.queries);
-    if (this.ids.length < ids.length || ids.some((id, i) => id !== this.ids[i])) this.prefill(ids);
+    if (this.ids.length >= ids.length && ids.every((id, i) => id === this.ids[i])) return;
+    await this.prepare(ids);
+    this.prefill(ids);
   }
 
   /** Plays a chunk, up to pass `end` of its entry. */
@@ -129,9 +136,9 @@ export class KvCache {
   }
 
   /** Prepares scalars and inputs to play `entry` again for the last token (or chunk) of `ids` with the same result. */
-  rewind(ids: readonly number[], entry: string): void {
+  async rewind(ids: readonly number[], entry: string): Promise<void> {
     const { player, programs, sampling } = this.model;
-    this.fill(ids);
+    await this.fill(ids);
     const inputs = programs.generate.entries[entry]?.inputs ?? [];
     const size = Math.max(0, ...sizes(inputs, "ids."));
     if (size) {

@@ -23,7 +23,7 @@ export async function lens(model: Model, ids: readonly number[], t: number): Pro
   const { player } = model;
   if (model.split && !model.placement.movable) return across(model, ids, t);
   await player.prepare("lens");
-  if (t > 0) model.cache.fill(ids.slice(0, t));
+  if (t > 0) await model.cache.fill(ids.slice(0, t));
   writeIds(player, ids, { start: t, valid: 1, size: 1 });
   player.set("pos", t);
   player.play("lens");

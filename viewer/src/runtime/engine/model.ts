@@ -15,6 +15,7 @@ import { ActiveInterventions } from "./active-interventions";
 import { Activations } from "./activations";
 import { BatchGenerator } from "./batch-generate";
 import { sizes } from "./chunks";
+import { Compilation } from "./compilation";
 import { Context } from "./context";
 import { DeviceSampling } from "./device-sampling";
 import { FORMATS } from "./formats";
@@ -55,7 +56,7 @@ export interface Played {
 export interface Weights {
   /** True if the model creates its own textures for them. */
   readonly own: boolean;
-  /** True if the first load skips the shaders of larger chunk sizes, as that of the page's model does. */
+  /** True if loading compiles the shaders of the first token only, as for the page's model. */
   readonly gradual?: boolean;
   /** Returns the shared textures by name; none if the model creates its own and calls `fill`. */
   shared(): ReadonlyMap<string, WebGLTexture>;
@@ -90,6 +91,7 @@ export class Model {
   readonly context: Context;
   readonly kernels = new Kernels();
   readonly placement: Placement;
+  readonly compilation = new Compilation(this);
   readonly cache = new KvCache(this);
   readonly sampling = new DeviceSampling(this);
   readonly activations = new Activations(this);
@@ -111,7 +113,7 @@ export class Model {
     readonly loader: Loader,
     readonly modelOptions: ModelOptions,
     readonly manifest: Manifest,
-    private readonly weights: Weights | null = null,
+    readonly weights: Weights | null = null,
   ) {
     this.context = new Context(manifest.config.n_positions);
     this.placement = new Placement(this);
@@ -224,8 +226,7 @@ export class Model {
     this.sampling.masked.close(true);
     this.interventions.program = null;
     if (this.whole) this.programs.generate = this.whole.generate;
-    this.cache.known =
-      this.complete || (this.weights && !this.weights.gradual) ? this.recorded : this.recorded.slice(-2);
+    this.cache.known = this.complete ? this.recorded : this.compilation.firstSizes;
     this.seen = this.weights?.version() ?? "";
     this.player = new Player(
       device,
@@ -240,7 +241,7 @@ export class Model {
       throw new PageError(noMemory(this.programs.generate, this.manifest, this.weights === null));
     }
     const start = performance.now();
-    const compiled = this.player.prepare(...this.played);
+    const compiled = this.player.prepare(...this.compilation.first);
     compiled.catch(() => {}); // awaited below
     let uploading = 0;
     await this.weights?.fill(this.player);
@@ -263,7 +264,7 @@ export class Model {
   }
 
   /** The recorded chunk sizes, greatest first; the last is 1 (`decode`). */
-  private get recorded(): number[] {
+  get recorded(): number[] {
     return [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
   }
 
@@ -272,36 +273,21 @@ export class Model {
     return this.cache.known.length === this.recorded.length;
   }
 
-  /** Names of the entries that generation plays. */
-  get played(): string[] {
-    const { headHere, serverSamples } = this.placement;
-    const drawing = serverSamples ? [] : ["sample", "sample_nucleus"];
-    return [
-      "prepare",
-      "decode",
-      ...(headHere ? ["head"] : []),
-      ...drawing,
-      ...this.cache.known.slice(0, -1).map((n) => `prefill_${n}`),
-    ];
-  }
-
-  /**
-   * Compiles the shaders of the larger chunk sizes, which loading skips because compilation takes most of its time.
-   * Texts may be generated while it runs. `usePrefills` then uses them.
-   */
-  async compilePrefills(): Promise<void> {
-    if (!this.stale) await this.whole?.player.prepare(...this.prefills);
+  /** Compiles the shaders that loading skips. Texts may be generated while it runs. `useAll` then uses them. */
+  async compileLater(): Promise<void> {
+    for (const entry of this.compilation.later) if (!this.stale) await this.whole?.player.prepare(entry);
   }
 
   /** Uses all chunk sizes from now on. Nothing else may use the model until it resolves. */
-  async usePrefills(): Promise<void> {
+  async useAll(): Promise<void> {
     if (this.stale) return;
-    for (const made of [this.whole, this.interventions.program]) await made?.player.prepare(...this.prefills);
+    for (const { player } of this.players) await player.prepare(...this.compilation.later);
     this.cache.known = this.recorded;
   }
 
-  private get prefills(): string[] {
-    return this.recorded.slice(0, -1).map((n) => `prefill_${n}`);
+  /** The unchanged model, and the one with interventions if it was needed. */
+  get players(): Played[] {
+    return [this.whole, this.interventions.program].filter((made) => made !== null);
   }
 
   /** Plays this program from now on, with empty caches. */

@@ -29,7 +29,8 @@ export function unpacked(packed: Packed, sources: readonly string[]): Program {
   };
 }
 
-function textOf(runs: readonly number[], lines: readonly string[]): string {
+/** Returns a text from runs of lines: first line, number of lines, and so on. */
+export function textOf(runs: readonly number[], lines: readonly string[]): string {
   const text: string[] = [];
   for (let i = 0; i < runs.length; i += 2) text.push(...lines.slice(runs[i], runs[i]! + runs[i + 1]!));
   return text.join("\n");

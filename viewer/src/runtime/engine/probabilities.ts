@@ -22,7 +22,7 @@ export async function probabilities(
 
 async function logitsAfter(model: Model, ids: readonly number[]): Promise<Float32Array> {
   if (model.split && !model.placement.movable) return model.splitGenerator.logits(ids);
-  model.cache.fill(ids);
+  await model.cache.fill(ids);
   model.cache.again(ids);
   return model.sampling.logits();
 }

@@ -13,6 +13,7 @@ const COLDEST = 1e-30; // lower temperatures are greedy
 const FARTHEST = 3e38; // a margin that excludes no logit
 const REACHED = 1 - 2 ** -22; // factor of top-p and min-p, so that exact equality holds in 32-bit floats too
 const ON_HOST = 0xd1ce; // separates the host's random numbers from the device's
+const ON_DEVICE = 0x5eed; // `SITE` of the device's
 
 /** Hashes four 32-bit numbers to four pseudo-random ones, like `glsl/hash.glsl`. */
 export function hash4(v: readonly number[]): [number, number, number, number] {
@@ -34,6 +35,13 @@ export function drawSeed(seed: number): number {
     found = found ? (Math.imul(found, 0x9e3779b1) + (rest % 2 ** 32)) >>> 0 : rest % 2 ** 32;
   }
   return found;
+}
+
+/** Returns the exponentially distributed number that `glsl/sampling/race.frag` computes from 32 random bits. */
+function exponential(bits: number): number {
+  const u = Math.fround(Math.fround(Math.fround(bits) + 0.5) * 2 ** -32);
+  if (u < Math.fround(1e-3)) return Math.fround(u * Math.fround(1 + Math.fround(u * 0.5)));
+  return Math.fround(-Math.log(Math.fround(1 - Math.min(u, Math.fround(0.99999994)))));
 }
 
 /** True if a setting is a number. JavaScript would compare a string with numbers too. */
@@ -248,14 +256,7 @@ export class Sampler {
     checkFinite(logits, (id) => logitBias?.[id] === -Infinity || allowed?.has(id) === false);
     const best = order(logits, 1)[0]!;
     if (this.greedy) return certain(best);
-    const { temperature } = this.settings;
-    const peak = logits[best]! / temperature;
-    const weight = (id: number) => Math.exp(logits[id]! / temperature - peak);
-    const kept = this.candidates(logits, weight);
-    if (kept) kept.sort((a, b) => a - b); // the desktop sums in the order of ids too, so both sample the same token
-    const count = kept ? kept.length : logits.length;
-    let total = 0;
-    for (let i = 0; i < count; i++) total += weight(kept ? kept[i]! : i);
+    const { kept, count, weight, total, sampled } = this.weighed(logits, best);
     const [high, low] = hash4([drawSeed(this.settings.seed), step, ON_HOST, 0]);
     const draw = (((high >>> 5) * 2 ** 26 + (low >>> 6)) / 2 ** 53) * total;
     let id = kept ? kept.at(-1)! : count - 1;
@@ -265,7 +266,42 @@ export class Sampler {
       id = kept ? kept[i]! : i;
       break;
     }
-    return { id, sampled: (other) => (!kept || kept.includes(other) ? weight(other) / total : 0) };
+    return { id, sampled };
+  }
+
+  /**
+   * Samples like the device's entries, with their random numbers and roundings (`glsl/sampling/race.frag`). Throws
+   * PageError as `draw` does. Not for top-k, where the device may not decide, nor for changed logits.
+   */
+  drawAsDevice(logits: Float32Array, step: number): Draw {
+    checkFinite(logits);
+    const best = order(logits, 1)[0]!;
+    if (this.greedy) return certain(best);
+    const { kept, count, sampled } = this.weighed(logits, best);
+    const inverse = Math.fround(1 / this.settings.temperature);
+    let [id, score, texel, bits] = [-1, -Infinity, -1, [0, 0, 0, 0]];
+    for (let i = 0; i < count; i++) {
+      const at = kept ? kept[i]! : i;
+      if (at >> 2 !== texel) bits = hash4([drawSeed(this.settings.seed), step, ON_DEVICE, (texel = at >> 2)]);
+      const scaled = Math.fround(Math.fround(logits[at]! - logits[best]!) * inverse);
+      const its = Math.fround(scaled - Math.fround(Math.log(exponential(bits[at & 3]!))));
+      if (its > score) [id, score] = [at, its];
+    }
+    return { id, sampled };
+  }
+
+  /** Returns the ids that are kept, in ascending order (null: all), their number, weights and the sum of these. */
+  private weighed(logits: Logits, best: number) {
+    const { temperature } = this.settings;
+    const peak = logits[best]! / temperature;
+    const weight = (id: number) => Math.exp(logits[id]! / temperature - peak);
+    const kept = this.candidates(logits, weight);
+    if (kept) kept.sort((a, b) => a - b); // the desktop sums in the order of ids too, so both sample the same token
+    const count = kept ? kept.length : logits.length;
+    let total = 0;
+    for (let i = 0; i < count; i++) total += weight(kept ? kept[i]! : i);
+    const sampled = (id: number) => (!kept || kept.includes(id) ? weight(id) / total : 0);
+    return { kept, count, weight, total, sampled };
   }
 
   /** Returns the tokens that top-k, top-p and min-p keep; null: all. `p` is a token's weight; the best token's is 1. */

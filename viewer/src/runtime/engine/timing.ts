@@ -29,7 +29,7 @@ export async function timePasses(
 ): Promise<Timing> {
   const { gl, renderer } = model.device;
   await model.player.prepare(entry.name);
-  model.cache.rewind(ids, entry.name);
+  await model.cache.rewind(ids, entry.name);
   // Software drivers report the time of recording, not of drawing.
   const software = /llvmpipe|softpipe|SwiftShader|Software|Basic Render/i.test(renderer);
   const extension = software ? null : (gl.getExtension("EXT_disjoint_timer_query_webgl2") as TimerQueries | null);

@@ -1,9 +1,11 @@
-// Packs the tensors of files in a worker. At most `AHEAD` bands wait for the page, which answers each that it has uploaded.
+// Packs the tensors of files in a worker. Bands of at most `AHEAD` bytes wait for the page, which answers each that it has
+// uploaded.
 
 import { reason } from "../gl/errors";
-import { pack, type Band, type Packing, type Read } from "./packing";
+import { extent, pack, type Band, type Packing, type Read } from "./packing";
 
-const AHEAD = 2;
+const AHEAD = 8 << 20;
+const WHOLE = 32 << 20; // bytes of a tensor that is read at once, since each read asks the browser's process
 
 export interface Job {
   files: readonly Blob[];
@@ -12,20 +14,24 @@ export interface Job {
 
 export type Answer = { band: Band } | { done: true } | { problem: string };
 
-/** Limits how many bands wait for the page. */
+/** Limits how many bytes wait for the page. */
 class Window {
-  private waiting = 0;
+  private readonly waiting: number[] = []; // bytes of each band
   private resume = () => {};
 
   /** Counts a band that was sent. Resolves when another may be packed. */
-  async sent(): Promise<void> {
-    this.waiting++;
-    while (this.waiting >= AHEAD) await new Promise<void>((done) => (this.resume = done));
+  async sent(bytes: number): Promise<void> {
+    this.waiting.push(bytes);
+    while (this.bytes >= AHEAD) await new Promise<void>((done) => (this.resume = done));
   }
 
   uploaded(): void {
-    this.waiting--;
+    this.waiting.shift();
     this.resume();
+  }
+
+  private get bytes(): number {
+    return this.waiting.reduce((sum, bytes) => sum + bytes, 0);
   }
 }
 
@@ -46,13 +52,22 @@ async function run({ files, packings }: Job): Promise<void> {
   };
   try {
     for (const packing of packings) {
-      for await (const band of pack(packing, read)) {
+      for await (const band of pack(packing, await atOnce(packing, read))) {
+        const { length } = band.texels;
         answer({ band }, [band.texels.buffer]);
-        await bands.sent();
+        await bands.sent(length);
       }
     }
     answer({ done: true });
   } catch (error) {
     answer({ problem: reason(error) });
   }
+}
+
+/** Returns `read` for one tensor: it is read now, unless it is large. */
+async function atOnce({ origin }: Packing, read: Read): Promise<Read> {
+  const [start, end] = [origin.offset, origin.offset + extent(origin)];
+  if (end - start > WHOLE) return read;
+  const whole = await read(origin.file, start, end);
+  return (_, from, to) => Promise.resolve(whole.slice(from - start, to - start));
 }

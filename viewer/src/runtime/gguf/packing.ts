@@ -71,6 +71,12 @@ export interface Band {
 /** Reads bytes of a file. */
 export type Read = (file: number, from: number, to: number) => Promise<ArrayBuffer>;
 
+/** Returns the bytes of a tensor in its file. */
+export function extent({ type, stored }: Origin): number {
+  const { block, bytes } = TYPE_NAMES.get(type)!;
+  return ((stored[0] * stored[1]) / block) * bytes;
+}
+
 /** Yields the texels of a texture. Throws PageError, naming the tensor, for a number that is not finite. */
 export async function* pack(packing: Packing, read: Read): AsyncGenerator<Band> {
   const packer = new Packer(packing, read);

@@ -50,6 +50,8 @@ export class Player {
   private readonly framebuffers = new Map<string, WebGLFramebuffer>();
   /** An entry's commands, by `key`. */
   private readonly steps = new Map<string, Step[]>();
+  private readonly prepared = new Set<string>();
+  private preparing: Promise<void> = Promise.resolve();
   private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
   private readonly reader: Reader;
@@ -194,8 +196,22 @@ export class Player {
 
   // -- playing --------------------------------------------------------------------------------------------------
 
-  /** Compiles the shaders of entries and lays out their commands. Await this before playing them. */
-  async prepare(...entries: string[]): Promise<void> {
+  /** True if an entry can be played. */
+  isPrepared(entry: string): boolean {
+    return this.prepared.has(entry);
+  }
+
+  /**
+   * Compiles the shaders of entries and lays out their commands, after those of earlier calls. Await this before playing
+   * them.
+   */
+  prepare(...entries: string[]): Promise<void> {
+    const mine = this.preparing.then(() => this.build(entries));
+    this.preparing = mine.catch(() => {});
+    return mine;
+  }
+
+  private async build(entries: readonly string[]): Promise<void> {
     const { generation } = this.device;
     const texts = new Map<string, string>();
     const todo = entries.filter((name) => !this.steps.has(this.key(name)));
@@ -205,13 +221,19 @@ export class Player {
           texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
       }
     }
-    const compiled = await compileAll(this.device, texts, this.options);
+    const busy = this.prepared.size > 0; // entries may be played meanwhile
+    const compiled = await compileAll(this.device, texts, this.options, busy);
+    const reader = new Reader(this.device);
     this.device.still(generation);
     const yieldIfLate = this.yielder(generation);
     for (const name of todo) {
       for (const p of this.program.entries[name]!.passes) {
         const program = this.shaders.has(p.shader) ? undefined : compiled.get(p.shader);
         if (!program) continue;
+        if (busy) {
+          await reader.passed();
+          this.device.still(generation);
+        }
         this.bindSamplers(program, p);
         await yieldIfLate();
         this.bindScalars(program);
@@ -221,6 +243,7 @@ export class Player {
     }
     for (const name of todo) {
       this.laidOut(name);
+      this.prepared.add(name);
       await yieldIfLate();
     }
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);

@@ -1,11 +1,10 @@
-// Compiles shaders, all submitted at once so that a browser with parallel compilation compiles them concurrently.
+// Compiles shaders: all submitted at once if the browser compiles in parallel, else one at a time, so that frames and draws
+// get in between.
 
 import { PageError } from "./errors";
 import { Reader } from "./readback";
 import { pause, TASK } from "./wait";
 import type { Device, Options } from "./device";
-
-const GROUP = 8; // programs for each fence
 
 export const VERTEX = `#version 300 es
 // One triangle over the whole viewport, made from the vertex's number alone. A pass of slices has one for each.
@@ -31,17 +30,19 @@ export function header(options: Options): string {
 /**
  * Compiles and links fragment shaders by name. Resolves when all are ready; `Device.compiling` counts them.
  * In a browser without parallel compilation, any query waits for all commands issued before it, so fences, which do not
- * block, are polled first and the page stays responsive.
+ * block, are polled first and the page stays responsive. `busy`: something else draws meanwhile, so that a query waits for
+ * a fence, too.
  */
 export async function compileAll(
   device: Device,
   texts: ReadonlyMap<string, string>,
   options: Options,
+  busy = false,
 ): Promise<Map<string, WebGLProgram>> {
   if (!texts.size) return new Map();
   const ready = device.compiles(texts.size);
   try {
-    return await compiled(device, texts, options, ready);
+    return await compiled(device, texts, options, ready, busy);
   } finally {
     ready(texts.size); // also after a failure, when nothing is compiled any more
   }
@@ -52,6 +53,7 @@ async function compiled(
   texts: ReadonlyMap<string, string>,
   options: Options,
   ready: (compiled: number) => void,
+  busy: boolean,
 ): Promise<Map<string, WebGLProgram>> {
   const { gl, parallel, generation } = device;
   const vertex = vertexShader(gl, VERTEX);
@@ -59,7 +61,6 @@ async function compiled(
   const found = new Map<string, WebGLProgram>();
   const shaders = new Map<string, WebGLShader>();
   const reader = new Reader(device);
-  const fences: Promise<void>[] = [];
   for (const [name, text] of texts) {
     const shader = gl.createShader(gl.FRAGMENT_SHADER)!;
     gl.shaderSource(shader, header(options) + text);
@@ -70,15 +71,10 @@ async function compiled(
     gl.linkProgram(program);
     found.set(name, program);
     shaders.set(name, shader);
-    if (found.size % GROUP === 0 || found.size === texts.size) {
-      fences.push(reader.passed());
-      reader.close();
-    }
-  }
-  for (const fence of fences) fence.catch(() => {}); // awaited below
-  for (const [i, fence] of fences.entries()) {
-    await fence;
-    if (!parallel) ready(Math.min((i + 1) * GROUP, found.size));
+    if (parallel && found.size < texts.size) continue;
+    await reader.passed();
+    device.still(generation);
+    if (!parallel) ready(found.size);
   }
   let done = 0;
   let since = performance.now();
@@ -95,6 +91,10 @@ async function compiled(
       }
     } else {
       await pause(); // one at a time, so that no frame waits for all
+      device.still(generation);
+    }
+    if (busy) {
+      await reader.passed();
       device.still(generation);
     }
     if (!gl.getProgramParameter(program, gl.LINK_STATUS)) {

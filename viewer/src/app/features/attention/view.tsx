@@ -81,7 +81,7 @@ function AttentionView() {
       const wanted = () => sought.value;
       if (!wanted() || busy || total < MIN_TOKENS) return;
       const { attention } = await drawing.ready(model);
-      model.cache.fill(generation.readIds.value);
+      await model.cache.fill(generation.readIds.value);
       const [layer, head, t] = await attention.sharpest(total);
       if (!wanted()) return; // a head was chosen during the search
       looked.value = t;
@@ -182,7 +182,7 @@ function Beside({ name, total }: { name: string; total: number }) {
       await ready(tools, layer, shownKind, ids);
       const target = shown();
       if (!target) return;
-      model.cache.fill(ids);
+      await model.cache.fill(ids);
       tools.attention.drawHead(target, layer, head, total, shownKind);
     },
     [name, kind.value, busy, busy ? "" : generation.ids.value.join()],
@@ -246,7 +246,7 @@ function GridCanvas({ total }: { total: number }) {
       const { attention } = await drawing.ready(model);
       if (!shown()) return; // the view is gone
       const ids = generation.readIds.value;
-      model.cache.fill(ids);
+      await model.cache.fill(ids);
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
       selection.problem.value = "";
@@ -354,7 +354,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
       await ready(tools, of, shownKind, ids);
       const target = shown();
       if (!target) return; // the view is gone
-      model.cache.fill(ids);
+      await model.cache.fill(ids);
       tools.attention.drawHead(target, of, which, total, shownKind);
     },
     [layer.value, head.value, kind.value, busy, tokens.map((tok) => tok.id).join()],
@@ -367,7 +367,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
       const { attention } = tools;
       const ids = tokens.map((tok) => tok.id);
       await ready(tools, of, shownKind, ids);
-      model.cache.fill(ids);
+      await model.cache.fill(ids);
       row.value = { tokens, from, t, values: ofHead(await attention.row(of, t, shownKind), which) };
       if (k > t) above.value = { s: k, values: ofHead(await attention.ahead(of, k), which) };
     },

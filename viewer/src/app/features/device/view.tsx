@@ -50,6 +50,9 @@ function DeviceView() {
           ]}
         />
         <Measurements of={probes} />
+        <p class={style.measurements}>
+          <a href="#selftest">Test this device</a>: every operation against exact numbers, in about a minute
+        </p>
       </div>
       {engine().model.manifest.reference !== null && <ParityPanel />}
       <div class={ui.panel}>

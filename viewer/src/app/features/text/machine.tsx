@@ -505,7 +505,7 @@ async function still(strip: Strip): Promise<void> {
   const given = ids.length > 1 ? ids.slice(0, -1) : ids; // the input that produced the last token
   await strip.prepare(); // again, since another view may have resized the canvas
   await model.player.prepare(ENTRY);
-  model.cache.rewind(given, ENTRY);
+  await model.cache.rewind(given, ENTRY);
   strip.see(given.length);
   await model.player.passed(); // otherwise showing the picture would block the page until all this is done
   model.cache.watched(ENTRY, strip);

@@ -288,7 +288,7 @@ async function playState(model: Model, ids: readonly number[], name: string, mem
     return { player, view: seen, rows: seen.rows };
   }
   if (!view) return null;
-  model.cache.fill(ids);
+  await model.cache.fill(ids);
   const seen = memory ? memoryView(player.spec(name), view.dtype) : view;
   const byPosition = view.rows === model.manifest.config.n_positions && player.spec(name).role === "state";
   return { player, view: seen, rows: byPosition && !memory ? Math.min(ids.length, view.rows) : seen.rows };

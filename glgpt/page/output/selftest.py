@@ -1,0 +1,24 @@
+"""Writes the cases of the self-test for the page, which fetches them when `#selftest` is opened."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from glgpt.page.documents.fields import ListedFile
+from glgpt.page.manifest import compact, version
+from glgpt.page.output.destination import write_listed
+from glgpt.page.player.packed import line_runs
+from glgpt.selftest.report import document
+from glgpt.selftest.suite import whole
+
+FILE = "selftest.bin"
+
+
+def write_selftest(folder: Path) -> ListedFile:
+    """Writes the file into a page's folder; returns its size and digest."""
+    found = document()
+    lines, shaders = line_runs(whole(found), ())
+    del found["sources"]
+    text = compact(found | {"glgpt": version(), "lines": lines, "shaders": shaders})
+    return write_listed(folder / FILE, gzip.compress(text.encode(), 9, mtime=0))

@@ -1,0 +1,1 @@
+"""The self-test of a device: every op against recorded reference values."""

@@ -1,0 +1,169 @@
+"""Reads the recorded cases of the self-test: passes, inputs, expected values and tolerances of every op.
+
+`suite.json.gz` is recorded from the cases of the tests (`tests/selftest/record_suite.py`). Its shaders refer to
+files of `glsl/` by lines such as `@norm.frag`, so that the self-test draws the shaders of this package. The page gets
+the same document with these files in `sources`; `viewer/src/runtime/selftest/suite.ts` reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glgpt.program.formats import FORMATS
+from glgpt.program.recorder import shader_files, shader_source
+from glgpt.program.spec import Entry, Pass, Program, Texture
+
+Array = NDArray[Any]
+SCHEMA = 1
+SUITE = Path(__file__).with_name("suite.json.gz")
+ENTRY = "test"
+REFERENCE = re.compile(r"^@(\S+)$", re.MULTILINE)
+MIN_SHARED = 60  # characters of a file that is worth a reference
+STEP = 8  # arrays of kind "e" hold multiples of 1/8
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The expected values of a texture in the order of its texels; NaN where any value is right.
+
+    A value may be off by `atol + rtol * |expected|`.
+    """
+
+    name: str
+    texture: str
+    dtype: str
+    values: Array
+    atol: float
+    rtol: float
+
+    def errors(self, texels: Array) -> tuple[float, float, float]:
+        """Compares texels; returns (greatest error, what is allowed there, the largest error / allowed)."""
+        ours = FORMATS[self.dtype].unpack(texels).ravel().astype(np.float64)
+        wanted = self.values.astype(np.float64)
+        counts = ~np.isnan(wanted)
+        ours, wanted = ours[counts], wanted[counts]
+        error = np.abs(ours - wanted)
+        error[~np.isfinite(ours)] = np.inf
+        allowed = self.atol + self.rtol * np.abs(wanted)
+        excess = np.where(error > 0, error / np.maximum(allowed, 1e-300), 0.0)
+        at = int(np.argmax(excess))
+        return float(error[at]), float(allowed[at]), float(excess[at])
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op with given inputs. `targets`: how many textures a pass writes at once.
+
+    A case with a `property` shows what a device does, which is not an error: "denormals" are numbers below 2^-126.
+    """
+
+    op: str
+    format: str
+    shape: str
+    targets: int
+    scalars: dict[str, float]
+    program: Program
+    inputs: dict[str, Array]
+    expected: tuple[Expected, ...]
+    property: str = ""
+
+
+def read_document() -> dict[str, Any]:
+    """Returns the recorded document."""
+    found: dict[str, Any] = json.loads(gzip.decompress(SUITE.read_bytes()))
+    return found
+
+
+def shortened(text: str) -> str:
+    """Returns a shader with references to the files of `glsl/` that it consists of."""
+    for name, source in _files():
+        if source in text:
+            text = text.replace(source, f"@{name}")
+    return text
+
+
+@functools.cache
+def _files() -> list[tuple[str, str]]:
+    """Returns the long files of `glsl/`, the longest first."""
+    files = {name: shader_source(name) for name in ["tensor.glsl", *shader_files()]}
+    long = [(name, text) for name, text in files.items() if len(text) >= MIN_SHARED]
+    return sorted(long, key=lambda file: -len(file[1]))
+
+
+def sources(shaders: dict[str, str]) -> dict[str, str]:
+    """Returns the text of each file that these shaders refer to."""
+    names = {name for text in shaders.values() for name in REFERENCE.findall(text)}
+    return {name: shader_source(name) for name in sorted(names)}
+
+
+def whole(document: dict[str, Any]) -> dict[str, str]:
+    """Returns the complete shaders of a document."""
+    files = document["sources"]
+    return {key: REFERENCE.sub(lambda found: files[found[1]], text) for key, text in document["shaders"].items()}
+
+
+def cases(document: dict[str, Any]) -> list[Case]:
+    """Returns the cases of a document."""
+    arrays, shaders = [_array(*each) for each in document["arrays"]], whole(document)
+    return [_case(each, shaders, arrays, document["scalars"]) for each in document["cases"]]
+
+
+def passes_json(program: Program, entry: str) -> dict[str, Any]:
+    """Returns the textures and passes of an entry as a document has them."""
+    played = program.entries[entry]
+    used = {name for p in played.passes for name in (*dict(p.inputs).values(), *(name for name, _ in p.outputs))}
+    textures = [t for t in program.textures.values() if t.name in used]
+    return {
+        "textures": [[t.name, t.width, t.height, t.layers, t.format, t.role] for t in textures],
+        "uploads": played.inputs,
+        "passes": [
+            [p.label, p.shader, p.inputs, p.outputs, p.viewport, p.row, p.slices, p.clear] for p in played.passes
+        ],
+        "ping_pong": played.ping_pong,
+    }
+
+
+def program_from(each: dict[str, Any], shaders: dict[str, str], scalars: dict[str, str]) -> Program:
+    """Returns a program whose only entry has these textures and passes."""
+    textures = {t[0]: Texture(*t) for t in each["textures"]}
+    passes = tuple(
+        Pass(label, shader, _pairs(inputs), _pairs(outputs), tuple(viewport), row, slices=slices, clear=clear)
+        for label, shader, inputs, outputs, viewport, row, slices, clear in each["passes"]
+    )
+    entry = Entry(ENTRY, tuple(each["uploads"]), passes, {}, _pairs(each["ping_pong"]))
+    return Program(textures, {p.shader: shaders[p.shader] for p in passes}, {ENTRY: entry}, {}, scalars)
+
+
+def _array(kind: str, text: str) -> Array:
+    data = base64.b64decode(text)
+    if kind == "e":
+        return np.frombuffer(data, np.int8).astype(np.float32) / STEP
+    return np.frombuffer(data, np.uint32 if kind == "u" else np.float32)
+
+
+def _case(each: dict[str, Any], shaders: dict[str, str], arrays: list[Array], scalars: dict[str, str]) -> Case:
+    return Case(
+        each["op"],
+        each["format"],
+        each["shape"],
+        each["targets"],
+        each["scalars"],
+        program_from(each, shaders, scalars),
+        {name: arrays[at] for name, at in each["inputs"].items()},
+        tuple(Expected(name, t, dtype, arrays[at], a, r) for name, t, dtype, at, a, r in each["outputs"]),
+        each.get("property", ""),
+    )
+
+
+def _pairs(lists: list[list[Any]]) -> Any:
+    return tuple((first, second) for first, second in lists)
