@@ -9,7 +9,12 @@ type State = [values: Params, first: Params, second: Params];
 
 export class JaxLearner implements Learner {
   readonly engine = "jax-js";
-  private readonly advance: (state: State, inputs: np.Array, targets: np.Array, scalars: np.Array[]) => [np.Array, State];
+  private readonly advance: (
+    state: State,
+    inputs: np.Array,
+    targets: np.Array,
+    scalars: np.Array[],
+  ) => [np.Array, State];
   private state: State;
   private step = 0;
 
@@ -22,7 +27,9 @@ export class JaxLearner implements Learner {
       Object.fromEntries([...weights].map(([name, w]) => [name, np.array(of(w.data), { shape: w.shape })]));
     const zeros = (data: Float32Array) => new Float32Array(data.length);
     this.state = [made((data) => data), made(zeros), made(zeros)];
-    const gradient = valueAndGrad((values: Params, inputs: np.Array, targets: np.Array) => this.loss(values, inputs, targets));
+    const gradient = valueAndGrad((values: Params, inputs: np.Array, targets: np.Array) =>
+      this.loss(values, inputs, targets),
+    );
     this.advance = jit((state: State, inputs: np.Array, targets: np.Array, scalars: np.Array[]): [np.Array, State] => {
       const [loss, gradients] = gradient(tree.ref(state[0]), inputs, targets);
       return [loss, this.update(state, gradients, scalars)];

@@ -43,5 +43,6 @@ export function firstIds({ ids, seed }: Course, { recipe: { batch, context } }: 
 export function batch(course: Course, shape: Shape, step: number): { inputs: Int32Array; targets: Int32Array } {
   const { context } = shape.recipe;
   const at = firstIds(course, shape, step).flatMap((first) => Array.from({ length: context }, (_, i) => first + i));
-  return { inputs: Int32Array.from(at, (i) => course.ids[i]!), targets: Int32Array.from(at, (i) => course.ids[i + 1]!) };
+  const ids = (offset: number) => Int32Array.from(at, (i) => course.ids[i + offset]!);
+  return { inputs: ids(0), targets: ids(1) };
 }

@@ -33,7 +33,11 @@ const FETCHES = ["texelFetch", "textureLod"] as const;
 const DECODED = 16; // tokens that a measured generation decodes, around the given context
 const KEPT = 512e6; // maximum bytes of results that live at once
 
-async function products(device: Device, task: Task, m: number): Promise<{ rows: Row[]; apart: Record<string, number> }> {
+async function products(
+  device: Device,
+  task: Task,
+  m: number,
+): Promise<{ rows: Row[]; apart: Record<string, number> }> {
   const [k, n] = task.shape;
   const shape = `[${m},${k}]x[${k},${n}]`;
   const kernel = device.limits.drawBuffers >= 8 ? "4x8" : "4x4";
@@ -79,7 +83,8 @@ async function products(device: Device, task: Task, m: number): Promise<{ rows: 
     gflops: (2 * m * k * n) / time / 1e6,
   });
   // each dtype with the faster of the two fetches, which the page's probe would choose
-  return { rows: [row("tfjs", ms[0]!), row("glgpt f32", least(ms[1]!, ms[2]!)), row("glgpt f16", least(ms[3]!, ms[4]!))], apart };
+  const rows = [row("tfjs", ms[0]!), row("glgpt f32", least(ms[1]!, ms[2]!)), row("glgpt f16", least(ms[3]!, ms[4]!))];
+  return { rows, apart };
 }
 
 function least(a: number, b: number): number {
@@ -126,7 +131,8 @@ async function models(task: Task): Promise<{ rows: Row[]; tokens: Record<string,
   const said: Record<string, number[]> = {};
   for (let round = -1; round < task.rounds; round++) {
     // Each round has other ids, so that no cache holds them. The first round compiles and is not counted.
-    const ids = (count: number) => Array.from({ length: count }, (_, i) => (7919 * (i + 1) + 104729 * (round + 2)) % task.config.vocab_size);
+    const id = (i: number) => (7919 * (i + 1) + 104729 * (round + 2)) % task.config.vocab_size;
+    const ids = (count: number) => Array.from({ length: count }, (_, i) => id(i));
     for (const [engine, generate] of Object.entries(contenders)) {
       const time = (times[engine] ??= { prefill: [], decode: [] });
       const { prefillMs } = await generate(ids(task.prompt), 1);
@@ -137,7 +143,8 @@ async function models(task: Task): Promise<{ rows: Row[]; tokens: Record<string,
       time.decode.push(decodeMs / DECODED);
     }
     for (const [name, more] of Object.entries(SAMPLED)) {
-      const { decodeMs } = await ours.generate({ ids: ids(task.context - DECODED / 2), tokens: DECODED + 1, seed: round + 1, ...more });
+      const options = { ids: ids(task.context - DECODED / 2), tokens: DECODED + 1, seed: round + 1, ...more };
+      const { decodeMs } = await ours.generate(options);
       if (round >= 0) (sampled[name] ??= []).push(decodeMs / DECODED);
     }
   }
@@ -175,4 +182,6 @@ async function main(): Promise<void> {
   await post("result", result);
 }
 
-main().catch((error: unknown) => post("failure", error instanceof Error ? `${error.message}\n${error.stack ?? ""}` : error));
+main().catch((error: unknown) =>
+  post("failure", error instanceof Error ? `${error.message}\n${error.stack ?? ""}` : error),
+);

@@ -71,7 +71,8 @@ export class TfGpt2 {
   }
 
   private linear(x: tf.Tensor2D, name: string): tf.Tensor2D {
-    return tf.fused.matMul({ a: x, b: this.matrix(`${name}.weight`), bias: this.vector(`${name}.bias`) }) as tf.Tensor2D;
+    const [weight, bias] = [this.matrix(`${name}.weight`), this.vector(`${name}.bias`)];
+    return tf.fused.matMul({ a: x, b: weight, bias }) as tf.Tensor2D;
   }
 
   private attention(x: tf.Tensor2D, layer: number, past: Rows | undefined): [tf.Tensor2D, Rows] {

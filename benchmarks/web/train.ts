@@ -47,10 +47,12 @@ class OurLearner implements Learner {
   ) {}
 
   static async open(model: Model, offer: Offer & Shape, course: Course): Promise<OurLearner> {
-    const { device, recording, options } = model;
-    const chosen = offer.programs.find((p) => p.kernel === recording.kernel && p.draw_buffers <= device.limits.drawBuffers);
+    const { device, recording, options, manifest } = model;
+    const { drawBuffers } = device.limits;
+    const chosen = offer.programs.find((p) => p.kernel === recording.kernel && p.draw_buffers <= drawBuffers);
     if (!chosen) throw new Error(`no program of ${offer.name} for ${recording.kernel}`);
-    const trainer = new Trainer(device, offer, parseProgram(await json(chosen.file), chosen.file), options, course.seed, model.manifest.tuning);
+    const program = parseProgram(await json(chosen.file), chosen.file);
+    const trainer = new Trainer(device, offer, program, options, course.seed, manifest.tuning);
     await trainer.open(true);
     return new OurLearner(trainer, offer, course);
   }
@@ -134,7 +136,8 @@ async function race(
     const taken = [];
     for (let step = 1; step <= FIRST; step++) taken.push(await timed(learner, 1, `step ${step}`));
     counts.push(Math.max(1, Math.ceil(TARGET / taken.at(-1)!.ms)));
-    rows.push({ size: shape.name, engine: learner.engine, ms: NaN, rounds: [], losses: taken.flatMap((t) => t.losses), bytes: null });
+    const losses = taken.flatMap((t) => t.losses);
+    rows.push({ size: shape.name, engine: learner.engine, ms: NaN, rounds: [], losses, bytes: null });
   }
   for (let round = 1; round <= rounds; round++) {
     await peak.sample(1);
@@ -160,5 +163,6 @@ export async function train(task: TrainTask): Promise<object> {
   peak.close();
   const { rate: fma_gflops, sure: fma_sure } = peakOf(peak.samples);
   const { renderer, kernel, fetch } = ours.info();
-  return { renderer, browser: navigator.userAgent, kernel, fetch, fma_gflops, fma_sure, fma_samples: peak.samples, rows };
+  const { userAgent: browser } = navigator;
+  return { renderer, browser, kernel, fetch, fma_gflops, fma_sure, fma_samples: peak.samples, rows };
 }

@@ -77,7 +77,8 @@ const COMMON = {
 } as const;
 const SHARED = { ...COMMON, prompt: true, ids: true } as const;
 
-const ONE_TEXT = { constraint: true, speculate: true, alternatives: true, onToken: true } as const; // not for texts in a batch
+/** Options of a single text, not of texts in a batch. */
+const ONE_TEXT = { constraint: true, speculate: true, alternatives: true, onToken: true } as const;
 
 const GENERATE: Names<GenerateOptions> = { ...SHARED, ...ONE_TEXT, drawn: true };
 
@@ -178,12 +179,12 @@ export class Glgpt {
     return this.loading;
   }
 
-  /** @internal The recorded generation, which is there before the model can be used; null: not yet, or the page has none. */
+  /** @internal The recorded generation, available before the model; null: not loaded yet, or the page has none. */
   get recorded(): ReadonlySignal<{ document: Recorded; manifest: Manifest } | null> {
     return this.found;
   }
 
-  /** @internal The model that all calls use: the page's, or one selected with `use`. Reading it subscribes to changes. */
+  /** @internal The model of all calls: the page's, or one selected with `use`. Reading it subscribes to changes. */
   get model(): Model {
     return this.current.value?.model as Model; // undefined until `ready`
   }
@@ -492,9 +493,9 @@ export class Glgpt {
   }
 
   /**
-   * Generates `model.batch.texts` continuations of one prompt in a batch, with the seeds `seed`, `seed` + 1, …. Each text
-   * equals that of `generate` with its seed. A batch is faster than separate calls, since each weight is read once for
-   * all texts. A text ends when the context or the rows that the texts share are full.
+   * Generates `model.batch.texts` continuations of one prompt in a batch, with the seeds `seed`, `seed` + 1, …. Each
+   * text equals that of `generate` with its seed. A batch is faster than separate calls, since each weight is read once
+   * for all texts. A text ends when the context or the rows that the texts share are full.
    */
   async continuations(options: ContinuationsOptions = {}): Promise<Continuation[]> {
     checkOptions("continuations", options, CONTINUATIONS);

@@ -451,7 +451,7 @@ function delta(part: string | CallPart): ChatCompletionChunk["choices"][number][
   return { tool_calls: [call] };
 }
 
-/** Returns the functions that an answer may call; null: none. Throws CompletionError for a choice that cannot be used. */
+/** Returns the functions that an answer may call; null: none. Throws CompletionError for an unusable choice. */
 function toolsOf({ tools, tool_choice, parallel_tool_calls }: ChatCompletionRequest): Tools | null {
   try {
     return Tools.asked(tools ?? null, tool_choice ?? null, parallel_tool_calls ?? null);

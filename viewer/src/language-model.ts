@@ -1,5 +1,5 @@
-// A model with the interface of the browser's Prompt API (https://github.com/webmachinelearning/prompt-api), for pages that
-// use that API where the browser has no model.
+// A model with the interface of the browser's Prompt API (https://github.com/webmachinelearning/prompt-api), for pages
+// that use that API where the browser has no model.
 
 import type { Glgpt } from "./api";
 import { systems } from "./runtime/chat/context";
@@ -28,7 +28,7 @@ export interface LanguageModelOptions {
 
 export interface PromptOptions {
   signal?: AbortSignal;
-  /** A JSON schema, or a regular expression, that the whole answer matches. Rejects with NotSupportedError for others. */
+  /** A JSON schema, or a regular expression, that the whole answer matches. Others reject with NotSupportedError. */
   responseConstraint?: object | RegExp;
   /** Has no effect: the model never reads the constraint. */
   omitResponseConstraintInput?: boolean;

@@ -1,4 +1,4 @@
-// Tests constraints: their grammars, what is refused, and the worker that follows them (the real one is tested in a browser).
+// Tests constraints: grammars, what is refused, and the worker that follows them (the real one is tested in a browser).
 
 import { expect, test, vi } from "vitest";
 import { writtenBytes } from "../src/runtime/constraints/characters";

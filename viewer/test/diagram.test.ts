@@ -45,7 +45,8 @@ describe("the machine's diagram", () => {
     expect(count(lines(32).lines, "M")).toBe(31);
     expect(lines(32).heads).toBe("");
     const wide = lines(8);
-    expect(count(wide.lines, "M")).toBe(6 * 3 + 1); // into the block, past its attention and past its MLP; to the logits
+    // into the block, past its attention and past its MLP; to the logits
+    expect(count(wide.lines, "M")).toBe(6 * 3 + 1);
     expect(wide.heads).not.toBe("");
   });
 });

@@ -1,4 +1,4 @@
-// Checks the CSS modules: components use classes that exist, and every class and colour has a place.
+// Checks the CSS: components use classes that exist, every class and colour has a place, and no line is too long.
 
 import { expect, test } from "vitest";
 
@@ -42,4 +42,8 @@ test("only tokens.css defines colours", () => {
       [...css.matchAll(/#[0-9a-f]{3,8}\b|\brgb\(|light-dark\(/g)].map(([color]) => [path, color]),
     );
   expect(found).toEqual([]);
+});
+
+test.each(Object.keys(sheets))("%s has lines of at most 120 characters", (path) => {
+  expect(sheets[path]!.split("\n").filter((line) => line.length > 120)).toEqual([]);
 });

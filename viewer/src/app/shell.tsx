@@ -37,7 +37,8 @@ export function App() {
   const known = manifest !== undefined || phase !== "loading"; // until then, it is open which tabs the page has
   const tabs = useRef<HTMLElement>(null);
   useEffect(() => {
-    tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone not all tabs fit
+    // on a phone not all tabs fit
+    tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [phase, view]);
   return (
     <>
@@ -134,9 +135,10 @@ function skip(): void {
 function UnknownLink() {
   const unknown = route.unknown.value;
   if (!unknown.length) return null;
+  const names = unknown.join(", ");
   return (
     <p class={style.unknown} role="status">
-      The link sets {unknown.join(", ")}, which this page does not know. All other settings of the link are applied.{" "}
+      The link sets {names}, which this page does not know. All other settings of the link are applied.{" "}
       <button class={ui.quiet} onClick={() => (route.unknown.value = [])}>
         Dismiss
       </button>
@@ -187,9 +189,11 @@ function About() {
       <b>{model}</b> is a language model{parameters && ` of ${countInWords(parameters)} parameters`}
       {trained_on && `, trained on ${trained_on}`}.{" "}
       {split === "movable" ? (
-        "It runs in your browser. You can move some of its blocks to a server below; that server could then read what you type."
+        "It runs in your browser. You can move some of its blocks to a server below; " +
+        "that server could then read what you type."
       ) : split ? (
-        "It runs partly in your browser: its first blocks run here, the others on a server, which could read what you type."
+        "It runs partly in your browser: its first blocks run here, the others on a server, which could read " +
+        "what you type."
       ) : (
         <>
           It runs in this browser

@@ -97,7 +97,7 @@ export function ordered(status: Status): MemberStatus[] {
   return [...status.members].sort((a, b) => rank(a) - rank(b) || a.number - b.number);
 }
 
-/** Returns the number of updates that the open round waits for: one per participating device, but at least the quorum. */
+/** Returns the number of updates that the open round waits for: one per participating device, at least the quorum. */
 export function expected({ members, quorum }: Status): number {
   return Math.max(quorum, members.filter((m) => m.answered || (m.connections && !m.aside)).length);
 }

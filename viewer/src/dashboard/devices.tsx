@@ -113,7 +113,9 @@ function Remove({ device: { number, name } }: { device: MemberStatus }) {
   const ask = () => {
     state.question.value = {
       title: `Remove ${name}?`,
-      text: "The device is disconnected, its later updates are rejected, and it cannot rejoin as the same device. This cannot be undone.",
+      text:
+        "The device is disconnected, its later updates are rejected, and it cannot rejoin as the same device. " +
+        "This cannot be undone.",
       action: "Remove the device",
       run: () => state.remove(number),
     };

@@ -89,8 +89,8 @@ function Link({ token, page }: { token: string; page: boolean }) {
         {!page && <p class={ui.dim}>This session serves no page for browsers: only desktops can join.</p>}
         {isLocal(state.base) && (
           <p class={ui.dim}>
-            This address works on this machine only. To invite other devices, start <code>glgpt federate serve</code>{" "}
-            with <code>--host</code> or <code>--url</code>.
+            {"This address works on this machine only. To invite other devices, start "}
+            <code>glgpt federate serve</code> with <code>--host</code> or <code>--url</code>.
           </p>
         )}
       </div>

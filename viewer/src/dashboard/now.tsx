@@ -93,7 +93,9 @@ function Buttons({ status: { paused, done, rounds, name } }: { status: Status })
     const left = rounds - done;
     state.question.value = {
       title: `End ${name} for all devices?`,
-      text: `${left} of ${rounds} rounds are not done yet. The model of round ${done} is kept; the session cannot be continued.`,
+      text:
+        `${left} of ${rounds} rounds are not done yet. The model of round ${done} is kept; ` +
+        "the session cannot be continued.",
       action: "End the session",
       run: () => state.end(),
     };

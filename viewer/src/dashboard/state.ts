@@ -77,8 +77,8 @@ class DashboardStore {
   }
 
   /**
-   * Reads the link. The host's token is removed from the address, which others may see on a shared screen, and exchanged for
-   * another one: the link works only once, since the browser's history may contain it.
+   * Reads the link. The host's token is removed from the address, which others may see on a shared screen, and
+   * exchanged for another one: the link works only once, since the browser's history may contain it.
    */
   start(): void {
     const kept = this.stored();
@@ -99,13 +99,14 @@ class DashboardStore {
     const token = hostToken(link);
     if (token === null) {
       this.problem.value =
-        "This is not the host's link: it ends with #host= and a long token. glgpt federate serve prints it as “dashboard”.";
+        "This is not the host's link: it ends with #host= and a long token. " +
+        "glgpt federate serve prints it as “dashboard”.";
       return;
     }
     this.host(token, this.store(token));
   }
 
-  /** Shows the session to its host. A link's token is exchanged first; if it was already used, `before` is used instead. */
+  /** Shows the session to its host. A link's token is exchanged first; if it was already used, `before` is used. */
   private host(token: string, link = false, before: Kept | null = null): void {
     batch(() => {
       this.access.value = { as: "host", token };
@@ -165,7 +166,8 @@ class DashboardStore {
       this.gateway = null;
       this.status.value = null;
       this.denied.value =
-        "This host link has already been used, or it is unknown, expired or revoked. glgpt federate link RUN prints a new one.";
+        "This host link has already been used, or it is unknown, expired or revoked. " +
+        "glgpt federate link RUN prints a new one.";
       return;
     }
     const last = this.status.value;

@@ -24,7 +24,7 @@ export interface FetchedText {
   bytes: number;
 }
 
-/** Thrown if the bytes are not valid in the encoding. `TextFetcher` retains them, so that another encoding needs no fetch. */
+/** Thrown if bytes are invalid in the encoding. `TextFetcher` retains them, so that another encoding needs no fetch. */
 export class WrongEncoding extends PageError {}
 
 /** Returns the URL of an address on the page's origin or in `origins` (null: any). Throws PageError for any other. */

@@ -414,7 +414,8 @@ export function fitting(
       const data = found?.data ?? (part && !about ? new Float32Array(shape.reduce((a, b) => a * b, 1)) : null);
       if (!data || (found && found.shape.join() !== shape.join())) {
         throw new PageError(
-          `The saved model's ${name + part} is ${found ? found.shape.join(" x ") : "missing"}; this size has ${shape.join(" x ")}.`,
+          `The saved model's ${name + part} is ${found ? found.shape.join(" x ") : "missing"}; ` +
+            `this size has ${shape.join(" x ")}.`,
         );
       }
       if (!finite(data)) throw new PageError(`The saved model's ${name + part} holds a NaN or an infinity.`);

@@ -29,7 +29,7 @@ export class Attention {
   private kind: Kind = "pattern";
   private current: Grid | null = null;
   private readonly known: number[];
-  /** Cached scores or weights of remote layers, least recently used first; `remoteSlabsOf` identifies their kind and text. */
+  /** Scores or weights of remote layers, least recently used first; `remoteSlabsOf` identifies their kind and text. */
   private readonly remoteSlabs = new Map<number, Uploaded>();
   private remoteSlabsOf = "";
   private preparedFor: Player | null = null;
@@ -52,7 +52,7 @@ export class Attention {
     this.preparedFor = player;
   }
 
-  /** True if the entries can be played. An intervention gives the model another player, where they are not prepared yet. */
+  /** True if the entries can be played. An intervention changes the player; the new one has not prepared them yet. */
   get ready(): boolean {
     return this.preparedFor === this.model.player;
   }
@@ -62,8 +62,8 @@ export class Attention {
   }
 
   /**
-   * Fetches the scores or weights of the remote layers, or of one of them, unless they are cached for these tokens; calls
-   * `came` with each batch of layers that is available.
+   * Fetches the scores or weights of the remote layers, or of one of them, unless they are cached for these tokens;
+   * calls `came` with each batch of layers that is available.
    */
   async fetch(
     ids: readonly number[],
@@ -174,7 +174,8 @@ export class Attention {
     const grid = (this.current = { cell, pitch: cell + 4, capacity, heads: n_head });
     this.kind = kind;
     this.painter.grid(grid, n_layer, this.drawn === 0);
-    const played = growing ? Math.min(n_layer, this.model.placement.here) : n_layer; // the remote layers are not in this page's caches yet
+    // the remote layers are not in this page's caches yet
+    const played = growing ? Math.min(n_layer, this.model.placement.here) : n_layer;
     for (let layer = 0; layer < played; layer++) {
       this.each(layer, this.drawn, total, kind, (slab) => this.painter.gridRows(grid, layer, slab));
     }
@@ -196,14 +197,14 @@ export class Attention {
     return this.read("attention", layer, t, kind);
   }
 
-  /** Returns the unmasked scores of tokens 0 to `s` for token `s`, which the causal mask hides from all but the last. */
+  /** Returns the unmasked scores of tokens 0 to `s` for token `s`, hidden by the causal mask from all but the last. */
   ahead(layer: number, s: number): Promise<Float32Array[]> {
     return this.read("ahead", layer, s, "raw");
   }
 
   /**
-   * Returns `[layer, head, row]` of the sharpest head and its sharpest sampled row. A row's sharpness is its greatest weight,
-   * not counting the first, the previous and the own token; a head's is the mean over sampled rows.
+   * Returns `[layer, head, row]` of the sharpest head and its sharpest sampled row. A row's sharpness is its greatest
+   * weight, not counting the first, the previous and the own token; a head's is the mean over sampled rows.
    */
   async sharpest(total: number): Promise<[number, number, number]> {
     const { n_layer, n_head } = this.model.manifest.config;

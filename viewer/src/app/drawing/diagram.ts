@@ -1,4 +1,4 @@
-// The geometry of the machine's diagram: its columns, what its rows are, its labels, and the lines of the residual stream.
+// The geometry of the machine's diagram: its columns, what its rows are, its labels, and the residual stream's lines.
 
 import type { Activation, Stage } from "../../runtime/engine/manifest";
 

@@ -10,7 +10,7 @@ import { Reader } from "../../runtime/gl/readback";
 import { compileAll } from "../../runtime/gl/shaders";
 import { ATTENTION, matrix, reach } from "./shaders";
 
-/** A picture of all heads: cells of `cell` pixels at distances of `pitch` pixels, each with space for `capacity` tokens. */
+/** A picture of all heads: cells of `cell` pixels every `pitch` pixels, each with space for `capacity` tokens. */
 export interface Grid {
   cell: number;
   pitch: number;
@@ -152,7 +152,7 @@ export class Painter {
     this.slab(slab, [0, bottom, atlas.width, grid.cell], [grid.cell, grid.pitch, grid.capacity, grid.heads], -1);
   }
 
-  /** Draws a slab of one head, or of the mean of all (`MEAN`), onto the canvas of `present`, one pixel per pair of tokens. */
+  /** Draws a slab of a head, or of the mean of all (`MEAN`), onto `present`'s canvas, one pixel per pair of tokens. */
   headRows(tokens: number, heads: number, head: number, slab: Slab): void {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
     this.slab(slab, [0, 0, tokens, tokens], [tokens, tokens, tokens, heads], head);
@@ -227,7 +227,7 @@ export class Painter {
     });
   }
 
-  /** Draws `rows` x `cols` values of a texture into a cell of the strip; with `measure`, estimates their range again. */
+  /** Draws `rows` x `cols` values of a texture into a cell of the strip; `measure` estimates their range again. */
   cell(
     size: readonly [number, number],
     cell: Cell,

@@ -5,7 +5,7 @@ import type { Format } from "../../runtime/engine/formats";
 import type { Dtype, Integers } from "../../runtime/gl/program";
 import { SCORE_SCALE, WEIGHT_EXPONENT } from "./scale";
 
-// Positive values have one hue and negative ones another; smaller values are more transparent, for light and dark pages.
+// Positive values have one hue, negative ones another; smaller values are more transparent, for light and dark pages.
 const SIGNED = `
 vec4 paint(float v) {
   float a = clamp(abs(v), 0.0, 1.0);
@@ -13,7 +13,7 @@ vec4 paint(float v) {
 }
 `;
 
-/** Draws one layer's scores or weights from row u_rows.x on, heads side by side. Texture row: (t - first) * heads + head. */
+/** Draws a layer's scores or weights from row u_rows.x, heads side by side. Texture row: (t - first) * heads + head. */
 export const ATTENTION = `${COMMON}${SIGNED}
 out vec4 color;
 uniform FLOAT_SAMPLER u_x;
@@ -95,7 +95,8 @@ float value(int row, int column) {
   int first = panel % u_panel.z * u_panel.w, y = u_tile.w + row % u_tile.x;
 #define TEXEL(y) texelFetch(u_x, ivec3(c4 % u_panel.x, first + y, layer), 0)
   ${scaling(format)}
-  return ${levels}_decode(${texture === "uint" ? "TEXEL(y)" : "TO_FLOAT(TEXEL(y))"}, tile % SHARED)[column % 4] * scale + minimum;
+  return ${levels}_decode(${texture === "uint" ? "TEXEL(y)" : "TO_FLOAT(TEXEL(y))"}, tile % SHARED)[column % 4]
+    * scale + minimum;
 }
 `;
 };

@@ -29,7 +29,7 @@ export interface Stage {
   tokens: "rows" | "cols" | null;
 }
 
-/** Returns the stages of an entry: one column per block, one before them for the embedding, one after them for the logits. */
+/** Returns the stages of an entry: one column per block, one before for the embedding and one after for the logits. */
 export function stages(model: Model, entry: Entry): Stage[] {
   const { n_layer } = model.manifest.config;
   const { generate } = model.programs;

@@ -1,4 +1,4 @@
-// The views, in the order of their tabs within each group, and what a link carries besides the text and the selection of a view.
+// The views, in the order of their tabs in each group, and what a link carries besides the text and a view's selection.
 
 import { INTERVENTION_PARAMS } from "../stores/interventions";
 import { TEXT_PARAMS } from "../stores/generation";

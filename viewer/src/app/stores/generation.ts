@@ -28,7 +28,7 @@ const ALTERNATIVES = 8; // per token
 const FRAME_MS = 40; // minimum ms between two updates of the text
 
 class GenerationStore {
-  /** The recorded generation that is shown until the model can run; `layers` and `heads` are the size of its attention grid. */
+  /** The recorded generation, shown until the model can run; `layers` and `heads` are its attention grid's size. */
   readonly recorded = signal<(Recorded & { layers: number; heads: number; about: Manifest }) | null>(null);
   readonly prompt = signal("");
   readonly settings = {
@@ -54,7 +54,9 @@ class GenerationStore {
   readonly weighing = signal(false);
   /** The update of the text that comes next during a generation, with the number of its tokens in the context. */
   readonly upcoming = signal<{ read: number } | null>(null);
-  /** Continuations side by side (null: none were requested), their speed in tokens per second, and a status or error message. */
+  /**
+   * Continuations side by side (null: not requested), their speed in tokens per second, and a status or error message.
+   */
   readonly several = signal<readonly Continuation[] | null>(null);
   readonly severalRate = signal(0);
   readonly severalNote = signal("");
@@ -69,12 +71,12 @@ class GenerationStore {
   /** The number of continuations side by side; 0: the model in its current state can only write one text at a time. */
   readonly textsAtOnce = computed(() => models.ready?.batch.texts ?? 0);
 
-  private readonly meter = new Meter(0.03, FRAME_MS, 1000); // with a software driver, rendering the page slows generation down
+  private readonly meter = new Meter(0.03, FRAME_MS, 1000); // rendering slows generation down on software drivers
   private readonly labels = new Map<number, string>(); // of the recorded tokens
   private readonly texts = new Map<Used, { prompt: string; tokens: number }>(); // the prompt and length for each model
   private abort: AbortController | null = null;
   private repeat: () => Promise<void> = () => this.write();
-  private restoreAsked: () => void = () => {}; // restores the prompt and the settings that the continuations were requested with
+  private restoreAsked: () => void = () => {}; // restores the prompt and the settings of the continuations
 
   /** Shows the recorded generation while the model loads. */
   showRecorded(document: Recorded, manifest: Manifest): void {
@@ -87,8 +89,8 @@ class GenerationStore {
   }
 
   /**
-   * Keeps the recorded text, if the prompt and the settings are the recorded ones. Returns true if it did: nothing needs
-   * to be generated then.
+   * Keeps the recorded text, if the prompt and the settings are the recorded ones. Returns true if it did: nothing
+   * needs to be generated then.
    */
   keepRecorded(): boolean {
     const found = this.recorded.value;
@@ -102,7 +104,7 @@ class GenerationStore {
     return same;
   }
 
-  /** Returns the initial prompt: the export's first one, or a few ids without a tokenizer; "" until the model can run. */
+  /** Returns the initial prompt: the export's first, or a few ids without a tokenizer; "" until the model can run. */
   opening(): string {
     const model = models.ready;
     if (!model) return "";
@@ -142,7 +144,8 @@ class GenerationStore {
       topK: topK.value || null,
       topP: topP.value < 1 ? topP.value : null,
       minP: minP.value || null,
-      repetitionPenalty: penalty.value === 1 || engine().model.split ? null : penalty.value, // a split server does not support it
+      // no split server supports it
+      repetitionPenalty: penalty.value === 1 || engine().model.split ? null : penalty.value,
       seed: seed.value,
       ...(stop.value ? { stop: stop.value } : {}),
     };
@@ -166,8 +169,8 @@ class GenerationStore {
   }
 
   /**
-   * Shows the text of `ids` and continues it by up to `count` tokens. Tokens that the text begins with already keep their
-   * alternatives. `again` generates the text another time, after a change of the model.
+   * Shows the text of `ids` and continues it by up to `count` tokens. Tokens that the text begins with already keep
+   * their alternatives. `again` generates the text another time, after a change of the model.
    */
   async continueIds(ids: readonly number[], count: number, again: () => Promise<void>): Promise<void> {
     await this.stop();
@@ -295,7 +298,7 @@ class GenerationStore {
     }
   }
 
-  /** Returns the rest of the recorded text if it begins with these tokens: it stays visible until the model has caught up. */
+  /** Returns the rest of the recorded text if it begins with these tokens: it is shown until the model catches up. */
   private recordedAfter(list: readonly Tok[]): readonly Tok[] {
     const all = this.recorded.value?.tokens ?? [];
     return list.every((tok, i) => tok.id === all[i]?.id)
@@ -339,7 +342,8 @@ class GenerationStore {
           requestAnimationFrame(() => show(texts));
         },
       });
-      const after = texts.reduce((sum, { ids }) => sum + Math.max(0, ids.length - 1), 0); // first tokens come from the prefill
+      // first tokens come from the prefill
+      const after = texts.reduce((sum, { ids }) => sum + Math.max(0, ids.length - 1), 0);
       this.severalRate.value = after ? (1000 * after) / (performance.now() - begun) : 0;
       this.severalNote.value = signal.aborted ? "Stopped." : "";
       show(texts);

@@ -19,7 +19,9 @@ class InterventionStore {
   );
   private readonly pending = signal(false);
   private readonly problem = signal("");
-  /** Change of each token's log-probability (nats) in the original text, caused by the interventions; null: not computed yet. */
+  /**
+   * Change of each token's log-probability (nats) in the original text by the interventions; null: not computed yet.
+   */
   readonly shifts = signal<readonly number[] | null>(null);
 
   /** Adds or removes an intervention, and generates the text again with the same seed, next to the original. */
@@ -66,7 +68,7 @@ class InterventionStore {
     });
   }
 
-  /** Computes `shifts`: scores the original text with the changed model. Another change, generation or view aborts it. */
+  /** Computes `shifts`: scores the original text with the changed model. A new change, generation or view aborts it. */
   async weighShifts(): Promise<void> {
     const [whole, of, seen] = [this.before.value, this.applied.value, route.view.value];
     const first = whole?.findIndex((tok) => !tok.given && tok.p !== undefined) ?? -1;

@@ -16,8 +16,8 @@ export function throttled(work: () => void, ms: number): () => void {
 }
 
 /**
- * Shows in `target` the value that `read` returns with its source: another source at once, changes of the same one at most
- * every `ms` milliseconds. Returns how to stop.
+ * Shows in `target` the value that `read` returns with its source: another source at once, changes of the same one at
+ * most every `ms` milliseconds. Returns how to stop.
  */
 export function follow<T>(target: Signal<T>, read: () => { source: unknown; value: T }, ms: number): () => void {
   let shown: unknown;

@@ -14,7 +14,7 @@ export interface Axes {
   colName?: (col: number) => string;
 }
 
-/** Returns the labels for an activation, weight or cache of this size; its first row belongs to token `start` of the text. */
+/** Returns the labels for an activation, weight or cache of this size; its first row is that of token `start`. */
 export function axesOf(
   model: Model,
   name: string,

@@ -23,7 +23,8 @@ export interface Level {
   at: number;
 }
 
-const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5].map((power) => n * 10 ** power)).sort((a, b) => a - b); // steps between ticks
+// steps between ticks
+const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5].map((power) => n * 10 ** power)).sort((a, b) => a - b);
 
 interface Props {
   label: string;

@@ -1,4 +1,4 @@
-// Interventions: the controls that change parts of the model, the list of active changes, and the text before and after.
+// Interventions: the controls that change parts of the model, the active changes, and the text before and after.
 
 import { useSignal } from "@preact/signals";
 import { Scissors, Undo2, X } from "lucide";
@@ -203,7 +203,7 @@ function Steer({ block }: { block: number }) {
 /** True if both texts, before and after the change, are complete. */
 const bothWritten = () => !generation.running.value && !interventions.status.value;
 
-/** Starts computing the effect of a change when both texts are complete. Used in the bar of all views, so it runs once. */
+/** Starts computing a change's effect when both texts are complete. Used in the bar of all views, so it runs once. */
 function useWeighed(whole: readonly Tok[] | null): void {
   const still = bothWritten();
   useEffect(() => {
@@ -213,7 +213,7 @@ function useWeighed(whole: readonly Tok[] | null): void {
   }, [still, whole, interventions.applied.value, route.view.value]);
 }
 
-/** Quotes the first difference between the texts before and after the change, on the views that do not show the texts. */
+/** Quotes the first difference between the texts before and after the change, on views that do not show the texts. */
 function Parting() {
   const [whole, now] = [interventions.before.value, generation.tokens.value];
   useWeighed(whole);
@@ -396,7 +396,8 @@ function Verdict({ whole, differs }: { whole: readonly Tok[]; differs: boolean }
     <span data-part="verdict">
       <b>{how}:</b>{" "}
       {size < LITTLE
-        ? `the original text is as likely as before (${signed(by)} nats per token)${differs ? ". The texts differ only because a random draw came out differently." : "."}`
+        ? `the original text is as likely as before (${signed(by)} nats per token).` +
+          (differs ? " The texts differ only because a random draw came out differently." : "")
         : `the original text is ${why} likely, by ${size.toFixed(2)} nats per token.`}
     </span>
   );

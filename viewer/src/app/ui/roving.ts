@@ -12,7 +12,7 @@ export function cell(column: number, row: number, stop: boolean): { "data-cell":
   return { "data-cell": `${column} ${row}`, tabIndex: stop ? 0 : -1 };
 }
 
-/** Handles `keydown` of the element around the cells: an arrow key moves the focus to the nearest cell in its direction. */
+/** Handles `keydown` of the element around the cells: an arrow key focuses the nearest cell in its direction. */
 export function walkCells(event: KeyboardEvent & { currentTarget: HTMLElement }): void {
   const step = STEPS[event.key];
   const from = (event.target as HTMLElement).closest<HTMLElement>("[data-cell]");

@@ -6,8 +6,8 @@ import type { Model } from "../../runtime/engine/model";
 import { engine } from "../stores/model";
 
 /**
- * Runs `work` on the device after each change of `inputs`, one at a time, and skips all but the latest. Returns a signal
- * that is true while it works. `failed` receives the error message, and an empty string before each attempt.
+ * Runs `work` on the device after each change of `inputs`, one at a time, and skips all but the latest. Returns a
+ * signal that is true while it works. `failed` receives the error message, and an empty string before each attempt.
  */
 export function useDevice(
   work: (model: Model) => Promise<void>,
@@ -75,7 +75,7 @@ export function offerFile(data: BlobPart, type: string, name: string): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
-/** Calls `opened` with the files that are dropped on the page. Returns a signal that is true while files are over it. */
+/** Calls `opened` with files that are dropped on the page. Returns a signal that is true while files are over it. */
 export function useDrop(opened: (files: File[]) => void): ReadonlySignal<boolean> {
   const over = useSignal(false);
   useEffect(() => {
@@ -99,7 +99,7 @@ export const isWide = () => matchMedia("(min-width: 860px)").matches;
 
 const COPIED_MS = 2000; // ms for which a button says that it copied
 
-/** Returns a function that copies a text, and true for a while after it did; null: a page over plain http cannot copy. */
+/** Returns a function that copies a text, and true for a while afterwards; null: a page over plain http cannot copy. */
 export function useCopy(text: string): { copied: boolean; copy: (() => void) | null } {
   const copied = useSignal(false);
   const copy = () =>

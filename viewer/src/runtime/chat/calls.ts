@@ -1,4 +1,4 @@
-// Finds calls of functions in the text of a model while it arrives; the desktop's glgpt/api/calls.py has the same rules.
+// Finds calls of functions in a model's text while it arrives; the desktop's glgpt/api/calls.py has the same rules.
 
 import { dumped, isObject, type Json } from "../gl/json";
 

@@ -31,10 +31,13 @@ export interface ChatTemplateData {
   special: Record<string, number>;
 }
 
-const PRIVATE = [0xe000, 0xf8ff] as const; // characters without a meaning: one that the messages lack marks places in them
+const PRIVATE = [0xe000, 0xf8ff] as const; // characters without meaning: one that no message has marks places in them
 const MAX_CHARACTERS = 1 << 19; // of all messages, as JSON; the same as on the desktop
 
-/** Returns copies of messages, each with a role, a content and what templates read of calls. Throws PageError, naming the message, for others. */
+/**
+ * Returns copies of messages, each with a role, a content and what templates read of calls. Throws PageError, naming
+ * the message, for others.
+ */
 export function checkedMessages(messages: unknown): ChatMessage[] {
   if (!Array.isArray(messages) || !messages.length) {
     throw new PageError("messages must be a list of messages with role and content.");

@@ -1,4 +1,4 @@
-// The functions that an answer may call, and the constraint of a call; the desktop's glgpt/api/tools.py has the same rules.
+// The functions that an answer may call, and a call's constraint; the desktop's glgpt/api/tools.py has the same rules.
 
 import { PageError } from "../gl/errors";
 import { isObject, type Json } from "../gl/json";
@@ -28,7 +28,7 @@ export interface ToolCall {
 
 const MAX_TOOLS = 128; // the same as on the desktop
 const COMBINED = ["$ref", "anyOf", "oneOf", "allOf"]; // keys of schemas with parts
-const NAMED = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"]; // keys of schemas by name
+const NAMED = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"]; // keys of named schemas
 const DATA = ["enum", "const", "default", "examples"]; // keys of values
 const NO_PARAMETERS = { type: "object", properties: {} };
 

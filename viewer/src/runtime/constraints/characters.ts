@@ -48,8 +48,8 @@ function point(code: number): string {
   return /[A-Za-z0-9 ]/.test(letter) ? letter : `\\u${code.toString(16).padStart(4, "0")}`;
 }
 
-// A grammar describes bytes of UTF-8, since xgrammar compares bytes with the code points of a class. Bytes beyond ASCII,
-// and MARK itself, are written as MARK and another character of ASCII.
+// A grammar describes bytes of UTF-8, since xgrammar compares bytes with the code points of a class. Bytes beyond
+// ASCII, and MARK itself, are written as MARK and another character of ASCII.
 const MARK = 0x1f;
 const MARKED = 0x7f; // follows MARK for the byte MARK
 const second = (byte: number): number => (byte === MARK ? MARKED : byte - 0x7f);

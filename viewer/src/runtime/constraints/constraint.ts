@@ -24,7 +24,7 @@ const KINDS = {
   choice: "list of choices",
 } as const;
 
-/** Returns a copy that a worker can receive, and its name for messages. Throws ConstraintError unless one field is given. */
+/** Returns a copy for a worker, and its name for messages. Throws ConstraintError unless one field is given. */
 export function checkedConstraint(asked: Constraint): { constraint: Constraint; what: string } {
   const given = Object.entries(Object(asked) as Constraint).filter(
     ([name, value]) => value != null && (name !== "json_object" || value),

@@ -23,7 +23,7 @@ export interface TokenJob {
 
 export type Job = VocabularyJob | ConstraintJob | TokenJob;
 
-/** A bit for each token that may come next, from the lowest bit on; or why there is none. After `refused` it works on. */
+/** A bit for each token that may come next, lowest bit first; or why there is none. After `refused` it works on. */
 export type Answer = { bits: Uint32Array } | { failed: string } | { refused: string } | { ready: true };
 
 let compiler: GrammarCompiler | null = null;

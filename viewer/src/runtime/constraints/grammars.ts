@@ -10,7 +10,7 @@ import address from "./grammar-worker?worker&url";
 const LOAD_MS = 60_000; // to fetch the worker and read the vocabulary
 const COMPILE_MS = 20_000;
 const TOKEN_MS = 20_000;
-const GRACE_MS = 500; // of a job whose text was stopped: a worker that ends it in this time need not read the vocabulary again
+const GRACE_MS = 500; // of a job whose text was stopped: a worker that ends it in time keeps the vocabulary
 
 /** Describes a model's vocabulary. */
 export interface GrammarVocabulary {
@@ -50,8 +50,8 @@ export class Grammars {
   ) {}
 
   /**
-   * Returns a matcher at the beginning of a text. Rejects with ConstraintError for a constraint that cannot be used, and
-   * with the reason of `signal` as soon as it aborts.
+   * Returns a matcher at the beginning of a text. Rejects with ConstraintError for a constraint that cannot be used,
+   * and with the reason of `signal` as soon as it aborts.
    */
   async matcher(constraint: Constraint, signal?: AbortSignal): Promise<Matcher> {
     const { constraint: copy, what } = checkedConstraint(constraint);
@@ -116,8 +116,8 @@ export class Grammars {
   }
 
   /**
-   * Sends a job and returns the answer's bits. Rejects with Failed if there are none. A worker that failed is ended, and
-   * so is one that does not answer within GRACE_MS of an abort.
+   * Sends a job and returns the answer's bits. Rejects with Failed if there are none. A worker that failed is ended,
+   * and so is one that does not answer within GRACE_MS of an abort.
    */
   private async sent(job: Job, limit: number, signal?: AbortSignal): Promise<Uint32Array | null> {
     const { worker } = this;
@@ -158,7 +158,10 @@ function cause(error: unknown): string {
     return "the Content-Security-Policy forbids WebAssembly. Add 'wasm-unsafe-eval' to its script-src.";
   }
   if (!(error instanceof Failed) || /could not be loaded/.test(why)) {
-    return `${new URL(address, location.href).pathname.split("/").at(-1)} cannot be loaded. Serve it with the page; a single-file page has none.`;
+    return (
+      `${new URL(address, location.href).pathname.split("/").at(-1)} cannot be loaded. Serve it with the page; ` +
+      "a single-file page has none."
+    );
   }
   return `${why.replace(/\.$/, "")}.`;
 }
@@ -197,7 +200,7 @@ export class Matcher {
     this.next = Promise.resolve(this.read(bits));
   }
 
-  /** Resolves to the tokens that may come next; null if the text was stopped, or is complete and nothing can follow it. */
+  /** Resolves to the tokens that may come next; null if the text was stopped, or is complete and cannot continue. */
   get allowed(): Promise<Allowed | null> {
     return this.next;
   }

@@ -126,8 +126,8 @@ export function integers(bounds: Bounds): string {
 }
 
 /**
- * Returns the expression for numbers. Next to a bound they have as many decimals as the bounds, or two. Throws PageError if
- * there is none in the range.
+ * Returns the expression for numbers. Next to a bound they have as many decimals as the bounds, or two. Throws
+ * PageError if there is none in the range.
  */
 export function numbers(bounds: Bounds): string {
   const given = Object.values(bounds as Record<string, number | undefined>).filter(isBound);

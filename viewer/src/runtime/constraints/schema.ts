@@ -1,5 +1,5 @@
-// Turns a JSON schema into a grammar of the JSON texts that it validates, or of some of them. The texts have the blanks of
-// Python's `json.dumps`. A keyword that the grammar cannot follow is refused.
+// Turns a JSON schema into a grammar of the JSON texts that it validates, or of some of them. The texts have the blanks
+// of Python's `json.dumps`. A keyword that the grammar cannot follow is refused.
 
 import { inJson, literal, UNICODE } from "./characters";
 import { integers, numbers } from "./numbers";
@@ -43,7 +43,7 @@ const ANY: Record<string, string> = {
   any_number: numbers({}),
 };
 
-/** Returns the grammar of a schema. Throws PageError, naming the place and the keyword, for one that it cannot follow. */
+/** Returns the grammar of a schema. Throws PageError, naming place and keyword, for one that it cannot follow. */
 export function schemaGrammar(schema: unknown): string {
   return new Converter(schema as Json).grammar();
 }

@@ -27,9 +27,9 @@ export class BatchGenerator {
   }
 
   /**
-   * Generates several continuations of one prompt, with the seeds `seed`, `seed` + 1, …. Each iteration yields one token
-   * per text, null for a text that has ended or is `over`. The tokens equal those of `TextGenerator.generate` with each
-   * seed. If the graphics context is lost and restored, it starts again and skips the tokens already yielded.
+   * Generates several continuations of one prompt, with the seeds `seed`, `seed` + 1, …. Each iteration yields one
+   * token per text, null for a text that has ended or is `over`. The tokens equal those of `TextGenerator.generate`
+   * with each seed. If the graphics context is lost and restored, it starts again and skips the tokens already yielded.
    */
   async *generate(ids: readonly number[], run: Run, options: BatchOptions): AsyncGenerator<(Token | null)[]> {
     const { model } = this;

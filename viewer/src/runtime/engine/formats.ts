@@ -43,14 +43,15 @@ const FLOATS: readonly Format[] = [
   },
 ];
 
-/** Returns a format of levels with the scales, and possibly minima, above each group of rows, and one of levels alone. */
+/** Returns a format of levels with scales, and possibly minima, above each group of rows, and one of levels alone. */
 function quantised([name, coding]: [string, (typeof TABLE)[Dtype]]): Format[] {
   if (!("memory" in coding)) return [];
   const { bits, ...facts } = coding;
   const { memory, group, minimum, wide } = facts;
   const levels = TEXELS[bits]!;
   const numbers = wide ? "four f32 numbers" : "eight f16 numbers";
-  const texel = `${levels}; above each ${group} rows, their scales${minimum ? " and minima" : ""}, ${numbers} per texel`;
+  const scales = minimum ? "scales and minima" : "scales";
+  const texel = `${levels}; above each ${group} rows, their ${scales}, ${numbers} per texel`;
   const reader = integers(bits, minimum);
   return [
     { ...facts, name: name as Dtype, texel, reader },
@@ -58,7 +59,10 @@ function quantised([name, coding]: [string, (typeof TABLE)[Dtype]]): Format[] {
   ];
 }
 
-/** Reads levels, which count from 0 where a minimum is added, and are signed otherwise. A texel's component holds a column of every tile, the first in the lowest bits. */
+/**
+ * Reads levels, which count from 0 where a minimum is added, and are signed otherwise. A texel's component holds a
+ * column of every tile, the first in the lowest bits.
+ */
 function integers(bits: number, minimum: boolean): Format["reader"] {
   const values = 128 / bits;
   return (texels) => {

@@ -9,7 +9,7 @@ import type { SpeculationStats } from "./speculation";
 
 const TARGET_MS = 33; // target ms of tokens issued together: two frames
 const MAX_UNCHECKED = 4; // tokens issued together between two attempts to guess
-const MAX_PAIR_MS = 40; // maximum ms of two tokens issued together; slower ones run one by one to keep the page responsive
+const MAX_PAIR_MS = 40; // maximum ms of two tokens issued together; slower ones run singly to keep the page responsive
 
 export interface Run {
   tokens: number;
@@ -96,8 +96,8 @@ export class TextGenerator {
   }
 
   /**
-   * Generates tokens that a constraint allows. The device computes the logits after a token while the grammar finds which
-   * tokens may follow it.
+   * Generates tokens that a constraint allows. The device computes the logits after a token while the grammar finds
+   * which tokens may follow it.
    */
   private async *constrained({ text, count, run, sampler, drawn }: Stretch, matcher: Matcher): AsyncGenerator<Token> {
     const { cache, sampling } = this.model;

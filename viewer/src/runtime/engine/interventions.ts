@@ -234,7 +234,8 @@ function fillColumns(
     for (let row = at === undefined ? 0 : 1; row < rows; row++) {
       for (let i = from; i < end; i++) {
         const to = row * wide + i;
-        const column = head === null ? i : i - from < width ? head * width + i - from : -1; // heads are padded to whole texels
+        // heads are padded to whole texels
+        const column = head === null ? i : i - from < width ? head * width + i - from : -1;
         values[to] = gains ? values[to]! * gain : values[to]! * gain + (shift?.[column] ?? 0);
       }
     }

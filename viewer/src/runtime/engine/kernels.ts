@@ -28,8 +28,8 @@ export class Kernels {
   }
 
   /**
-   * Measures which recording and fetch are fastest on this device, if they are a guess so far. The next visit uses them,
-   * after `keep` has cached their files for it. Resolves to false if `going` stopped the measurement.
+   * Measures which recording and fetch are fastest on this device, if they are a guess so far. The next visit uses
+   * them, after `keep` has cached their files for it. Resolves to false if `going` stopped the measurement.
    */
   measure(
     load: (file: string) => Promise<Program>,

@@ -190,7 +190,7 @@ export class Loader {
     return text.length !== this.text.length || text.some((byte, i) => byte !== this.text[i]);
   }
 
-  /** Deletes the files of earlier exports at this address, except those of the version that the service worker caches. */
+  /** Deletes the files of earlier exports at this address, except the version that the service worker caches. */
   async forget(): Promise<void> {
     if (!this.cache) return;
     const known = new Set([...digests(this.manifest), ...(await this.keptDigests())]);

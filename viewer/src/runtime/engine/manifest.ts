@@ -123,7 +123,8 @@ function checked(schema: unknown, document: unknown, name: string): unknown {
   const { const: known } = (schema as { properties: { schema: { const: number } } }).properties.schema;
   if (version !== known) {
     throw new PageError(
-      `${name} has schema version ${version === undefined ? "none" : JSON.stringify(version)} and this page reads version ${known}: ` +
+      `${name} has schema version ${version === undefined ? "none" : JSON.stringify(version)} and this page ` +
+        `reads version ${known}: ` +
         "the folder mixes two exports. Export the model again.",
     );
   }

@@ -31,8 +31,8 @@ export function allowedLink(url: URL, allowed: readonly string[] | null): void {
   };
   if (allowed.some(covers)) return;
   throw new PageError(
-    `This page may not fetch from ${url.host}, only from ${allowed.join(", ") || "its own server"}. Download the file ` +
-      `and open it here, or export the page with --fetch-from ${url.origin}.`,
+    `This page may not fetch from ${url.host}, only from ${allowed.join(", ") || "its own server"}. ` +
+      `Download the file and open it here, or export the page with --fetch-from ${url.origin}.`,
   );
 }
 

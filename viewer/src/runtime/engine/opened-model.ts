@@ -44,8 +44,8 @@ export interface Openable {
 }
 
 /**
- * Reads the headers of a model's files and finds the program for them among those in the folder `base`. Throws PageError
- * that says what to do if there is none.
+ * Reads the headers of a model's files and finds the program for them among those in the folder `base`. Throws
+ * PageError that says what to do if there is none.
  */
 export async function openable(files: readonly File[], player: PlayerDocument, base: URL): Promise<Openable> {
   const model = await recognise(files, player);
@@ -192,7 +192,7 @@ function words(
   };
 }
 
-/** Returns the tokenizer.json of a folder with the parts that the page reads; its post-processor may be one of several. */
+/** Returns a folder's tokenizer.json with the parts that the page reads; its post-processor may be one of several. */
 function documentOf(found: Record<string, unknown>): TokenizerDocument {
   const processor = found["post_processor"] as { processors?: { type?: unknown }[] } | null | undefined;
   const steps = Array.isArray(processor?.processors) ? processor.processors : [processor as { type?: unknown } | null];

@@ -27,7 +27,7 @@ export class Placement {
     return block >= this.model.manifest.config.n_layer;
   }
 
-  /** Number of blocks that run in this page: all, or those before the server's. Reading it subscribes to its changes. */
+  /** Number of blocks that run in this page: all, or those before the server's. Reading it subscribes to changes. */
   get here(): number {
     return this.movable && this.model.interventions.active ? this.model.manifest.config.n_layer : this.chosen.value;
   }

@@ -133,8 +133,8 @@ async function recogniseFolder(given: readonly File[], player: PlayerDocument): 
   if (!weights.length) {
     const names = given.slice(0, 3).map(({ name }) => name);
     throw new PageError(
-      `${names.join(", ") || "Nothing"} is not a model file. Open a .gguf file, or config.json, tokenizer.json and the ` +
-        ".safetensors files of a Hugging Face folder together.",
+      `${names.join(", ") || "Nothing"} is not a model file. Open a .gguf file, or config.json, ` +
+        "tokenizer.json and the .safetensors files of a Hugging Face folder together.",
     );
   }
   const json = new Map<string, unknown>();
@@ -260,7 +260,8 @@ export function placesOf(model: Recognised, document: ShapeDocument): Map<string
     const { shape } = place.tensor;
     if (shape.join() !== wanted.shape.join()) {
       throw new PageError(
-        `${model.file}: tensor ${wanted.name} has shape [${shape.join(", ")}]; a ${model.shape.name} has [${wanted.shape.join(", ")}].`,
+        `${model.file}: tensor ${wanted.name} has shape [${shape.join(", ")}]; ` +
+          `a ${model.shape.name} has [${wanted.shape.join(", ")}].`,
       );
     }
     found.set(name, rows ? rowsOf(place, rows) : place);

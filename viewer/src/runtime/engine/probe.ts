@@ -38,8 +38,8 @@ export interface Choices {
 }
 
 /**
- * Returns the recordings for devices of this many draw buffers. Of those with and without blending, it is the one with, if
- * the device `blends`.
+ * Returns the recordings for devices of this many draw buffers. Of those with and without blending, it is the one with,
+ * if the device `blends`.
  */
 export function playable(recordings: readonly Recording[], buffers: number, blends: boolean): Recording[] {
   const fitting = recordings.filter((r) => r.draw_buffers <= buffers && (blends || !r.blends));
@@ -281,7 +281,7 @@ async function calibrate(probe: Probe, device: Device): Promise<void> {
   const once = Math.min(await run(probe, 1), await run(probe, 1));
   let n = 4;
   const fills = async () => (await run(probe, 1 + n)) - once >= FILL;
-  while (n < MAX_REPEATS && !((await fills()) && (await fills()))) n *= 2; // checked twice, since other work may delay a run
+  while (n < MAX_REPEATS && !((await fills()) && (await fills()))) n *= 2; // twice, since other work may delay a run
   probe.repeats = n;
 }
 

@@ -68,8 +68,8 @@ export interface SamplingOptions {
 export type SamplingRequest = { [Key in keyof SamplingOptions]?: SamplingOptions[Key] | undefined };
 
 /**
- * Returns the options of `asked`, frozen, with defaults: temperature 1, a random seed, nothing excluded or changed. Throws
- * PageError if one is invalid.
+ * Returns the options of `asked`, frozen, with defaults: temperature 1, a random seed, nothing excluded or changed.
+ * Throws PageError if one is invalid.
  */
 export function samplingOptions(asked: SamplingRequest): SamplingOptions {
   const { temperature = 1, topK = null, topP = null, minP = null, repetitionPenalty = null, logitBias = null } = asked;

@@ -1,5 +1,6 @@
-// Guesses tokens of a text from the text itself and checks several in one step of the batch program, whose rows have the
-// bits of single steps. Guessing pauses while it does not pay, as on the desktop (glgpt/inference/batching/lookup.py).
+// Guesses tokens of a text from the text itself and checks several in one step of the batch program, whose rows have
+// the bits of single steps. Guessing pauses while it does not pay, as on the desktop
+// (glgpt/inference/batching/lookup.py).
 
 import { draft } from "./drafts";
 import type { Stretch } from "./generate";

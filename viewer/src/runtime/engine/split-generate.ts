@@ -90,7 +90,8 @@ export class SplitGenerator {
           `The server lost the text ${MAX_REPLAYS} times while reading it. Check the connection to it.`,
         );
       }
-      if (!this.model.placement.server) throw new PageError("All blocks run in this page now."); // the caller continues here
+      // the caller continues here
+      if (!this.model.placement.server) throw new PageError("All blocks run in this page now.");
       await split.connect(signal);
       try {
         const answers = await this.send(ids, ask, guesses);

@@ -18,7 +18,7 @@ export interface Piece {
 const encoder = new TextEncoder();
 const byteLetters = (text: string) => Array.from(encoder.encode(text), (byte) => LETTERS[byte]!).join("");
 
-/** Returns a regular expression of a tokenizer.json; null if the page does not know it, and cannot tell how long it takes. */
+/** Returns a regular expression of a tokenizer.json; null for an unknown one, which may take any time. */
 function known(pattern: string): RegExp | null {
   const source = Object.hasOwn(PATTERNS, pattern) ? (PATTERNS as Record<string, string>)[pattern] : undefined;
   return source === undefined ? null : new RegExp(source, "gu");

@@ -1,4 +1,4 @@
-// The tensor types of GGUF, and how a row of blocks is split into levels, scales and minima, as glgpt/gguf/block_types.py does.
+// The tensor types of GGUF, and how blocks are split into levels, scales and minima, as in glgpt/gguf/block_types.py.
 
 import { fromFloat16 } from "../gl/float16";
 

@@ -1,5 +1,5 @@
-// Packs the tensors of files in a worker. Bands of at most `AHEAD` bytes wait for the page, which answers each that it has
-// uploaded.
+// Packs the tensors of files in a worker. Bands of at most `AHEAD` bytes wait for the page, which answers each that it
+// has uploaded.
 
 import { reason } from "../gl/errors";
 import { extent, pack, type Band, type Packing, type Read } from "./packing";

@@ -1,5 +1,5 @@
-// Packs the tensors of a model's files as texels, band by band, so that no second copy of a tensor exists. Quantized blocks
-// keep their levels, scales and minima. glgpt/program/layout.py packs the same texels on the desktop.
+// Packs the tensors of a model's files as texels, band by band, so that no second copy of a tensor exists. Quantized
+// blocks keep their levels, scales and minima. glgpt/program/layout.py packs the same texels on the desktop.
 
 import { PageError } from "../gl/errors";
 import type { Block } from "../gl/player";
@@ -12,7 +12,7 @@ const BAND = 4 << 20; // maximum bytes of texels that are packed at once
 export interface Storage {
   name: string;
   columnTiles: number;
-  /** Of a quantised format: bits of a level, rows that share a scale, rows of texels with the scales, float32 scales. */
+  /** Of a quantised format: bits of a level, rows that share a scale, rows of texels with scales, float32 scales. */
   bits: number;
   group: number;
   scaleRows: number;

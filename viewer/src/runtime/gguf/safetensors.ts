@@ -6,7 +6,7 @@ import type { Tensor } from "./reader";
 
 const MAX_HEADER = 100 << 20; // bytes; the library's limit
 
-/** Returns the tensors by name. Throws PageError, naming the file, for anything that is not a complete safetensors file. */
+/** Returns the tensors by name. Throws PageError, naming the file, unless it is a complete safetensors file. */
 export async function readSafetensorsHeader(file: Blob, name: string): Promise<Map<string, Tensor>> {
   const problem = (what: string) => new PageError(`${name} is not a valid safetensors file: ${what}.`);
   if (file.size < 8) throw problem("it is too short");

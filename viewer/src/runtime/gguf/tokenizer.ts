@@ -32,8 +32,8 @@ export interface TokenizerFiles {
 type Parts = Pick<TokenizerDocument, "normalizer" | "pre_tokenizer" | "decoder" | "model">;
 
 /**
- * Returns the tokenizer of a GGUF file; null if it has none. Throws PageError, naming the file, for a tokenizer of another
- * kind than byte-level BPE and SentencePiece's BPE, and for an unknown pre-tokenizer.
+ * Returns the tokenizer of a GGUF file; null if it has none. Throws PageError, naming the file, for a tokenizer of
+ * another kind than byte-level BPE and SentencePiece's BPE, and for an unknown pre-tokenizer.
  */
 export function tokenizerFiles(metadata: Metadata, name: string): TokenizerFiles | null {
   const kind = metadata.get(`${PREFIX}model`) ?? "none";
@@ -207,7 +207,7 @@ class Reader {
     };
   }
 
-  /** Returns the pairs of tokens that make another, those of the highest score first, then in the order of their ids. */
+  /** Returns the pairs of tokens that make another, those of the highest score first, then in order of their ids. */
   private merges(scores: ArrayLike<number>): [string, string][] {
     const ordinary = (token: string): number | null => {
       const id = this.vocab.get(token);

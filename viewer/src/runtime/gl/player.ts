@@ -202,8 +202,8 @@ export class Player {
   }
 
   /**
-   * Compiles the shaders of entries and lays out their commands, after those of earlier calls. Await this before playing
-   * them.
+   * Compiles the shaders of entries and lays out their commands, after those of earlier calls. Await this before
+   * playing them.
    */
   prepare(...entries: string[]): Promise<void> {
     const mine = this.preparing.then(() => this.build(entries));

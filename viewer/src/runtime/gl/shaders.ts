@@ -1,5 +1,5 @@
-// Compiles shaders: all submitted at once if the browser compiles in parallel, else one at a time, so that frames and draws
-// get in between.
+// Compiles shaders: all submitted at once if the browser compiles in parallel, else one at a time, so that frames and
+// draws get in between.
 
 import { PageError } from "./errors";
 import { Reader } from "./readback";
@@ -30,8 +30,8 @@ export function header(options: Options): string {
 /**
  * Compiles and links fragment shaders by name. Resolves when all are ready; `Device.compiling` counts them.
  * In a browser without parallel compilation, any query waits for all commands issued before it, so fences, which do not
- * block, are polled first and the page stays responsive. `busy`: something else draws meanwhile, so that a query waits for
- * a fence, too.
+ * block, are polled first and the page stays responsive. `busy`: something else draws meanwhile, so that a query waits
+ * for a fence, too.
  */
 export async function compileAll(
   device: Device,

@@ -66,8 +66,8 @@ export class TargetProbe {
   }
 
   /**
-   * Returns the storage and the number of targets to use, at most `announced`. Results of an earlier visit are used without
-   * drawing. Throws PageError if the context is lost meanwhile; the next visit then tries fewer targets.
+   * Returns the storage and the number of targets to use, at most `announced`. Results of an earlier visit are used
+   * without drawing. Throws PageError if the context is lost meanwhile; the next visit then tries fewer targets.
    */
   find(announced: number): Drawable {
     const { gl } = this;

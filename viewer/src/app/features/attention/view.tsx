@@ -3,6 +3,7 @@
 import { Waypoints, X } from "lucide";
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { reason } from "../../../runtime/gl/errors";
 import { MEAN, type Kind } from "../../drawing/attention";
 import type { Grid } from "../../drawing/painter";
 import { legendPlace, TICKS } from "../../drawing/scale";
@@ -45,7 +46,7 @@ interface Row {
   values: Float32Array;
 }
 
-/** Returns the kind to show for a layer: for remote layers, masked scores replace raw ones, which the server does not send. */
+/** Returns the kind to show for a layer: for remote layers, masked scores replace raw ones, which no server sends. */
 const kindOf = (layer: number): Kind =>
   selection.kind.value === "raw" && engine().model.placement.isRemote(layer) ? "scores" : selection.kind.value;
 
@@ -253,7 +254,7 @@ function GridCanvas({ total }: { total: number }) {
       try {
         await attention.drawTheirs(canvas.current, ids, kind.value);
       } catch (error) {
-        selection.problem.value = `The server's layers are not shown. ${error instanceof Error ? error.message : String(error)}`;
+        selection.problem.value = `The server's layers are not shown. ${reason(error)}`;
       }
     },
     [busy, kind.value, total && !busy ? generation.ids.value.join() : 0],
@@ -304,7 +305,10 @@ function GridCanvas({ total }: { total: number }) {
           ref={canvas}
           tabIndex={0}
           role="img"
-          aria-label={`${KIND_NAMES[kind.value]} of ${n_layer} layers with ${n_head} heads over ${total} tokens. Arrow keys choose a head: layer ${layer.value}, head ${head.value === MEAN ? "mean" : head.value}.`}
+          aria-label={
+            `${KIND_NAMES[kind.value]} of ${n_layer} layers with ${n_head} heads over ${total} tokens. ` +
+            `Arrow keys choose a head: layer ${layer.value}, head ${head.value === MEAN ? "mean" : head.value}.`
+          }
           onClick={choose}
           onKeyDown={walk}
         />
@@ -343,7 +347,8 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   const t = Math.min(over.value?.[0] ?? pointed ?? (chosen < 0 ? last : chosen), last);
   const shownKind = kindOf(layer.value);
   const r = row.value;
-  const hardest = r?.t === t ? r.values.indexOf(Math.max(...r.values)) : t; // the strongest key, reported while no cell is pointed at
+  // the strongest key, reported while no cell is pointed at
+  const hardest = r?.t === t ? r.values.indexOf(Math.max(...r.values)) : t;
   const k = over.value && (over.value[1] <= t || shownKind === "raw") ? over.value[1] : hardest;
   useDevice(
     async (model) => {
@@ -430,7 +435,10 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
             <canvas
               ref={canvas}
               role="img"
-              aria-label={`Attention of layer ${layer.value}, ${head.value === MEAN ? "mean of its heads" : `head ${head.value}`}`}
+              aria-label={
+                `Attention of layer ${layer.value}, ` +
+                (head.value === MEAN ? "mean of its heads" : `head ${head.value}`)
+              }
             />
             {over.value && (
               <>

@@ -1,4 +1,5 @@
-// The Blocks view: how the residual stream of each token changes over the blocks, and what each block's output would predict.
+// The Blocks view: how each token's residual stream changes over the blocks, and what each block's output would
+// predict.
 
 import { Layers } from "lucide";
 import { useSignal } from "@preact/signals";
@@ -87,6 +88,7 @@ function BlocksView() {
   const peak = show.value === "token" ? 1 : most(show.value);
   const [ct, cb] = chosen.value ?? [last - 1, Math.min(blocks.row.value ?? Infinity, names.length - 1)];
   const detail = columns.find((c) => c.t === ct)?.blocks?.[cb];
+  const added = detail?.change ? `; the norm of what the block added is ${short(detail.change)}` : "";
   return (
     <section class={style.blocks} data-view="blocks" aria-label="Blocks" data-columns={done.value}>
       <div class={ui.panel}>
@@ -216,8 +218,7 @@ function BlocksView() {
               <AblateButtons block={blockOf(detail.name)} token={ct} />
             )}
             <p class={classes(ui.dim, style.norms)}>
-              The norm of the stream is {short(detail.norm)} here
-              {detail.change ? `; the norm of what the block added is ${short(detail.change)}` : ""}. See its values:{" "}
+              The norm of the stream is {short(detail.norm)} here{added}. See its values:{" "}
               <button class={ui.link} onClick={() => textures.show(detail.name)}>
                 {detail.name}
               </button>

@@ -40,7 +40,7 @@ class ChatStore {
   private prompt: number[] = []; // the ids that this answer follows
   private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>(); // answers, with their prompts
 
-  /** The tokens of the answer that the text ends with, and the position of the first; null if the text is another one. */
+  /** The tokens of the answer that ends the text, and the position of the first; null if the text is another one. */
   readonly written = computed<{ message: number; from: number; tokens: readonly Tok[] } | null>(() => {
     const answer = this.answer.value;
     const { value: tokens } = generation.tokens;

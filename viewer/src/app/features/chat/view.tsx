@@ -109,7 +109,8 @@ function Welcome({ about: { model, prompts, split }, coming = false }: { about: 
       <p class={ui.dim}>
         {split
           ? "A part of the model runs on a server, which could read what you type."
-          : "The model runs in your browser: nothing you type leaves this page. Every answer opens to its tokens, with their alternatives and what they attend to."}
+          : "The model runs in your browser: nothing you type leaves this page. " +
+            "Every answer opens to its tokens, with their alternatives and what they attend to."}
       </p>
       <div class={ui.buttons} role="group" aria-label="Questions to try">
         {prompts.map(({ title, text }) => (

@@ -65,7 +65,8 @@ function DeviceView() {
           of={[
             [
               "Weights",
-              `${info.stored ? `as stored in a GGUF file (${info.stored.join(", ")})` : info.dtype}, ${borrows ? "shared with the training, not copied" : mib(weights!)}`,
+              `${info.stored ? `as stored in a GGUF file (${info.stored.join(", ")})` : info.dtype}, ` +
+                (borrows ? "shared with the training, not copied" : mib(weights!)),
             ],
             ["Caches", mib(caches!)],
             ["Scratch", mib(scratch!)],
@@ -129,7 +130,8 @@ function Shares({ of }: { of: readonly number[] }) {
 /** Returns why this kernel and this way to fetch texels are in use. */
 function chosenBy(guessed: boolean, measured: boolean): string {
   if (!guessed) return "Measured on this device";
-  return `Default for this kind of GPU; ${measured ? "measured since, applied on your next visit" : "to be measured for your next visit"}`;
+  const next = measured ? "measured since, applied on your next visit" : "to be measured for your next visit";
+  return `Default for this kind of GPU; ${next}`;
 }
 
 const percent = (share: number) => `${(100 * share).toFixed(1)}%`;
@@ -169,7 +171,8 @@ function ParityPanel() {
               relative error of {r.tolerance.relative.toExponential(1)}); KL divergence {r.kl.toExponential(1)} nats;
               greedy text {greedyText(r)};{" "}
               {r.firstApart
-                ? `${r.firstApart.name} is the first of ${r.names} activations outside the tolerance: ${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
+                ? `${r.firstApart.name} is the first of ${r.names} activations outside the tolerance: ` +
+                  `${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
                 : `all ${r.names} activations are within the tolerance (at most ${percent(r.greatest)} of it).`}
             </p>
             <p class={ui.dim}>Desktop: {r.desktop}</p>

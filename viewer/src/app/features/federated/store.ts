@@ -65,8 +65,11 @@ class FederatedStore {
 
   join(): void {
     this.problem.value = "";
-    if (URL.canParse(this.link.value) && new URL(this.link.value).origin !== location.origin) {
-      this.problem.value = `This invitation is from another host, which this page cannot join. Open the link itself: ${new URL(this.link.value).origin} serves the page to join with.`;
+    const { origin } = URL.canParse(this.link.value) ? new URL(this.link.value) : location;
+    if (origin !== location.origin) {
+      this.problem.value =
+        "This invitation is from another host, which this page cannot join. " +
+        `Open the link itself: ${origin} serves the page to join with.`;
       return;
     }
     this.remember(true);

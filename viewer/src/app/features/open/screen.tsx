@@ -96,15 +96,14 @@ function Found({ model }: { model: Openable }) {
   useEffect(() => {
     if (idle) button.current?.focus(); // before, it is disabled
   }, [idle]);
+  const mix = model.mix === "file" ? "its own mix of types" : `the mix ${model.mix}`;
   const rows: [string, string][] = [
     ["Model", `${model.shape}, ${countInWords(model.parameters)} parameters`],
-    [
-      "File",
-      `${megabytes(file)}, weights of ${model.mix === "file" ? "its own mix of types" : `the mix ${model.mix}`}, used as stored`,
-    ],
+    ["File", `${megabytes(file)}, weights of ${mix}, used as stored`],
     [
       "Needs",
-      `${megabytes(all)} of graphics memory: ${megabytes(weights)} weights, ${megabytes(all - weights)} caches and working textures`,
+      `${megabytes(all)} of graphics memory: ${megabytes(weights)} weights, ${megabytes(all - weights)} caches ` +
+        "and working textures",
     ],
     ["Available", available(all)],
     ["Context", `${thousands(model.positions)} tokens of the model's ${thousands(model.context)}`],
@@ -148,7 +147,10 @@ function available(needed: number): string {
   const { deviceMemory } = navigator as { deviceMemory?: number };
   if (deviceMemory === undefined) return "this browser does not say how much memory the device has";
   const tight = needed > deviceMemory * 2 ** 30 * 0.5 ? "; the model may not fit" : "";
-  return `${deviceMemory} GB of memory${deviceMemory >= 8 ? " or more" : ""}; browsers do not report graphics memory${tight}`;
+  return (
+    `${deviceMemory} GB of memory${deviceMemory >= 8 ? " or more" : ""}; ` +
+    `browsers do not report graphics memory${tight}`
+  );
 }
 
 function Doing() {

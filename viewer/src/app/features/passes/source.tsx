@@ -22,7 +22,7 @@ function Marked({ text }: { text: string }) {
   );
 }
 
-/** Splits a shader into the recorder's prelude, which ends with the `STORE_` macros of its tensors, and its own text. */
+/** Splits a shader into the recorder's prelude, which ends with its tensors' `STORE_` macros, and its own text. */
 export function split(text: string): [string, string] {
   const lines = text.split("\n");
   const last = lines.findLastIndex((line) => line.startsWith("#define STORE_"));

@@ -152,7 +152,10 @@ function describe(entry: string): string {
   if (entry === "lens")
     return "Used by the Blocks tab: computes the logits after every block, not only after the last.";
   if (entry === "sample")
-    return "Samples the token from the logits that decoding left: finds the candidates and the threshold of top-k, then draws one of the remaining tokens.";
+    return (
+      "Samples the token from the logits that decoding left: finds the candidates and the threshold of top-k, " +
+      "then draws one of the remaining tokens."
+    );
   if (entry === "sample_nucleus")
     return "Samples with top-p, which may keep thousands of tokens: narrows down the logit at which the nucleus ends.";
   return `All passes that prefill ${sizes([entry], "prefill_").join()} tokens of a prompt at once.`;
@@ -324,12 +327,13 @@ function Sheet({ entry, at, choose }: SheetProps) {
               <span class={ui.dim}>{block < 0 ? outside(group[0]!) : `block ${block}`}</span>
               {group.map((i) => {
                 const { label } = entry.passes[i]!;
+                const written = writesToken(entry.passes[i]!) && i <= at ? `: ${word.value}` : "";
                 return (
                   <button
                     key={i}
                     class={classes(i === at ? style.on : i > at && style.later)}
                     title={`${i + 1}: ${label}${names.about(label) && `, ${names.about(label)}`}`}
-                    aria-label={`Pass ${i + 1}, ${label}${writesToken(entry.passes[i]!) && i <= at ? `: ${word.value}` : ""}`}
+                    aria-label={`Pass ${i + 1}, ${label}${written}`}
                     aria-current={i === at ? "step" : undefined}
                     onClick={() => choose(i)}
                   >
@@ -502,7 +506,7 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
   );
 }
 
-/** Returns the number of rows that a one-row product leaves empty above its sums, for software drivers (`matvec.frag`). */
+/** Returns the number of empty rows above the sums of a one-row product, for software drivers (`matvec.frag`). */
 function emptyRows(model: Model, { shader }: Pass): number {
   const text = shader.startsWith("matvec") ? (model.programs.generate.shaders[shader] ?? "") : "";
   return Number(/#define PAD (\d+)/.exec(text)?.[1] ?? 0);
@@ -512,7 +516,8 @@ function emptyRows(model: Model, { shader }: Pass): number {
 function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
   const { model } = engine();
   const { view, rows } = outcome(model, entry, pass, texture);
-  if (view.tiles[0] * view.tiles[1] === 1 && model.player.spec(texture).layers > 1) return {}; // shown in its memory layout
+  // shown in its memory layout
+  if (view.tiles[0] * view.tiles[1] === 1 && model.player.spec(texture).layers > 1) return {};
   const size = sizes(entry.inputs, "ids.")[0] ?? 1; // tokens that the entry processes at once
   const name = model.names.activations.has(texture) ? texture : pass.label;
   return axesOf(model, name, { rows, cols: view.cols }, Math.max(0, generation.read.value.length - size));

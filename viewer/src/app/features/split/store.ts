@@ -38,7 +38,8 @@ class SplitStore {
     this.latest = [];
     this.mean.value = this.tried.value.get(blocks) ?? NONE;
     this.last.value = null;
-    if (model.placement.here < model.manifest.config.n_layer) model.split!.connect().catch(() => {}); // the strip shows the error
+    // the strip shows the error
+    if (model.placement.here < model.manifest.config.n_layer) model.split!.connect().catch(() => {});
   }
 
   /** Switches guessing ahead on or off; null: on while it saves time. */
@@ -79,7 +80,8 @@ class SplitStore {
       guessed: split.guessed,
       accepted: split.accepted,
     };
-    if (crossing.rows > 1 || crossing.blocks !== this.here.value) return; // a chunk of a prompt, or a token from before the split point moved
+    // a chunk of a prompt, or a token from before the split point moved
+    if (crossing.rows > 1 || crossing.blocks !== this.here.value) return;
     this.latest.push(crossing);
     if (this.latest.length > LATEST) this.latest.shift();
     const { latest } = this;

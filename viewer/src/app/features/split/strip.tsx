@@ -1,4 +1,4 @@
-// The strip above the views of a split model: where each block runs, what crosses the network, and the time of each side.
+// The strip above the views of a split model: where each block runs, what crosses the network, and each side's time.
 
 import { untracked, useSignal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
@@ -68,7 +68,8 @@ export function SplitStrip({ model }: { model: Model }) {
       <p class={ui.dim}>
         {whole
           ? "All blocks run in this page: nothing leaves it."
-          : `Hidden states are sent as ${about.wire}. They are not private: the operator of the server can recover the text from them. ${LEAK}`}
+          : `Hidden states are sent as ${about.wire}. They are not private: ` +
+            `the operator of the server can recover the text from them. ${LEAK}`}
       </p>
     </section>
   );
@@ -97,7 +98,10 @@ function Guessing({ model }: { model: Model }) {
   return (
     <label
       class={ui.inline}
-      title="Guesses the next tokens from repetitions in the text; the server checks up to seven guesses in one round trip. The generated text is the same."
+      title={
+        "Guesses the next tokens from repetitions in the text; the server checks up to seven guesses in one " +
+        "round trip. The generated text is the same."
+      }
     >
       Guess ahead
       <select value={name} onChange={(e) => split.guess(model, WHEN[e.currentTarget.value as keyof typeof WHEN])}>

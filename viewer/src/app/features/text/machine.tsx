@@ -1,5 +1,5 @@
-// The machine: a live picture of the whole model. Each column is a block, each cell a stage, drawn from the texture that
-// its pass wrote; lines show how the residual stream runs through the blocks.
+// The machine: a live picture of the whole model. Each column is a block, each cell a stage, drawn from the texture
+// that its pass wrote; lines show how the residual stream runs through the blocks.
 
 import type { ComponentChildren } from "preact";
 import { useSignal, type Signal } from "@preact/signals";
@@ -104,7 +104,7 @@ function useWidth(of: { current: HTMLElement | null }): Signal<number> {
 const rolesOf = (names: Names) =>
   names.stages.map((stage) => roleOf(stage, names.activations.get(names.inBlock(0, stage.shows[0]!))?.kind));
 
-/** The columns of cells with the lines between them, the labels of rows and columns, and `children` over the picture. */
+/** The columns of cells, the lines between them, the labels of rows and columns, and `children` over the picture. */
 function Diagram({ names, layout, children }: { names: Names; layout: Layout; children: ComponentChildren }) {
   const roles = rolesOf(names);
   return (
@@ -179,7 +179,8 @@ function Cells() {
       if (!layout.width || !canvas.current) return;
       const { painter } = await drawing.ready(m);
       const target = there();
-      if (!target || m.programs.generate.entries[ENTRY] !== entry) return; // the view is gone, or an intervention changed the program
+      // the view is gone, or an intervention changed the program
+      if (!target || m.programs.generate.entries[ENTRY] !== entry) return;
       const cell = (pixels: number) => Math.max(1, Math.round(pixels / COARSE));
       const unit = [cell(layout.unit), cell(target.clientHeight / lines)] as const;
       const made = new Strip(m, painter, list, target, layout, unit);

@@ -71,7 +71,10 @@ export function Sliders() {
           min={1}
           max={2}
           step={0.05}
-          hint="Repetition penalty: penalizes tokens already in the text (higher is stronger; 1: off). Slower, because the page then reads all logits of each token"
+          hint={
+            "Repetition penalty: penalizes tokens already in the text (higher is stronger; 1: off). " +
+            "Slower, because the page then reads all logits of each token"
+          }
           none={1}
         />
       )}

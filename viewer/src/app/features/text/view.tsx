@@ -84,7 +84,8 @@ function RecordedText() {
 function Invitations() {
   const draw = async () => {
     await generation.go(1);
-    if (!isWide()) document.querySelector("[data-part=sampling]")?.scrollIntoView({ block: "nearest" }); // on a wide window it is visible
+    // on a wide window it is visible
+    if (!isWide()) document.querySelector("[data-part=sampling]")?.scrollIntoView({ block: "nearest" });
   };
   const train = (models.ready?.manifest ?? generation.recorded.value?.about)?.training;
   const ready = models.phase.value === "ready"; // shown disabled until then, so that the text does not move
@@ -243,7 +244,8 @@ function Prompt() {
         <p class={classes(ui.dim, style.room, given > context && ui.problem)}>
           {given > context
             ? `The prompt has ${given} tokens, but the context holds only ${context}: shorten the prompt.`
-            : `The context holds ${context} tokens, the prompt takes ${given}. When the text outgrows the context, the model forgets its older half.`}
+            : `The context holds ${context} tokens, the prompt takes ${given}. ` +
+              "When the text outgrows the context, the model forgets its older half."}
         </p>
       </details>
     </div>
@@ -322,7 +324,12 @@ function Text() {
             <small key={bits}>{bits === MAX_BITS ? `${bits}+` : bits}</small>
           ))}
         </span>
-        <span title="Surprise is −log2 of the probability that the model gave the token: 1 bit is as surprising as a coin toss">
+        <span
+          title={
+            "Surprise is −log2 of the probability that the model gave the token: " +
+            "1 bit is as surprising as a coin toss"
+          }
+        >
           bits, on average {mean === null ? "–" : mean.toFixed(1)}
         </span>
         <span class={style.rate} role="status">

@@ -106,7 +106,8 @@ function TexturesView() {
         </div>
         <p class={classes(ui.dim, ui.explained)}>
           {spec?.role === "scratch"
-            ? `A scratch texture, as pass ${entry ? passes.of(entry) + 1 : 0} of ${passes.entry.value} leaves it; other passes reuse it for other values.`
+            ? `A scratch texture, as pass ${entry ? passes.of(entry) + 1 : 0} of ${passes.entry.value} leaves it; ` +
+              "other passes reuse it for other values."
             : model.names.about(name)}
         </p>
         {isActivation && interventions.applied.value && (
@@ -276,7 +277,7 @@ async function playActivation(model: Model, ids: readonly number[], name: string
   return found;
 }
 
-/** Prepares a weight, a state after the text, or a scratch texture after the pass that is selected in the Passes view. */
+/** Prepares a weight, a state after the text, or a scratch texture after the pass selected in the Passes view. */
 async function playState(model: Model, ids: readonly number[], name: string, memory: boolean): Promise<Subject | null> {
   const { player, programs } = model;
   const view = programs.generate.views[name];

@@ -12,7 +12,7 @@ import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
-/** Returns the name of the hidden layer of a block's MLP: the activation of the machine's last stage before an addition. */
+/** Returns the name of a block's hidden MLP layer: the activation of the machine's last stage before an addition. */
 function hiddenLayer(block: number): string {
   const { names } = engine().model;
   return names.inBlock(block, names.stages.findLast(({ adds }) => adds)!.shows[0]!);
@@ -68,23 +68,32 @@ const layers = () => engine().model.manifest.config.n_layer;
 const CARDS: readonly (() => Card)[] = [
   () => ({
     title: "Tokens",
-    text: "The model does not read letters. It reads tokens: pieces of text, each with a number. Point at the words: common ones are a single token, rarer ones are several.",
+    text:
+      "The model does not read letters. It reads tokens: pieces of text, each with a number. Point at the words: " +
+      "common ones are a single token, rarer ones are several.",
     question: "Which words of this text are split into several tokens?",
     answer: splitWords(),
     go: () => route.showAt("text", "[data-part=token]"),
   }),
   () => ({
     title: "Embedding",
-    text: `Each token becomes a row of numbers, its vector${addsPositions() ? ", to which a vector for its position is added" : ""}. Each row of this picture is a token of the text; blue is above zero, orange below.`,
+    text:
+      "Each token becomes a row of numbers, its vector" +
+      (addsPositions() ? ", to which a vector for its position is added" : "") +
+      ". Each row of this picture is a token of the text; blue is above zero, orange below.",
     question: "Do two rows of the same token look the same?",
     answer: addsPositions()
       ? "Similar, but not identical: each position adds its own vector."
-      : "Yes, exactly. This model adds nothing for the position here: inside attention, it rotates queries and keys by their positions.",
+      : "Yes, exactly. This model adds nothing for the position here: inside attention, it rotates queries and " +
+        "keys by their positions.",
     go: () => textures.show("embed"),
   }),
   () => ({
     title: "Attention",
-    text: "To predict the next token, a token gathers information from earlier tokens; each head does so in its own way. The arcs show which tokens it attends to. In a square, each row is a token and shows how much it attends to each earlier one; a row adds up to 100%.",
+    text:
+      "To predict the next token, a token gathers information from earlier tokens; " +
+      "each head does so in its own way. The arcs show which tokens it attends to. " +
+      "In a square, each row is a token and shows how much it attends to each earlier one; a row adds up to 100%.",
     question: "Which head attends only to the previous token?",
     answer: "The one with a bright line just below the diagonal. Look in the first layers.",
     go: () => {
@@ -98,11 +107,13 @@ const CARDS: readonly (() => Card)[] = [
       title: "A head with a job",
       text:
         head?.text ??
-        "Some heads attend to something specific: the previous token, the first one, the last comma, the end of a line. Point at a row to see which tokens it attends to.",
+        "Some heads attend to something specific: the previous token, the first one, the last comma, the end " +
+          "of a line. Point at a row to see which tokens it attends to.",
       question: head?.question ?? "What does this head attend to?",
       answer:
         head?.answer ??
-        "Compare some of its rows. If the bright columns belong to tokens of one kind, the head attends to that kind. Many heads attend to the first token when they find nothing else.",
+        "Compare some of its rows. If the bright columns belong to tokens of one kind, the head attends to " +
+          "that kind. Many heads attend to the first token when they find nothing else.",
       go: () => {
         route.show("attention");
         generation.chosen.value = lineEnd();
@@ -114,22 +125,30 @@ const CARDS: readonly (() => Card)[] = [
   },
   () => ({
     title: "MLP",
-    text: "After attention, each token passes through an MLP on its own: many small detectors, of which only a few respond. The sum of their responses is added to the stream.",
+    text:
+      "After attention, each token passes through an MLP on its own: many small detectors, of which only a few " +
+      "respond. The sum of their responses is added to the stream.",
     question: "How many of the detectors respond to one token?",
     answer: "Few: most of a row is close to zero.",
     go: () => textures.show(hiddenLayer(middle(layers()))),
   }),
   () => ({
     title: "The residual stream",
-    text: "Every block adds to the same stream of numbers. Decoding the stream after each block, as if it were the last one, shows what the model would predict at that point.",
+    text:
+      "Every block adds to the same stream of numbers. Decoding the stream after each block, as if it were the " +
+      "last one, shows what the model would predict at that point.",
     question: "In which block does the model make up its mind?",
     answer:
-      "Follow a column down: after the first blocks, the prediction is the token itself or a common one; after the last ones, it is often the token that actually came next, which is framed.",
+      "Follow a column down: after the first blocks, the prediction is the token itself or a common one; " +
+      "after the last ones, it is often the token that actually came next, which is framed.",
     go: () => route.show("blocks"),
   }),
   () => ({
     title: "Logits",
-    text: "At the end, every token of the vocabulary has a score, its logit. This list is the program that computes one token, pass by pass: step through it and watch the textures fill.",
+    text:
+      "At the end, every token of the vocabulary has a score, its logit. " +
+      "This list is the program that computes one token, pass by pass: " +
+      "step through it and watch the textures fill.",
     question: "How confident is the model in its best token?",
     answer: "Look at the last pass: it lists the five likeliest tokens with their probabilities.",
     go: () => {
@@ -139,24 +158,34 @@ const CARDS: readonly (() => Card)[] = [
   }),
   () => ({
     title: "Sampling",
-    text: "The scores become probabilities, and one token is drawn at random. Temperature makes the draw bolder or safer; top-k and top-p exclude unlikely tokens. Move the sliders in the settings and watch the bars.",
+    text:
+      "The scores become probabilities, and one token is drawn at random. " +
+      "Temperature makes the draw bolder or safer; top-k and top-p exclude unlikely tokens. " +
+      "Move the sliders in the settings and watch the bars.",
     question: "At which temperature is the likeliest token almost certain?",
     answer: "Close to 0. At 0 the draw is not random: it always takes the likeliest token.",
     go: () => route.showAt("text", "[data-part=sampling]"),
   }),
   () => ({
     title: "Training",
-    text: `All weights were found by training: the model predicts each next token of a text, and its weights are moved a little towards the right answer, thousands of times.${engine().model.manifest.training ? " You can do it here." : ""}`,
+    text:
+      "All weights were found by training: the model predicts each next token of a text, and its weights are " +
+      "moved a little towards the right answer, thousands of times." +
+      (engine().model.manifest.training ? " You can do it here." : ""),
     question: "How long does it take until the samples look like words?",
     answer: "A few hundred steps with the smallest size: letters and spaces come first, then short words.",
     go: () => route.show(engine().model.manifest.training ? "train" : "text"),
   }),
   () => ({
     title: "Now break it",
-    text: "To learn what a part does, switch it off. Press “Ablate head” and compare the texts. Any change alters some random draw, so the texts will differ: what counts is how much less likely the original text has become.",
+    text:
+      "To learn what a part does, switch it off. Press “Ablate head” and compare the texts. " +
+      "Any change alters some random draw, so the texts will differ: what counts is how much less likely the " +
+      "original text has become.",
     question: "Which part can this model not do without?",
     answer:
-      "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks view, and the text becomes nonsense.",
+      "Losing any one head rarely matters; the others compensate. Ablate the MLP of block 0, in the Blocks " +
+      "view, and the text becomes nonsense.",
     go: () => {
       route.showAt("attention", "[data-part=one] [data-ablate]", "nearest");
       selection.chooseHead(0, Math.max(0, selection.head.value));

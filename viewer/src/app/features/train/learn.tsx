@@ -21,6 +21,8 @@ import style from "./style.module.css";
 const COUNTED = 2_000_000; // maximum characters of a text whose n-grams are counted before the training starts
 const LOOK_MS = 700; // minimum ms between two drawings of the textures
 
+const swatch = (color: string) => ({ background: `var(${color})` });
+
 export function LearnStage() {
   return (
     <div class={style.learn}>
@@ -126,7 +128,7 @@ function Costs({ offer }: { offer: Offer }) {
   );
 }
 
-/** Returns the number of steps of a size and the time that they take; for the selected size, the number in the schedule. */
+/** Returns a size's number of steps and the time that they take; for the selected size, the number in the schedule. */
 function cost(offer: Offer, rate: number, unit: string, relation: string): string {
   const steps = offer.name === train.preset.value ? train.schedule.steps.value : offer.settings.steps;
   const count = `${thousands(steps)}${unit}`;
@@ -295,8 +297,10 @@ function Ahead() {
       </ol>
       <p class={ui.dim}>
         {known.size > 1
-          ? "The curve is a sketch; the numbers of the lines are those of your text, in nats per token on text that is held out. The real curve appears here after Start."
-          : "A sketch: the real curve and lines, measured in nats per token on text that is held out, appear here after Start."}
+          ? "The curve is a sketch; the numbers of the lines are those of your text, in nats per token on text " +
+            "that is held out. The real curve appears here after Start."
+          : "A sketch: the real curve and lines, measured in nats per token on text that is held out, appear " +
+            "here after Start."}
       </p>
     </div>
   );
@@ -336,7 +340,8 @@ function Progress() {
     [
       "Validation",
       judged
-        ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)${judged.step === at ? "" : `, step ${judged.step}`}`
+        ? `${judged.validation!.toFixed(3)} (${judged.bits!.toFixed(2)} bits/byte)` +
+          (judged.step === at ? "" : `, step ${judged.step}`)
         : "–",
     ],
     ["Gradient norm", last ? last.gradNorm.toFixed(2) : "–"],
@@ -355,8 +360,8 @@ function Progress() {
       </div>
       <Facts of={facts} />
       <p class={style.key}>
-        <i style={{ background: "var(--accent)" }} /> loss of each step <i style={{ background: "var(--held-out)" }} />{" "}
-        loss on held-out text, in nats per token
+        <i style={swatch("--accent")} /> loss of each step <i style={swatch("--held-out")} /> loss on held-out text, in
+        nats per token
       </p>
       {baselines.length > 0 && (
         <p class={ui.dim}>
@@ -398,7 +403,7 @@ function Progress() {
         </p>
       )}
       <p class={style.key}>
-        <i style={{ background: "var(--good)" }} /> norm of the gradient
+        <i style={swatch("--good")} /> norm of the gradient
       </p>
       <Curves
         label="Norm of the gradient over the steps"
@@ -460,6 +465,7 @@ function Inside() {
   const drawn = useRef(0);
   const found = train.shown.value;
   const offer = found?.plan.offer ?? train.offer();
+  const config = offer?.config;
   const matrices = offer?.parameters.filter(({ shape }) => shape.length > 1).map(({ name }) => name) ?? [];
   const chosen = useSignal("");
   const name = matrices.includes(chosen.value) ? chosen.value : (matrices[0] ?? "");
@@ -485,8 +491,8 @@ function Inside() {
       <h2>Inside the model as it learns</h2>
       <figure>
         <figcaption class={ui.dim}>
-          Attention on the start of the held-out text: {offer?.config.n_layer} layers (down) with {offer?.config.n_head}{" "}
-          heads (across)
+          Attention on the start of the held-out text: {config?.n_layer} layers (down) with {config?.n_head} heads
+          (across)
         </figcaption>
         <canvas ref={grid} data-part="heads" role="img" aria-label="Attention of every layer and head" />
       </figure>

@@ -95,7 +95,8 @@ export function ScoreStage() {
 const FORESEEN: readonly (readonly [string, string])[] = [
   [
     "Compared with baselines",
-    "Bits per byte, perplexity and accuracy, compared with chance, with models that only count tokens, and with this page's own model.",
+    "Bits per byte, perplexity and accuracy, compared with chance, with models that only count tokens, and " +
+      "with this page's own model.",
   ],
   [
     "Is its confidence justified?",
@@ -162,7 +163,12 @@ function Beside({ score }: { score: Score }) {
         <thead>
           <tr>
             <th>Predictor</th>
-            <th title="Mean number of bits to encode a byte of the text; comparable between models with different tokenizers">
+            <th
+              title={
+                "Mean number of bits to encode a byte of the text; " +
+                "comparable between models with different tokenizers"
+              }
+            >
               Bits/byte
             </th>
             <th title="It is as unsure as if choosing among this many equally likely tokens">Perplexity</th>

@@ -30,7 +30,9 @@ class TrainStore extends TextStore {
   readonly link = new TrainParams(this);
   private opened: Promise<void> | null = null;
 
-  /** Called when the tab is first shown: loads the sizes and texts on offer, and restores an earlier visit's training. */
+  /**
+   * Called when the tab is first shown: loads the offered sizes and texts, and restores an earlier visit's training.
+   */
   readonly open = (): Promise<void> => {
     return (this.opened ??= this.attempt(async (busy) => {
       const { training } = engine();

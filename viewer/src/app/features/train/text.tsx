@@ -245,9 +245,10 @@ function Cleaning({ fixed }: { fixed: boolean }) {
             />
             {SAID[step]}
             {done && done.places > 0 && (
-              <span
-                class={ui.dim}
-              >{`${thousands(done.places)} ${done.places === 1 ? "place" : "places"}, ${thousands(done.characters)} characters`}</span>
+              <span class={ui.dim}>
+                {thousands(done.places)} {done.places === 1 ? "place" : "places"}, {thousands(done.characters)}{" "}
+                characters
+              </span>
             )}
           </label>
         );
@@ -262,16 +263,15 @@ function Preview() {
   const text = train.text.value;
   if (!found || !text) return null;
   const at = Math.round(text.length * (1 - found.held_back / found.bytes)); // in characters; exact enough for a preview
+  const learned = thousands(found.bytes - found.held_back);
   return (
     <>
       <div
         class={style.portions}
         role="img"
-        aria-label={`${thousands(found.bytes - found.held_back)} bytes to train on, ${thousands(found.held_back)} held out`}
+        aria-label={`${learned} bytes to train on, ${thousands(found.held_back)} held out`}
       >
-        <span style={{ flexGrow: found.bytes - found.held_back }}>
-          training text: {thousands(found.bytes - found.held_back)} bytes
-        </span>
+        <span style={{ flexGrow: found.bytes - found.held_back }}>training text: {learned} bytes</span>
         <span class={style.held} style={{ flexGrow: found.held_back }}>
           held out
         </span>

@@ -60,7 +60,9 @@ export function TokensStage() {
   );
 }
 
-/** Returns a token's bytes as text with visible spaces and line ends; as hexadecimal if they are not whole characters. */
+/**
+ * Returns a token's bytes as text with visible spaces and line ends; as hexadecimal unless they are whole characters.
+ */
 function label(bytes: Uint8Array): string {
   try {
     return new TextDecoder("utf-8", { fatal: true })
@@ -150,7 +152,8 @@ function Cuts({ text, bpe, bytes }: { text: string; bpe: Bpe; bytes: Uint8Array[
   return (
     <p class={style.cuts}>
       {ids.map((id, i) => {
-        const piece = decoder.decode(bytes[id], { stream: true }); // the token with a character's last byte shows the character
+        // the token with a character's last byte shows the character
+        const piece = decoder.decode(bytes[id], { stream: true });
         return (
           <span key={i} class={style[`t${i % 4}`]} title={`token ${id}`}>
             {piece.includes("\n") ? piece.replaceAll("\n", "⏎\n") : piece || "·"}

@@ -111,7 +111,8 @@ function Buttons() {
   const running = found?.status === "running";
   const failed = found?.status === "failed";
   const busy = train.preparing.value !== null;
-  const ended = found?.status === "done" && train.schedule.steps.value <= found.step; // a larger number of steps continues it
+  // a larger number of steps continues it
+  const ended = found?.status === "done" && train.schedule.steps.value <= found.step;
   const sure = useSignal(false);
   const at = found?.points.at(-1)?.step ?? found?.checkpoint?.step ?? 0;
   return (
