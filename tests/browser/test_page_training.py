@@ -219,6 +219,9 @@ def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse:
         page.wait_for_function(f"({PAINTED})({selector!r}) > 0.2", polling=200)
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Continue").wait_for()
+    width = page.evaluate("document.querySelector('.train-matrix').width")
+    page.get_by_label("Parameter", exact=True).select_option("h.0.mlp.c_fc.weight")
+    page.wait_for_function(f"document.querySelector('.train-matrix').width !== {width}")  # drawn without a step
     step = page.evaluate("glgpt.training.session.step")
     page.get_by_role("button", name="One step").click()
     page.wait_for_function(f"glgpt.training.session.step === {step + 1}", polling=200)

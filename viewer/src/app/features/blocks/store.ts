@@ -12,7 +12,7 @@ const KEPT = 400; // columns that are cached
 class BlocksStore {
   /** The row that is described while no cell is pointed at: 0 for the embedding, then the blocks; null: the last. */
   readonly row = signal<number | null>(null);
-  private readonly known = new Map<string, Block[]>(); // columns, by the text up to a token
+  private readonly known = signal<ReadonlyMap<string, Block[]>>(new Map()); // columns, by the text up to a token
   private knownOf = ""; // the model and the version of its parameters that they belong to
 
   /** Opens the view at the output of a block. */
@@ -26,23 +26,24 @@ class BlocksStore {
     return `${engine().model.id} ${interventions.applied.value}${ids.slice(0, token + 1).join()}`;
   }
 
-  /** Returns a token's column; undefined: not computed yet. */
+  /** Returns a token's column; undefined: not computed yet. Reading it subscribes to changes. */
   column(ids: readonly number[], token: number): Block[] | undefined {
-    return this.known.get(this.key(ids, token));
+    return this.known.value.get(this.key(ids, token));
   }
 
   /** Forgets the columns if training has changed the parameters. */
   follow(model: Model): void {
     const of = `${model.id} ${model.version}`;
-    if (of !== this.knownOf) this.known.clear();
+    if (of !== this.knownOf) this.known.value = new Map();
     this.knownOf = of;
   }
 
   /** Computes a token's column. */
   async compute(model: Model, ids: readonly number[], token: number): Promise<void> {
     const key = this.key(ids, token);
-    if (this.known.size >= KEPT) this.known.clear();
-    this.known.set(key, await lens(model, ids, token));
+    const column = await lens(model, ids, token);
+    const before = this.known.value;
+    this.known.value = new Map(before.size < KEPT ? before : []).set(key, column);
   }
 }
 

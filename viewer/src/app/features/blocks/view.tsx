@@ -44,7 +44,6 @@ function BlocksView() {
   const chosen = useSignal<[number, number] | null>(null); // (token, block)
   const show = useSignal<Show>("token");
   const shown = useSignal(MIN_COLUMNS);
-  const done = useSignal(0); // columns computed; each change renders the table
   const problem = useSignal("");
   const last = Math.min(Math.max(end.value ?? total, 1), total);
   const first = Math.max(0, last - shown.value);
@@ -60,14 +59,14 @@ function BlocksView() {
       for (const t of [chosenFirst, ...range(first, last).reverse()]) {
         if (t < first || t >= last || blocks.column(ids, t)) continue;
         await blocks.compute(model, ids, t);
-        done.value++;
         if (generation.running.value) return;
       }
     },
     [busy, first, last, total ? blocks.key(ids, total - 1) : ""],
     (why) => (problem.value = why),
   );
-  const missing = busy ? 0 : columns.filter((c) => !c.blocks).length;
+  const known = columns.filter((c) => c.blocks).length;
+  const missing = busy ? 0 : columns.length - known;
   const blockOf = (name: string) => engine().model.names.block(name);
   const names = columns.find((c) => c.blocks)?.blocks?.map((b) => b.name) ?? expected();
   const most = (of: "norm" | "change") => Math.max(1e-9, ...columns.flatMap((c) => c.blocks?.map((b) => b[of]) ?? []));
@@ -90,7 +89,7 @@ function BlocksView() {
   const detail = columns.find((c) => c.t === ct)?.blocks?.[cb];
   const added = detail?.change ? `; the norm of what the block added is ${short(detail.change)}` : "";
   return (
-    <section class={style.blocks} data-view="blocks" aria-label="Blocks" data-columns={done.value}>
+    <section class={style.blocks} data-view="blocks" aria-label="Blocks" data-columns={known}>
       <div class={ui.panel}>
         <h2>What the model would predict after each block</h2>
         <p class={classes(ui.dim, ui.explained)}>
@@ -126,8 +125,8 @@ function BlocksView() {
           <span class={ui.dim} data-part="waiting" role="status">
             {missing > 0 && !problem.value && (
               <>
-                <progress value={columns.length - missing} max={columns.length} aria-label="Columns computed" />{" "}
-                computing {columns.length - missing} of {columns.length}
+                <progress value={known} max={columns.length} aria-label="Columns computed" /> computing {known} of{" "}
+                {columns.length}
               </>
             )}
           </span>

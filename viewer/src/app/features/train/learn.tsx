@@ -1,7 +1,7 @@
 // The Train step: size and schedule; samples, curves and textures during the training.
 
 import { Facts } from "../../ui/facts";
-import { useSignal } from "@preact/signals";
+import { useComputed, useSignal, useSignalEffect } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { NGRAMS } from "../../../training/ngrams";
 import type { Figures } from "../../../training/predictions";
@@ -462,32 +462,29 @@ const KINDS = {
 function Inside() {
   const grid = useRef<HTMLCanvasElement>(null);
   const plane = useRef<HTMLCanvasElement>(null);
-  const drawn = useRef(0);
-  const found = train.shown.value;
-  const offer = found?.plan.offer ?? train.offer();
-  const config = offer?.config;
-  const matrices = offer?.parameters.filter(({ shape }) => shape.length > 1).map(({ name }) => name) ?? [];
+  const drawn = useRef({ at: 0, texture: "" });
   const chosen = useSignal("");
-  const name = matrices.includes(chosen.value) ? chosen.value : (matrices[0] ?? "");
   const kind = useSignal<keyof typeof KINDS>("");
-  const wanted = useSignal(0); // counts choices, each of which draws again at once
-  const step = found?.step ?? -1;
-  useEffect(() => {
-    const now = performance.now();
-    const session = train.session.value;
-    if (!found || !session || document.hidden || (found.status === "running" && now - drawn.current < LOOK_MS)) return;
-    drawn.current = now;
+  const offer = useComputed(() => train.shown.value?.plan.offer ?? train.offer());
+  const matrices = useComputed(
+    () => offer.value?.parameters.filter(({ shape }) => shape.length > 1).map(({ name }) => name) ?? [],
+  );
+  const name = useComputed(() => (matrices.value.includes(chosen.value) ? chosen.value : (matrices.value[0] ?? "")));
+  const texture = useComputed(() => (kind.value === "d." ? `d.${name.value}` : name.value + kind.value));
+  useSignalEffect(() => {
+    const [found, session, wanted] = [train.shown.value, train.session.value, texture.value];
+    if (!found || !session || document.hidden) return;
+    const at = performance.now();
+    const soon = wanted === drawn.current.texture && at - drawn.current.at < LOOK_MS;
+    if (soon && found.status === "running") return;
+    drawn.current = { at, texture: wanted };
     inside
-      .draw(session, grid.current!, plane.current!, kind.value === "d." ? `d.${name}` : name + kind.value)
+      .draw(session, grid.current!, plane.current!, wanted)
       .catch((error: unknown) => console.warn("drawing:", error));
   });
-  const again = () => {
-    drawn.current = 0;
-    wanted.value++;
-  };
-  void wanted.value;
+  const config = offer.value?.config;
   return (
-    <div class={classes(ui.panel, style.inside)} data-drawn={step}>
+    <div class={classes(ui.panel, style.inside)}>
       <h2>Inside the model as it learns</h2>
       <figure>
         <figcaption class={ui.dim}>
@@ -498,25 +495,15 @@ function Inside() {
       </figure>
       <figure>
         <figcaption class={ui.dim}>
-          <select
-            aria-label="Parameter"
-            value={name}
-            onChange={(e) => {
-              chosen.value = e.currentTarget.value;
-              again();
-            }}
-          >
-            {matrices.map((matrix) => (
+          <select aria-label="Parameter" value={name.value} onChange={(e) => (chosen.value = e.currentTarget.value)}>
+            {matrices.value.map((matrix) => (
               <option key={matrix}>{matrix}</option>
             ))}
           </select>{" "}
           <select
             aria-label="Weights, gradient or optimizer state"
             value={kind.value}
-            onChange={(e) => {
-              kind.value = e.currentTarget.value as keyof typeof KINDS;
-              again();
-            }}
+            onChange={(e) => (kind.value = e.currentTarget.value as keyof typeof KINDS)}
           >
             {Object.entries(KINDS).map(([key, title]) => (
               <option key={key} value={key}>
@@ -525,7 +512,7 @@ function Inside() {
             ))}
           </select>
         </figcaption>
-        <canvas ref={plane} class={style.matrix} role="img" aria-label={`${KINDS[kind.value]} of ${name}`} />
+        <canvas ref={plane} class={style.matrix} role="img" aria-label={`${KINDS[kind.value]} of ${name.value}`} />
       </figure>
     </div>
   );
