@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import FLAGS, find_chromium, remembering, wait_without_eval
+from browser import FLAGS, MEASURED, find_chromium, wait_without_eval
 from deep_models import write_deep_model
 from playwright.sync_api import sync_playwright
 from training_page import presets_for_tests
@@ -121,26 +121,6 @@ def complaints() -> list[str]:
     return []
 
 
-@pytest.fixture(scope="session")
-def remembers(once: Callable[..., Path], exported: Path, serve: Callable[..., str], chromium: str) -> str:
-    """A script that makes a page find its kernels measured, as on a second visit.
-
-    Otherwise an idle page would measure them in the middle of a test. The embedded model's page measures them once for
-    all workers; other pages use the same names.
-    """
-
-    def fill(folder: Path) -> None:
-        with sync_playwright() as p:
-            browser = p.chromium.launch(executable_path=chromium, headless=True, args=[*FLAGS])
-            page = browser.new_page()
-            page.goto(serve(exported) + "#tokens=1")
-            measured = page.evaluate("glgpt.warmUp().then(() => JSON.stringify(glgpt.model.kernels.probe))")
-            (folder / "probe.json").write_text(measured)
-            browser.close()
-
-    return remembering((once("probe", fill) / "probe.json").read_text())
-
-
 class Browsers:
     """Running Chromiums: tests of a module that use the same flags share one."""
 
@@ -167,7 +147,7 @@ class Browsers:
 
 
 @pytest.fixture(scope="module")
-def browsers(chromium: str, remembers: str) -> Iterator[Browsers]:
+def browsers(chromium: str) -> Iterator[Browsers]:
     """Closed after each module, because Playwright's running event loop would disturb other tests."""
     started = Browsers(chromium)
     yield started
@@ -175,11 +155,12 @@ def browsers(chromium: str, remembers: str) -> Iterator[Browsers]:
 
 
 @pytest.fixture
-def browse(browsers: Browsers, tmp_path: Path, complaints: list[str], remembers: str) -> Iterator[Callable[..., Any]]:
+def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterator[Callable[..., Any]]:
     """Opens an address in a fresh profile; fails the test for a complaint that does not match `provokes`.
 
     The profile is in memory and the browser is shared with other tests. With `own`, the test has its own browser with a
-    profile on disk. With `measures`, the page has not measured its kernels yet. Animations are off unless a test asks
+    profile on disk. With `measures`, the page measures its kernels itself, which
+    otherwise would happen while a test waits. Animations are off unless a test asks
     for them, because drawing their frames takes longer than generating the text.
     """
     expected = [TAKEN]
@@ -200,7 +181,7 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str], remembers:
         context = browsers.context(flags, tmp_path / f"profile{len(contexts)}" if own else None, **options)
         contexts.append(context)
         if not measures:
-            context.add_init_script(f"{{{remembers}}}")
+            context.add_init_script(f"{{{MEASURED}}}")
         page = wait_without_eval(context.pages[0] if own else context.new_page())
         page.set_default_timeout(90_000)
         context.on("weberror", lambda event: complaints.append(str(event.error)))

@@ -72,7 +72,7 @@ def firefox(display: str, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def browse(firefox: str, remembers: str) -> Iterator[Callable[..., Evaluate]]:
+def browse(firefox: str) -> Iterator[Callable[..., Evaluate]]:
     """Opens an address; returns a function that evaluates JavaScript in the page and awaits its promise.
 
     Fails the test for an uncaught exception, or an error in the console that does not contain `provokes`.
@@ -98,7 +98,7 @@ def browse(firefox: str, remembers: str) -> Iterator[Callable[..., Evaluate]]:
             call("session.new", capabilities={})
             call("session.subscribe", events=["log.entryAdded"])
             if not measures:
-                call("script.addPreloadScript", functionDeclaration=f"() => {{{remembers}}}")
+                call("script.addPreloadScript", functionDeclaration=f"() => {{{MEASURED}}}")
             context = call("browsingContext.getTree")["contexts"][0]["context"]
             call("browsingContext.navigate", context=context, url=address, wait="complete")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import FLAGS, wait_without_eval
+from browser import FLAGS, MEASURED, wait_without_eval
 from deep_models import BLOCKS, CONFIGS, SPECIAL
 
 from glgpt import Ablate, LanguageModel
@@ -71,11 +71,10 @@ def deep_page(
     deep: Callable[[str], tuple[Path, Path]],
     serve: Callable[..., str],
     browsers: Any,
-    remembers: str,
 ) -> Iterator[Deep]:
     folder, site = deep(request.param)
     context = browsers.context(FLAGS, None, reduced_motion="reduce", viewport={"width": 1366, "height": 768})
-    context.add_init_script(f"{{{remembers}}}")
+    context.add_init_script(f"{{{MEASURED}}}")
     complaints: list[str] = []
     context.on("weberror", lambda event: complaints.append(str(event.error)))
     context.on("console", lambda m: complaints.append(m.text) if m.type in ("warning", "error", "assert") else None)
@@ -186,7 +185,7 @@ def test_attention_is_that_of_each_layer(deep_page: Deep) -> None:
     ]
     script = """([ids, layers]) => glgpt.borrow(async (model) => {
       const {attention} = await glgpt.drawing(model), rows = [];
-      model.cache.fill(ids);
+      await model.cache.fill(ids);
       for (const layer of layers) rows.push(await attention.row(layer, ids.length - 1, 'pattern'));
       return rows.map((heads) => heads.map((row) => Array.from(row)));
     })"""

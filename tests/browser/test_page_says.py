@@ -56,7 +56,7 @@ def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
     }))"""
     opacity = """([ids, layer, kind]) => glgpt.borrow(async (model) => {
       const {attention} = await glgpt.drawing(model), canvas = document.createElement('canvas');
-      model.cache.fill(ids);
+      await model.cache.fill(ids);
       attention.drawHead(canvas, layer, 0, ids.length, kind);
       const flat = new OffscreenCanvas(ids.length, ids.length).getContext('2d');
       flat.drawImage(canvas, 0, 0);

@@ -79,7 +79,7 @@ def test_raw_scores_are_those_of_every_pair(page: Any) -> None:
     expected = found["h.2.attn.q"] @ found["h.2.attn.k"].transpose(0, 2, 1) / np.sqrt(found["h.2.attn.q"].shape[-1])
     script = """([ids, s]) => glgpt.borrow(async (model) => {
       const {attention} = await glgpt.drawing(model);
-      model.cache.fill(ids);
+      await model.cache.fill(ids);
       const raw = [await attention.row(2, s, 'raw'), await attention.ahead(2, s)];
       return [...raw, await attention.row(2, s, 'pattern')].map((heads) => heads.map((x) => Array.from(x)));
     })"""

@@ -35,9 +35,8 @@ export interface Field {
  * format of the matrix that it holds; without it, the first format with such texels.
  */
 export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
-  const format = dtype
-    ? FORMATS[FORMATS[dtype].memory]
-    : Object.values(FORMATS).find(({ texture }) => texture === spec.format);
+  const read = spec.format === "half" ? "float" : spec.format; // halves are read as 32-bit floats
+  const format = dtype ? FORMATS[FORMATS[dtype].memory] : Object.values(FORMATS).find(({ texture }) => texture === read);
   const { name, columnTiles } = must(format, `a format of ${spec.format} texels`);
   return {
     texture: spec.name,
