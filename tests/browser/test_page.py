@@ -320,7 +320,7 @@ def test_alternatives_are_those_of_the_logits(exported: Path, serve: Serve, brow
 
 def test_a_token_costs_a_few_texels_of_reading(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported) + "#tokens=1&view=device")  # the Text tab would read one row of logits for its chart
-    page.evaluate("glgpt.ready")
+    page.evaluate("glgpt.ready.then(() => glgpt.warmUp())")  # before that, the page reads logits and samples itself
     script = """async (options) => {
       await glgpt.generate({prompt: 'To be', tokens: 1});  // waits for the text that the page generates when it opens
       const gl = WebGL2RenderingContext.prototype, get = gl.getBufferSubData;

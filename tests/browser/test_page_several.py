@@ -22,9 +22,11 @@ CONTINUATIONS = """async (options) => {
   return {made, texts, memory: glgpt.model.memory().several};
 }"""
 
-# Software OpenGL computes four rows in four times the time of one, for which guessing would pause.
+# Software OpenGL computes four rows in four times the time of one, for which guessing would pause. Fast tokens are issued
+# several at once, without guesses between them.
 NEVER_PAUSES = """() => {
-  const {batch} = glgpt.model, own = batch.speculation.bind(batch);
+  const {batch, generator} = glgpt.model, own = batch.speculation.bind(batch);
+  generator.ahead = () => 1;
   batch.speculation = async () => {
     const speculation = await own();
     speculation.guessing.checkedStep = () => {};
