@@ -4,8 +4,7 @@
 import type { Model } from "./model";
 
 /** A prompt of more tokens than this, or of more operations, waits for the shaders of chunks. */
-const MAX_TOKENS = 64;
-const MAX_FLOPS = 16e9;
+const MAX = { software: { tokens: 64, flops: 16e9 }, gpu: { tokens: 256, flops: 64e9 } };
 
 /** The entries that sample on the device, the most usual first. */
 const SAMPLING = ["sample_nucleus", "sample"];
@@ -41,7 +40,8 @@ export class Compilation {
     const flops = programs.generate.entries["decode"]!.passes.reduce((sum, pass) => sum + pass.flops, 0);
     const sizes = recorded.slice(-2);
     const entry = `prefill_${sizes[0]}`;
-    if (tokens > Math.min(MAX_TOKENS, MAX_FLOPS / flops)) {
+    const most = MAX[model.device.software ? "software" : "gpu"];
+    if (tokens > Math.min(most.tokens, most.flops / flops)) {
       for (const { player } of model.players) await player.prepare(entry);
     }
     if (model.players.every(({ player }) => player.isPrepared(entry))) cache.known = sizes;

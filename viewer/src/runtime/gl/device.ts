@@ -154,6 +154,11 @@ export class Device {
     );
   }
 
+  /** True if the processor draws. */
+  get software(): boolean {
+    return SOFTWARE.test(this.renderer);
+  }
+
   /** Tests more targets than a first visit uses on some platforms, for the next visit. */
   tryMoreTargets(): void {
     this.probe?.tryMore(this.announced);
@@ -169,7 +174,7 @@ export class Device {
     this.probe ??= new TargetProbe(gl, this.renderer, this.host?.memory ?? null);
     const { storage, targets, blends, float16 } = this.probe.find(this.announced);
     Object.assign(this, { storage, float16 });
-    this.blends = blends && !SOFTWARE.test(this.renderer);
+    this.blends = blends && !this.software;
     this.limits = {
       maxTextureSize: get(gl.MAX_TEXTURE_SIZE),
       maxLayers: get(gl.MAX_ARRAY_TEXTURE_LAYERS),
