@@ -73,8 +73,9 @@ class Coding:
         mask = np.uint32(2**self.bits - 1)
         whole = levels.astype(np.int16).astype(np.uint32) & mask
         by_tile = whole.reshape(*levels.shape[:-1], self.tiles, 4)
-        shifts = (self.bits * np.arange(self.tiles, dtype=np.uint32))[:, None]
-        texels: Texels = np.bitwise_or.reduce(by_tile << shifts, axis=-2)
+        texels: Texels = by_tile[..., 0, :].copy()
+        for tile in range(1, self.tiles):  # `bitwise_or.reduce` takes three times as long
+            texels |= by_tile[..., tile, :] << np.uint32(self.bits * tile)
         return texels
 
     def unpack_levels(self, texels: Texels) -> Floats:

@@ -326,13 +326,14 @@ def _build(files: Files, vocab_size: int | None) -> Tokenizer:
     merges: dict[tuple[bytes, bytes], int] = {}
     source = quoted(files.source, 300)
     ids = [files.vocab.get(letter, -1) for letter in sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)]
+    spelled = {text: letter_bytes(text) for text in files.vocab}
     for left, right in files.merges:
         if not {left, right, left + right} <= files.vocab.keys():
             pair = f"{written(left)} {written(right)}"
             raise FileError(f"{source}: the merge {pair} needs a token that the vocabulary lacks")
-        if (letter_bytes(left), letter_bytes(right)) in merges:
+        if (spelled[left], spelled[right]) in merges:
             raise FileError(f"{source}: the merge {written(left)} {written(right)} appears twice")
-        merges[letter_bytes(left), letter_bytes(right)] = len(ids)
+        merges[spelled[left], spelled[right]] = len(ids)
         ids.append(files.vocab[left + right])
     if stray := stray_merge(merges):
         pair = " ".join(written(half.decode("utf-8", errors="backslashreplace")) for half in stray)
@@ -355,7 +356,7 @@ def _build(files: Files, vocab_size: int | None) -> Tokenizer:
     special = {text: token for text, token in (named | files.added).items() if text}
     if len(special) > MAX_SPECIAL_TOKENS:
         raise FileError(f"{source}: there are more than {MAX_SPECIAL_TOKENS:,} added tokens")
-    tokens = {token: letter_bytes(text) for text, token in files.vocab.items()}
+    tokens = {token: spelled[text] for text, token in files.vocab.items()}
     tokens |= {token: text.encode("utf-8", errors="replace") for text, token in special.items()}
     size = vocab_size or 1 + max(tokens, default=0)
     eos = special.get(files.named.get("eos_token", EOS))
