@@ -14,6 +14,7 @@ from time import sleep
 from typing import Any
 
 import pytest
+from browser import MEASURED
 from helpers.gguf_files import wide_llama
 from training_page import presets_for_tests
 from websockets.sync.client import connect

@@ -214,6 +214,45 @@ def test_a_context_lost_while_a_training_is_made_is_waited_for(page: Any) -> Non
         assert contexts >= 1, (call, at)  # the browser may take the context away again
 
 
+def test_a_context_lost_at_any_call_of_a_step_changes_no_number(page: Any) -> None:
+    """Loses the context right before the `count`-th call while an entry of this name is played, or at any time."""
+    script = """async ([options, cases]) => {
+      const {gl} = glgpt.model.device, context = gl.getExtension('WEBGL_lose_context');
+      const losses = async (call, entry, count) => {
+        const session = await glgpt.training.create(options);
+        await session.one();
+        const {player} = session.trainer, issue = player.issue.bind(player), original = gl[call].bind(gl);
+        const {contexts} = glgpt.info();
+        let playing = '', calls = 0;
+        player.issue = (name, ...rest) => { playing = name; issue(name, ...rest); playing = ''; };
+        gl[call] = (...args) => {
+          if (playing.startsWith(entry) && ++calls === count) {
+            context.loseContext();
+            setTimeout(() => context.restoreContext(), 100);
+          }
+          return original(...args);
+        };
+        await session.one();
+        delete gl[call];
+        return [session.points.map((p) => [p.step, p.loss, p.gradNorm]), glgpt.info().contexts - contexts];
+      };
+      const found = [];
+      for (const each of cases) found.push(await losses(...each));
+      return found;
+    }"""
+    cases = [
+        ("drawArrays", "", 0),  # never
+        ("drawArrays", "backward", 20),
+        ("drawArrays", "update", 3),
+        ("fenceSync", "", 2),
+        ("getBufferSubData", "", 2),
+    ]
+    options = {"text": PLAY, "config": QUIET, "steps": 9, "seed": SEED}
+    (expected, none), *found = page.evaluate(script, [options, cases])
+    assert len(expected) == 2 and none == 0
+    assert found == [[expected, 1]] * (len(cases) - 1)
+
+
 def test_a_pause_waits_for_the_training_that_is_being_made(page: Any) -> None:
     script = """async (options) => {
       const done = glgpt.train(options).catch((error) => error.message);

@@ -4,7 +4,7 @@ import { CHAT_TOKENS, fit, type Fitted } from "./runtime/chat/context";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { Completions } from "./completions";
 import type { Constraint } from "./runtime/constraints/constraint";
-import { effect, signal, untracked, type ReadonlySignal } from "@preact/signals-core";
+import { computed, effect, signal, untracked, type ReadonlySignal } from "@preact/signals-core";
 import { ContextLost, Device, type Compiling } from "./runtime/gl/device";
 import { Loader, type Progress as Fetched } from "./runtime/engine/loader";
 import { Queue, sleep } from "./runtime/gl/wait";
@@ -151,6 +151,7 @@ export class Glgpt {
   /** @internal The page's model. */
   own!: Model;
   private readonly current = signal<{ model: Model; used: Used } | null>(null);
+  private readonly device = signal<Device | null>(null);
   private readonly texts = new TextFetcher();
   private readonly store = new Store(folder().pathname);
   /** @internal Runs `train` and holds the sessions that the page shows. */
@@ -178,6 +179,9 @@ export class Glgpt {
   get progress(): ReadonlySignal<Progress> {
     return this.loading;
   }
+
+  /** @internal True while the graphics context is lost, also before the model can be used. */
+  readonly contextLost = computed(() => this.device.value?.contextLost.value ?? false);
 
   /** @internal The recorded generation, available before the model; null: not loaded yet, or the page has none. */
   get recorded(): ReadonlySignal<{ document: Recorded; manifest: Manifest } | null> {
@@ -226,7 +230,7 @@ export class Glgpt {
   }
 
   private async open(source: Source | Opened, options: ModelOptions): Promise<void> {
-    const device = new Device(HOST);
+    const device = (this.device.value = new Device(HOST));
     const opened = "loader" in source ? source : null;
     const loader = "loader" in source ? source.loader : await loaderOf(source);
     const follow = () => void (this.loading.value = { ...loader.progress.value, ...device.compiling.value });

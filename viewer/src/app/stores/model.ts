@@ -27,7 +27,10 @@ class ModelStore {
   readonly switching = computed(() => (this.preparing.value ? this.compilingOr("Preparing the model…") : ""));
   readonly refused = signal("");
   /** True while the graphics context is lost. */
-  readonly lost = computed(() => this.phase.value === "ready" && this.engine.own.device.contextLost.value);
+  readonly lost = computed(() => {
+    const { value } = this.phase;
+    return (value === "loading" || value === "ready") && this.engine.contextLost.value;
+  });
   /** The scriptable object. Its `model` is a signal's value, so that reading it subscribes to changes of the model. */
   engine!: Glgpt;
   private files: readonly File[] = []; // of the last model that was opened

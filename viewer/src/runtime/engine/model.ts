@@ -166,7 +166,10 @@ export class Model {
     const fitting = playable(manifest.recordings, buffers, device.blends && modelOptions.storage !== "uint");
     if (!fitting.length) {
       const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
-      throw new PageError(`This device renders to ${buffers} textures at once and the model needs ${least}.`);
+      throw new PageError(
+        `This device can draw to ${buffers} ${buffers === 1 ? "texture" : "textures"} at once and the model needs ` +
+          `${least}. Update the browser and the graphics driver, or use another device.`,
+      );
     }
     // Fetch weights while programs are parsed, unless the device may lack the memory for them.
     if (!opened && loader.progress.value.total < LARGE) loader.begin();

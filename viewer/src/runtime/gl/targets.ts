@@ -36,7 +36,9 @@ interface Remembered extends Drawable {
 /** The formats of textures in WebGL2. */
 export const INTERNAL = { float: "RGBA32F", half: "RGBA16F", uint: "RGBA32UI" } as const;
 const LEVELS = [1, 2, 4, 8];
-const FEW = 4; // targets of every WebGL2 device
+/** The number of targets of every WebGL2 device, and the least that models need. */
+export const FEW = 4;
+const EXTRAS = 16; // stored as the number of targets while blending and 16-bit floats are tried
 const SIZE = 2; // texels a side
 const VERSION = 2; // version of the stored results' meaning
 
@@ -67,7 +69,8 @@ export class TargetProbe {
 
   /**
    * Returns the storage and the number of targets to use, at most `announced`. Results of an earlier visit are used
-   * without drawing. Throws PageError if the context is lost meanwhile; the next visit then tries fewer targets.
+   * without drawing. Throws PageError if the context is lost meanwhile; the next visit then tries less, but never fewer
+   * targets than models need.
    */
   find(announced: number): Drawable {
     const { gl } = this;
@@ -77,7 +80,8 @@ export class TargetProbe {
     const known = this.remembered();
     this.failed = known?.trying || known?.failed || 0;
     if (known?.targets && !known.trying) return (this.found = known);
-    const most = Math.min(announced, this.failed ? below(this.failed) : isCautious() ? FEW : Infinity);
+    const tooMany = this.failed > FEW && this.failed !== EXTRAS;
+    const most = Math.min(announced, tooMany ? below(this.failed) : isCautious() ? FEW : Infinity);
     return (this.found = this.draw(most, floats, blending));
   }
 
@@ -95,7 +99,7 @@ export class TargetProbe {
     const next = 2 * FEW;
     this.remember(found, next);
     const more = this.writes(found.storage, next);
-    this.check();
+    this.check(next);
     this.remember({ ...found, targets: more ? next : FEW });
   }
 
@@ -106,10 +110,12 @@ export class TargetProbe {
       if (targets > found.targets) Object.assign(found, { storage, targets });
       if (targets >= Math.min(FEW, most)) break; // floats are preferred
     }
-    const float = found.storage === "float";
-    found.blends = float && blending && this.adds(found.targets);
-    found.float16 = float && this.writes("half", found.targets);
-    this.check();
+    if (found.storage === "float" && found.targets && this.failed !== EXTRAS) {
+      this.remember(found, EXTRAS);
+      const [blends, float16] = [blending && this.adds(found.targets), this.writes("half", found.targets)];
+      this.check(EXTRAS);
+      Object.assign(found, { blends, float16 });
+    }
     this.remember(found);
     if (found.targets) return found;
     throw new PageError(
@@ -125,7 +131,7 @@ export class TargetProbe {
       if (level > most) break;
       this.remember({ storage, targets: done, blends: false, float16: false }, level);
       const good = this.writes(storage, level);
-      this.check();
+      this.check(level);
       if (!good) break;
       done = level;
     }
@@ -183,10 +189,13 @@ export class TargetProbe {
     return Array.from({ length: SIZE * SIZE }, (_, texel) => read[4 * texel] === expected(texel)).every(Boolean);
   }
 
-  /** Returns a program that writes `bits` to each target; null if it does not link. */
+  /**
+   * Returns a program that writes `bits` to each target; null if it does not link. These are sums, which a device that
+   * computes floats with less precision does not write.
+   */
   private program(held: TextureFormat, count: number): WebGLProgram | null {
     const { gl } = this;
-    const [type, value] = held === "uint" ? ["uvec4", "bits(at)"] : ["vec4", "uintBitsToFloat(bits(at))"];
+    const [type, value] = held === "uint" ? ["uvec4", "floatBitsToUint(number(at))"] : ["vec4", "number(at)"];
     const outputs = Array.from({ length: count }, (_, i) => i);
     const program = gl.createProgram();
     for (const [kind, text] of [
@@ -197,7 +206,9 @@ export class TargetProbe {
 precision highp float;
 precision highp int;
 ${outputs.map((i) => `layout(location = ${i}) out highp ${type} y${i};`).join("\n")}
-uint bits(uint texel) { return ${bits(0, held)}u + texel * ${bits(1, held) - bits(0, held)}u; }
+float number(uint texel) {
+  return 0.5 + float(${bits(0, held) - HALF}u + texel * ${bits(1, held) - bits(0, held)}u) * ${2 ** -24};
+}
 void main() {
   uint texel = uint(gl_FragCoord.x) + uint(gl_FragCoord.y) * ${SIZE}u, at;
 ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${value});`).join("\n")}
@@ -216,12 +227,15 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${valu
     return null;
   }
 
-  private check(): void {
+  private check(trying: number): void {
     if (!this.gl.isContextLost()) return;
-    throw new PageError(
-      "The browser lost its graphics context while this page tested how many textures it can draw to at once. " +
-        "Reload the page: it then uses fewer.",
-    );
+    const next =
+      trying === EXTRAS
+        ? "Reload the page: it then uses neither blending nor 16-bit floats."
+        : trying > FEW
+          ? "Reload the page: it then uses fewer."
+          : "Reload the page to try again. If that does not help, restart the browser, or update the graphics driver.";
+    throw new PageError(`The browser lost its graphics context while this page tested what it can draw to. ${next}`);
   }
 
   private remembered(): Remembered | null {
@@ -238,6 +252,8 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${valu
     this.memory?.write(this.key, all);
   }
 }
+
+const HALF = 0x3f000000; // bits of 0.5, up to which floats have a spacing of 2^-24
 
 /** Returns the bits of a float between 0.5 and 1 that needs all bits of a 32-bit or 16-bit float's fraction. */
 const bits = (texel: number, held: TextureFormat = "float") =>

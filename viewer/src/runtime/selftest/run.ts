@@ -3,6 +3,7 @@
 import { ContextLost, type Device, type Options } from "../gl/device";
 import { reason } from "../gl/errors";
 import { Player, type Texels } from "../gl/player";
+import { FEW } from "../gl/targets";
 import { compare, ENTRY, type Case, type Off, type Suite } from "./suite";
 
 const TOGETHER = 8; // cases whose shaders are compiled at once
@@ -46,13 +47,16 @@ async function prepared(
   device: Device,
   { program, targets }: Case,
 ): Promise<Player | Pick<Result, "status" | "problem">> {
-  if (targets > device.limits.drawBuffers) return { status: "skipped", problem: `needs ${targets} targets in a pass` };
+  if (targets > device.limits.drawBuffers) {
+    const problem = `needs ${targets} targets in a pass; this device has ${device.limits.drawBuffers}`;
+    return { status: targets > FEW ? "skipped" : "failed", problem }; // models do not run with less
+  }
   try {
     const player = new Player(device, program, options(device));
     await player.prepare(ENTRY);
     return player;
   } catch (error) {
-    if (error instanceof ContextLost) throw error;
+    if (error instanceof ContextLost || device.lost) throw new ContextLost();
     return { status: "failed", problem: reason(error) };
   }
 }
