@@ -154,24 +154,42 @@ def test_copied_text_is_the_text(page: Any) -> None:
     assert "⏎" in mark  # still visible
 
 
-SLOW_SHADERS = """
+HEARD = """
 globalThis.heard = [];
 new MutationObserver(() => {
   const said = document.querySelector('.shell-loading')?.textContent;
   if (said && said !== heard.at(-1)) heard.push(said);
 }).observe(document, {subtree: true, childList: true, characterData: true});
+"""
+SLOW_SHADERS = (
+    HEARD
+    + """
 const status = WebGL2RenderingContext.prototype.getProgramParameter, since = new Map();
 WebGL2RenderingContext.prototype.getProgramParameter = function (program, name) {
   if (name !== 0x91B1) return status.call(this, program, name);
   if (!since.has(program)) since.set(program, performance.now());
   return performance.now() - since.get(program) > 200 && status.call(this, program, name);
 };"""
+)
+BLOCKING_COMPILER = (
+    HEARD
+    + """
+const get = WebGL2RenderingContext.prototype.getExtension, link = WebGL2RenderingContext.prototype.linkProgram;
+WebGL2RenderingContext.prototype.getExtension = function (name) {
+  return name === 'KHR_parallel_shader_compile' ? null : get.call(this, name);
+};
+WebGL2RenderingContext.prototype.linkProgram = function (program) {
+  for (const start = performance.now(); performance.now() < start + 100;);
+  link.call(this, program);
+};"""
+)
 
 
+@pytest.mark.parametrize("compiler", [SLOW_SHADERS, BLOCKING_COMPILER], ids=["parallel", "blocking"])
 def test_loading_says_how_many_shaders_are_compiled_and_no_stale_speed(
-    exported: Path, serve: Serve, browse: Browse
+    exported: Path, serve: Serve, browse: Browse, compiler: str
 ) -> None:
-    page = browse(serve(exported) + "#tokens=1", SLOW_SHADERS)
+    page = browse(serve(exported) + "#tokens=1", compiler)
     page.evaluate("glgpt.ready")
     heard: list[str] = page.evaluate("heard")
     waiting = [said for said in heard if "ompiling shaders" in said and "Fetching" not in said]
