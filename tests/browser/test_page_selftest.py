@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Route
+from test_page_failures import ONE_TARGET
+from test_page_navigation import RULES, SMALL
+
+from glgpt.system.files import data_path
 
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
@@ -17,6 +21,21 @@ OPS = "#selftest&op=multiply&op=denormals"
 DONE = "document.querySelector('[data-part=json], .ui-problem')"
 REPORT = "JSON.parse(document.querySelector('[data-part=json] textarea').value)"
 CARD = "document.querySelector('[data-view=selftest]').innerText"
+
+
+def suite_of(exported: Path) -> dict[str, Any]:
+    """Returns the suite of a page."""
+    return dict(json.loads(gzip.decompress((exported / "selftest.bin").read_bytes())))
+
+
+def serve_suite(page: Any, suite: dict[str, Any]) -> None:
+    """Makes a page read this suite instead of its own."""
+    packed = gzip.compress(json.dumps(suite).encode())
+
+    def answer(route: Route) -> None:
+        route.fulfill(body=packed, content_type="application/octet-stream")
+
+    page.route("**/selftest.bin", answer)
 
 
 def test_the_card_and_the_report_agree(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -31,27 +50,56 @@ def test_the_card_and_the_report_agree(exported: Path, serve: Serve, browse: Bro
     assert "PASS" in card and f"All {report['passed']} checks passed" in card and report["device"] in card
     assert not page.evaluate("'glgpt' in globalThis")
     assert len(json.dumps(report).encode()) <= 20_000
-    page.evaluate("location.hash = 'view=text&tokens=1'")  # the model's page, in the same tab
+    with page.expect_event("load"):  # the model's page, in the same tab
+        page.evaluate("location.hash = 'view=text&tokens=1'")
     page.wait_for_function("globalThis.glgpt?.model")
 
 
+def test_a_whole_run_reports_all_parts_and_can_be_read(exported: Path, serve: Serve, browse: Browse) -> None:
+    """Runs a suite of two ops, with speeds. Fails if the report or the card lacks a part, or axe finds a fault."""
+    suite = suite_of(exported)
+    suite["cases"] = [case for case in suite["cases"] if case["op"] in ("multiply", "few_rows")]
+    page = browse("about:blank")
+    serve_suite(page, suite)
+    page.goto(serve(exported) + "#selftest")
+    page.wait_for_function(DONE)
+    report, card = page.evaluate(REPORT), page.evaluate(CARD)
+    assert (report["failed"], report["passed"], report["deterministic"]) == (0, len(suite["cases"]), True)
+    assert {"f32", "f16", "q8", "q4"} <= report["formats"].keys() and min(report["limits"].values()) >= 4
+    assert report["first_draw"]["ms"] >= report["first_draw"]["slowest"]["ms"] > 0
+    assert report["speed"].keys() == {"product GFLOP/s", "token ms"} and min(report["speed"].values()) > 0
+    assert "A product of 64 rows" in card and "A token of a small model" in card and "Compiling" in card
+    page.evaluate(data_path("viewer/node_modules/axe-core/axe.min.js").read_text(encoding="utf-8") + "; 0")
+    for width in (1366, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        found = page.evaluate(f"axe.run(document, {{runOnly: {json.dumps(RULES)}}}).then((r) => r.violations)")
+        assert [(v["id"], v["nodes"][0]["html"][:80]) for v in found] + page.evaluate(SMALL) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_device_on_which_no_model_runs_fails(exported: Path, serve: Serve, browse: Browse) -> None:
+    """Fails if cases that every model needs are skipped, as those of eight targets are on other devices."""
+    page = browse(serve(exported) + "#selftest&op=embed_tokens&op=multiply", ONE_TARGET)
+    page.wait_for_function(DONE)
+    report, card = page.evaluate(REPORT), page.evaluate(CARD)
+    assert report["failed"] and not report["skipped"] and "this device has 1" in card and "FAIL" in card
+
+
 def test_a_wrong_op_is_named(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if a device that adds instead of multiplying passes."""
-    document = json.loads(gzip.decompress((exported / "selftest.bin").read_bytes()))
+    """Fails if a device that adds instead of multiplying passes, or kept denormals are not reported."""
+    document = suite_of(exported)
     line = next(i for i, text in enumerate(document["lines"]) if "a_at(row, c4) * b_at(row, c4)" in text)
     document["lines"][line] = document["lines"][line].replace(" * b_at", " + b_at")
-    wrong = gzip.compress(json.dumps(document).encode())
-
-    def answer(route: Route) -> None:
-        route.fulfill(body=wrong, content_type="application/octet-stream")
-
+    denormals = next(case for case in document["cases"] if case["op"] == "denormals")
+    denormals["outputs"][0][4] = 1.0  # a tolerance that any result is within
     page = browse("about:blank")
-    page.route("**/selftest.bin", answer)
-    page.goto(serve(exported) + "#selftest&op=multiply&op=add")
+    serve_suite(page, document)
+    page.goto(serve(exported) + "#selftest&op=multiply&op=add&op=denormals")
     page.wait_for_function(DONE)
     report, card = page.evaluate(REPORT), page.evaluate(CARD)
     assert {failure["op"] for failure in report["failures"]} == {"multiply"} and report["passed"]
     assert "FAIL" in card and "multiply in f32" in card and "is allowed" in card
+    assert report["properties"] == {"denormals": "kept"}
 
 
 def test_an_unknown_op_is_refused(exported: Path, serve: Serve, browse: Browse) -> None:

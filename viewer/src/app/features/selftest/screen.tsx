@@ -24,8 +24,11 @@ export function SelfTest() {
           <h1>glgpt</h1>
           <p class={frame.about}>
             Draws every operation that models use on this device, and compares the numbers with exact ones. It needs no
-            model, and nothing is sent. <a href="#">Open the page</a>
+            model, and nothing is sent.
           </p>
+          <a class={style.back} href="#">
+            Open the page
+          </a>
         </header>
       </div>
       <main tabIndex={-1}>
@@ -79,7 +82,7 @@ function Verdict({ report }: { report: Report | null }) {
 
 function sentence({ passed, failed, skipped, seconds }: Report): string {
   const counts = failed
-    ? `${failed} of ${passed + failed} checks failed: models would compute wrong numbers here`
+    ? `${failed} of ${passed + failed} checks failed: models would not run here, or compute wrong numbers`
     : `All ${passed} checks passed`;
   return `${counts}${skipped ? `; ${skipped} were skipped` : ""}. It took ${seconds} s.`;
 }
@@ -108,7 +111,9 @@ function Formats({ of }: { of: Report["formats"] }) {
   return (
     <div class={ui.panel} data-part="formats">
       <h2>Formats of numbers</h2>
-      <p class={ui.dim}>The bar is the greatest error, as a share of what rounding may cause.</p>
+      <p class={ui.dim}>
+        The bar is the greatest error, as a share of what rounding may cause, in the operation named next to it.
+      </p>
       <table class={style.formats}>
         <tbody>
           {Object.entries(of).map(([name, found]) => (
@@ -177,8 +182,8 @@ function Copied({ report }: { report: Report }) {
     <div class={classes(ui.panel, style.whole)} data-part="json">
       <h2>Report</h2>
       <p class={ui.dim}>
-        Nothing is sent. To report this device, paste the text into an issue of the project: it names the graphics card
-        and the browser.
+        Nothing is sent. To report this device, paste the text into the form “Report a device” of the project's issues:
+        it names the graphics card and the browser.
       </p>
       <textarea class={style.json} readOnly rows={5} aria-label="Report as JSON" value={text} />
       <div class={ui.buttons}>
