@@ -29,7 +29,7 @@ def suite_of(exported: Path) -> dict[str, Any]:
 
 
 def serve_suite(page: Any, suite: dict[str, Any]) -> None:
-    """Makes a page read this suite instead of its own."""
+    """Makes a page read this suite."""
     packed = gzip.compress(json.dumps(suite).encode())
 
     def answer(route: Route) -> None:

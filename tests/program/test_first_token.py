@@ -8,16 +8,20 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from glgpt.inference.programs import generation_program
-from glgpt.page.player.shapes import common_shapes
+from glgpt.page.player.mixes import mixes
+from glgpt.page.player.shapes import Shape, common_shapes
+from glgpt.page.programs import generate_program, page_recordings
 from glgpt.program.kernel import Kernel
 from glgpt.program.spec import Limits, Program
 
 MAX_OPERATORS = 2000  # of a shader's text, which has operators and calls as instructions
+MAX_FUSED_OPERATORS = 4800  # of three products of 4-bit weights in one pass, on devices that blend
 MAX_LOOPS = 24
 MAX_SAMPLERS = 10
 BLENDED, SOFTWARE = Kernel(4, 2, blends=True), Kernel(8, 1, contiguous=4)
@@ -28,15 +32,28 @@ PROGRAMS = {
     ("gpt-2-124m", BLENDED): (19, 25),
     ("gpt-2-124m", SOFTWARE): (22, 28),
 }
+# The same of the page's recordings of SmolLM2-135M's file, for devices with four and with eight targets.
+PAGE = {
+    "4x4": (23, 29),
+    "4x4-contiguous": (21, 27),
+    "4x8": (18, 24),
+    "8x4-contiguous": (18, 24),
+    "4x8-blended": (13, 19),
+}
+MAX_LINKED = 20  # greedy, of devices with eight targets
+needs_cpp = pytest.mark.skipif(not shutil.which("cpp"), reason="expands macros with the C preprocessor")
 OPERATOR = re.compile(r"[-+*/%&|^<>=!?]+|\b\w+(?=\()")
+
+
+def shape(slug: str) -> Shape:
+    return next(shape for shape in common_shapes() if shape.slug == slug)
 
 
 @pytest.fixture(scope="module", params=PROGRAMS, ids=lambda key: f"{key[0]}-{key[1].label}")
 def recorded(request: pytest.FixtureRequest) -> tuple[Program, tuple[int, int]]:
     """The program of a shape in q8 with two of its blocks, since all blocks have the same shaders, and its budget."""
     name, kernel = request.param
-    shape = next(shape for shape in common_shapes() if shape.slug == name)
-    config = replace(shape.config, n_layer=2, n_positions=1024)
+    config = replace(shape(name).config, n_layer=2, n_positions=1024)
     return generation_program(config, Limits(), kernel, "q8"), PROGRAMS[request.param]
 
 
@@ -50,11 +67,44 @@ def test_the_first_token_links_few_programs(recorded: tuple[Program, tuple[int, 
     assert linked(program, "prepare", "decode", "sample") <= sampled
 
 
-@pytest.mark.skipif(not shutil.which("cpp"), reason="expands macros with the C preprocessor")
+@needs_cpp
 def test_shaders_are_small(recorded: tuple[Program, tuple[int, int]]) -> None:
-    for name, text in recorded[0].shaders.items():
+    check_sizes(recorded[0].shaders, MAX_OPERATORS)
+
+
+@pytest.fixture(scope="module")
+def page_programs() -> dict[str, Program]:
+    """The programs by recording with which the page without weights runs SmolLM2-135M's file."""
+    smollm2 = shape("smollm2-135m")
+    formats = next(mix.formats for mix in mixes(smollm2) if mix.name == "Q4_0")  # in which Q4_1 fits, too
+    config = smollm2.config.with_context(1024, True)
+    return {r.name: generate_program(config, r, formats) for r in page_recordings(formats)}
+
+
+def test_the_first_token_of_a_page_links_few_programs(page_programs: dict[str, Program]) -> None:
+    """The page of a model file links what `decode` needs (`compilation.ts`) and draws its first token itself."""
+    assert page_programs.keys() == PAGE.keys()
+    for name, (greedy, sampled) in PAGE.items():
+        program = page_programs[name]
+        assert linked(program, "prepare", "decode") <= greedy, name
+        assert linked(program, "prepare", "decode", "sample") <= sampled, name
+        assert greedy <= MAX_LINKED or name.startswith("4x4")  # which four targets suffice for
+
+
+@needs_cpp
+def test_the_shaders_of_a_page_are_small(page_programs: dict[str, Program]) -> None:
+    for name, program in page_programs.items():
+        entries = [
+            entry for entry in program.entries.values() if entry.name.startswith(("decode", "prefill", "sample"))
+        ]
+        shaders = {p.shader: program.shaders[p.shader] for entry in entries for p in entry.passes}
+        check_sizes(shaders, MAX_FUSED_OPERATORS if name.endswith("blended") else MAX_OPERATORS)
+
+
+def check_sizes(shaders: Mapping[str, str], operators: int) -> None:
+    for name, text in shaders.items():
         command = ["cpp", "-P", "-undef", "-w", "-"]
         expanded = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-        assert len(OPERATOR.findall(expanded)) <= MAX_OPERATORS, name
+        assert len(OPERATOR.findall(expanded)) <= operators, name
         assert len(re.findall(r"\b(?:for|while)\b", expanded)) <= MAX_LOOPS, name
         assert len(re.findall(r"^uniform \w+ u_", expanded, re.M)) <= MAX_SAMPLERS, name
