@@ -274,75 +274,74 @@ class _Pickle:
         self.storages: dict[str, _Storage] = {}
         self._file = file
         self._left = MAX_OPERATIONS
+        self._stack: list[Any] = []
+        self._marked: list[list[Any]] = []  # the stacks below each mark
+        self._memo: dict[int, Any] = {}
 
     def value(self) -> Any:
         """Returns the value of the next pickle. Raises GlgptError for a name or opcode that no state dict needs."""
-        stack: list[Any] = []
-        marked: list[list[Any]] = []
-        memo: dict[int, Any] = {}
-        arg: Any
+        self._stack, self._marked, self._memo = [], [], {}
         for opcode, arg, _ in pickletools.genops(self._file):
             self._charge(1)
-            match opcode.name:
-                case "PROTO" | "FRAME":
-                    pass
-                case "STOP":
-                    return stack.pop()
-                case "MARK":
-                    marked.append(stack)
-                    stack = []
-                case "GLOBAL":
-                    stack.append(_allowed(arg))
-                case "STACK_GLOBAL":
-                    attribute, module = stack.pop(), stack.pop()
-                    if not (isinstance(attribute, str) and isinstance(module, str)):
-                        raise GlgptError("is refused: its pickle imports a name that is not a string")
-                    stack.append(_allowed(f"{module} {attribute}"))
-                case "BINPUT" | "LONG_BINPUT":
-                    memo[arg] = stack[-1]
-                case "MEMOIZE":
-                    memo[len(memo)] = stack[-1]
-                case "BINGET" | "LONG_BINGET":
-                    stack.append(memo[arg])
-                case "NONE" | "NEWTRUE" | "NEWFALSE":
-                    stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[opcode.name])
-                case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
-                    stack.append({"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[opcode.name]())
-                case "TUPLE" | "APPENDS" | "SETITEMS":
-                    items, stack = stack, marked.pop()
-                    if opcode.name == "TUPLE":
-                        stack.append(tuple(items))
-                    elif opcode.name == "APPENDS":
-                        stack[-1].extend(items)
-                    else:
-                        _set(stack[-1], zip(items[::2], items[1::2], strict=True))
-                case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                    count = int(opcode.name[-1])
-                    stack[-count:] = [tuple(stack[-count:])]
-                case "APPEND":
-                    item = stack.pop()
-                    stack[-1].append(item)
-                case "SETITEM":
-                    item, key = stack.pop(), stack.pop()
-                    _set(stack[-1], [(key, item)])
-                case "BINPERSID":
-                    stack.append(self._storage(stack.pop()))
-                case "REDUCE":
-                    args, function = stack.pop(), stack.pop()
-                    stack.append(self._call(function, args))
-                case "BUILD":  # a state dict's _metadata, which is ignored
-                    stack.pop()
-                case name if name.startswith(("BININT", "LONG", "BINFLOAT", "BINUNICODE", "BINSTRING", "SHORT_BIN")):
-                    if isinstance(arg, int) and arg.bit_length() > 8 * _MAX_INTEGER_BYTES:
-                        raise GlgptError("is refused: its pickle holds an integer that is too large")
-                    if isinstance(arg, str) and len(arg) > _MAX_STRING_CHARACTERS:
-                        raise GlgptError(
-                            f"is refused: its pickle holds a string of {len(arg):,} characters, too long for a name"
-                        )
-                    stack.append(arg)
-                case name:
-                    raise GlgptError(f"is refused: its pickle uses {name}, which no dictionary of tensors needs")
+            if opcode.name == "STOP":
+                return self._stack.pop()
+            self._execute(opcode.name, arg)
         raise GlgptError("is truncated")
+
+    def _execute(self, name: str, arg: Any) -> None:
+        stack, memo = self._stack, self._memo
+        match name:
+            case "PROTO" | "FRAME":
+                pass
+            case "MARK":
+                self._marked.append(stack)
+                self._stack = []
+            case "GLOBAL":
+                stack.append(_allowed(arg))
+            case "STACK_GLOBAL":
+                attribute, module = stack.pop(), stack.pop()
+                if not (isinstance(attribute, str) and isinstance(module, str)):
+                    raise GlgptError("is refused: its pickle imports a name that is not a string")
+                stack.append(_allowed(f"{module} {attribute}"))
+            case "BINPUT" | "LONG_BINPUT":
+                memo[arg] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[arg])
+            case "BINPERSID":
+                stack.append(self._storage(stack.pop()))
+            case "REDUCE":
+                args, function = stack.pop(), stack.pop()
+                stack.append(self._call(function, args))
+            case "BUILD":  # a state dict's _metadata, which is ignored
+                stack.pop()
+            case "TUPLE" | "APPENDS" | "SETITEMS" | "TUPLE1" | "TUPLE2" | "TUPLE3" | "APPEND" | "SETITEM":
+                self._collect(name)
+            case _:
+                stack.append(_constant(name, arg))
+
+    def _collect(self, name: str) -> None:
+        """Makes a tuple of the items on the stack, or adds them to a list or dictionary below them."""
+        stack = self._stack
+        match name:
+            case "TUPLE" | "APPENDS" | "SETITEMS":
+                items, stack = stack, self._marked.pop()
+                self._stack = stack
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = int(name[-1])
+                items = stack[-count:]
+                del stack[-count:]
+            case _:
+                count = 1 if name == "APPEND" else 2
+                items = [stack.pop() for _ in range(count)][::-1]
+        match name:
+            case "APPEND" | "APPENDS":
+                stack[-1].extend(items)
+            case "SETITEM" | "SETITEMS":
+                _set(stack[-1], zip(items[::2], items[1::2], strict=True))
+            case _:
+                stack.append(tuple(items))
 
     def _charge(self, operations: int) -> None:
         self._left -= operations
@@ -379,6 +378,24 @@ class _Pickle:
         if found.dtype != dtype:
             raise GlgptError(f"is damaged: its storage {quoted(key)} has two dtypes")
         return found
+
+
+def _constant(name: str, arg: Any) -> Any:
+    """Returns the value of an opcode that reads nothing from the stack."""
+    match name:
+        case "NONE" | "NEWTRUE" | "NEWFALSE":
+            return {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[name]
+        case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
+            return {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[name]()
+        case _ if name.startswith(("BININT", "LONG", "BINFLOAT", "BINUNICODE", "BINSTRING", "SHORT_BIN")):
+            if isinstance(arg, int) and arg.bit_length() > 8 * _MAX_INTEGER_BYTES:
+                raise GlgptError("is refused: its pickle holds an integer that is too large")
+            if isinstance(arg, str) and len(arg) > _MAX_STRING_CHARACTERS:
+                said = f"is refused: its pickle holds a string of {len(arg):,} characters, too long for a name"
+                raise GlgptError(said)
+            return arg
+        case _:
+            raise GlgptError(f"is refused: its pickle uses {name}, which no dictionary of tensors needs")
 
 
 def _set(target: Any, pairs: Iterable[tuple[Any, Any]]) -> None:
