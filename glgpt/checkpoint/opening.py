@@ -46,6 +46,7 @@ class Checkpoint:
         self.path, self.config, self._tensors = path, config, dict(tensors)
         self.whole = whole or config  # the config of the files, where `config` is `shortened`
         self.adapter = adapter  # whose changes `read` adds to the weights
+        self._intact: set[Stored] = set()  # tensors of which parts are read, and whose checksum matched
         self.name = name or quoted(path.resolve().name)  # for people, see `model_name`
 
     @classmethod
@@ -138,10 +139,7 @@ class Checkpoint:
         stored, parameter = self._tensors[name], self.config.parameters[name]
         with self._reading(name):
             mapped = stored.map()
-            whole = mapped if stored.whole is None else stored.whole.map()
-        if stored.sha256 and stored.sha256 != sha256(whole):
-            file = quoted(stored.path, 300)
-            raise FileError(f"{file} is damaged: tensor {name} does not match its checksum")
+        self._check(name, stored, mapped)
         decoded = mapped if isinstance(stored, GgufTensor) else widened(mapped, stored.dtype)
         values: NDArray[Any] = np.ascontiguousarray(decoded)
         if self.adapter and self.adapts(name):
@@ -157,6 +155,18 @@ class Checkpoint:
                 file = quoted(stored.path, 300)
                 raise FileError(f"{file}: tensor {name} is {flat[first]} at [{where}]; weights must be finite")
         return values
+
+    def _check(self, name: str, stored: Tensor, mapped: NDArray[Any]) -> None:
+        """Raises FileError if a tensor does not match its checksum; of its parts, only the first that is read."""
+        whole = stored.whole
+        if not stored.sha256 or whole in self._intact:
+            return
+        with self._reading(name):
+            found = sha256(whole.map() if whole else mapped)
+        if found != stored.sha256:
+            raise FileError(f"{quoted(stored.path, 300)} is damaged: tensor {name} does not match its checksum")
+        if whole:
+            self._intact.add(whole)
 
     def __enter__(self) -> Checkpoint:
         return self

@@ -11,8 +11,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from glgpt import models
+from glgpt.checkpoint import opening
 from glgpt.checkpoint.conversion import convert
 from glgpt.checkpoint.opening import Checkpoint
+from glgpt.checkpoint.safetensors_file import sha256
 from glgpt.checkpoint.stored_weights import stored_blocks
 from glgpt.errors import GlgptError
 from glgpt.gguf.model_config import model_config
@@ -90,7 +92,7 @@ def test_gguf_and_folders_hold_the_tensors_as_published(tmp_path: Path, dtype: s
             np.testing.assert_array_equal(again[name], values)
 
 
-def test_a_saved_run_has_them_and_a_damaged_part_is_found(tmp_path: Path) -> None:
+def test_a_saved_run_has_them_and_a_damaged_part_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = phi3(tmp_path / "model")
     with Trainer(tmp_path / "model", batch=1, context=4, device="software") as trainer:
         trainer.save(tmp_path / "run")
@@ -98,6 +100,17 @@ def test_a_saved_run_has_them_and_a_damaged_part_is_found(tmp_path: Path) -> Non
     saved = load_file(file)
     assert saved.keys() == tensors.keys()
     np.testing.assert_array_equal(saved[QKV], tensors[QKV])
+    summed: list[int] = []
+
+    def counted(array: np.ndarray) -> str:
+        summed.append(array.size)
+        return sha256(array)
+
+    monkeypatch.setattr(opening, "sha256", counted)
+    with Checkpoint.open(tmp_path / "run") as checkpoint:
+        for part in "qkv":
+            checkpoint.read(f"layers.1.self_attn.{part}_proj.weight")
+    assert summed == [tensors[QKV].size]  # once, with the first part
     data = file.read_bytes()
     at = data.index(tensors[QKV].tobytes())
     file.write_bytes(data[: at + 2] + b"\0\0" + data[at + 4 :])
