@@ -74,8 +74,8 @@ def served(folder: Path) -> Iterator[str]:
 def preferring(rows: str) -> str:
     """Returns a script that makes a page find its kernels measured, as on a second visit, always with the same choice.
 
-    Products of one row are faster with `strided` or `contiguous` columns, those of many rows with the kernel 8x4, and all
-    of them with textureLod, as mostly on llvmpipe.
+    Products of one row are faster with `strided` or `contiguous` columns, those of many rows with the kernel 8x4, and
+    all of them with textureLod, as mostly on llvmpipe.
     """
     names = {"strided": 9.0, "contiguous": 9.0, rows: 1.0}
     names |= {f"{kernel}{end}": 1.0 + (kernel != "8x4") for kernel in KERNELS for end in ("", "-contiguous")}

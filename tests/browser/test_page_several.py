@@ -22,8 +22,8 @@ CONTINUATIONS = """async (options) => {
   return {made, texts, memory: glgpt.model.memory().several};
 }"""
 
-# Software OpenGL computes four rows in four times the time of one, for which guessing would pause. Fast tokens are issued
-# several at once, without guesses between them.
+# Software OpenGL computes four rows in four times the time of one, for which guessing would pause. Fast tokens are
+# issued several at once, without guesses between them.
 NEVER_PAUSES = """() => {
   const {batch, generator} = glgpt.model, own = batch.speculation.bind(batch);
   generator.ahead = () => 1;
