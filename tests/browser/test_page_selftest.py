@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Route
-from test_page_failures import ONE_TARGET
+from test_page_failures import LOADING, ONE_TARGET
 from test_page_navigation import RULES, SMALL
 
 from glgpt.system.files import data_path
@@ -83,6 +83,17 @@ def test_a_device_on_which_no_model_runs_fails(exported: Path, serve: Serve, bro
     page.wait_for_function(DONE)
     report, card = page.evaluate(REPORT), page.evaluate(CARD)
     assert report["failed"] and not report["skipped"] and "this device has 1" in card and "FAIL" in card
+
+
+def test_a_context_lost_while_it_draws_is_said(exported: Path, serve: Serve, browse: Browse) -> None:
+    """Fails if the self-test waits for ever, or reports the loss as a failed op."""
+    lost = LOADING.replace("CALL", "drawArrays").replace("COUNT", "11")
+    page = browse(serve(exported) + "#selftest&op=multiply&op=add&op=act", lost)
+    page.wait_for_function(DONE)
+    assert "lost the graphics context while it drew. Reload the page" in page.evaluate(CARD)
+    page.get_by_role("button", name="Run again").click()
+    page.wait_for_function("document.querySelector('[data-part=json]')")
+    assert page.evaluate(REPORT)["failed"] == 0
 
 
 def test_a_wrong_op_is_named(exported: Path, serve: Serve, browse: Browse) -> None:
