@@ -253,7 +253,7 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${valu
   }
 }
 
-const HALF = 0x3f000000; // bits of 0.5, up to which floats have a spacing of 2^-24
+const HALF = 0x3f000000; // bits of 0.5, from which floats have a spacing of 2^-24
 
 /** Returns the bits of a float between 0.5 and 1 that needs all bits of a 32-bit or 16-bit float's fraction. */
 const bits = (texel: number, held: TextureFormat = "float") =>
