@@ -12,9 +12,8 @@ from typing import Any
 
 from glgpt import ops
 from glgpt.api import metrics
-from glgpt.api.calls import ARGUMENTS, OPEN, PARAMETERS
 from glgpt.api.choices import Choice, Event
-from glgpt.api.tools import Tools, described, without_tools
+from glgpt.api.tools import CallForm, Tools, for_template
 from glgpt.errors import GlgptError
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.batching.batch import SPARE, BatchDecoder
@@ -108,21 +107,17 @@ class Engine:
     def chat_prompt(self, messages: list[dict[str, Any]], tools: Tools | None = None) -> ChatPrompt:
         """Returns the ids of messages. Raises GlgptError for unusable ones, and a model without a chat template."""
         template = self.model.chat_template
-        if not template.mentions("tool_calls"):
-            messages = without_tools(messages)
-        if tools and not template.mentions("tools"):
-            messages = described(messages, tools)
+        written = for_template(messages, tools, template.mentions)
         with self._tokenizing:
-            found = template.prompt(messages, tools=tools.documents() if tools else None)
-        if tools and tools.forced and (template.mentions(OPEN) or not template.mentions("tools")):
-            return ChatPrompt(found.ids + self.tokenizer.encode(f"{OPEN}\n"), found.borders)
+            found = template.prompt(written, tools=tools.documents() if tools else None)
+        if tools and tools.forced and (start := self.call_form.start):
+            return ChatPrompt(found.ids + self.tokenizer.encode(start), found.borders)
         return found
 
     @property
-    def call_key(self) -> str:
-        """The key of a call's arguments in the model's text."""
-        template = self.model.chat_template
-        return PARAMETERS if template.mentions(f'"{PARAMETERS}": ') and not template.mentions(OPEN) else ARGUMENTS
+    def call_form(self) -> CallForm:
+        """Returns how the model writes a call."""
+        return CallForm.of(self.model.chat_template.mentions)
 
     def text_prompt(self, prompt: str | Sequence[int]) -> ChatPrompt:
         """Returns the ids of a text, or checked ids. Raises GlgptError for unusable ones."""

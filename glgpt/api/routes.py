@@ -179,7 +179,7 @@ class Api:
         def prepared() -> Job:
             options = each_seed(asked.sampling(), asked.n or 1)
             if tools and tools.forced:
-                constraint = tools.constraint(self.engine.call_key)
+                constraint = tools.constraint(self.engine.call_form.key)
                 options = [replace(own, constraint=constraint) for own in options]
             return self.engine.prepare(
                 [Wanted(prompt, limit, own, asked.stops, top) for prompt in prompts for own in options], emit

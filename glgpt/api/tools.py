@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from glgpt.api.calls import CLOSE, OPEN, CallParser
+from glgpt.api.calls import ARGUMENTS, CLOSE, OPEN, PARAMETERS, CallParser
 from glgpt.api.errors import ApiError
 from glgpt.errors import quoted
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
@@ -164,6 +164,30 @@ def checked_calls(index: int, message: Mapping[str, Any]) -> list[dict[str, Any]
             raise ApiError(400, why, "messages")
         found.append({**call, "type": "function", "function": {**own, "arguments": arguments}})
     return found
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """Holds how a model writes a call: the key of its arguments, and what begins a forced call."""
+
+    key: str
+    start: str
+
+    @classmethod
+    def of(cls, mentions: Callable[[str], bool]) -> CallForm:
+        """Returns the form for a template; `mentions` is True for texts that it has."""
+        tagged = mentions(OPEN)
+        key = PARAMETERS if mentions(f'"{PARAMETERS}": ') and not tagged else ARGUMENTS
+        return cls(key, f"{OPEN}\n" if tagged or not mentions("tools") else "")
+
+
+def for_template(
+    messages: Sequence[dict[str, Any]], tools: Tools | None, mentions: Callable[[str], bool]
+) -> Sequence[dict[str, Any]]:
+    """Returns messages as a template can render them, with text for what it does not mention."""
+    if not mentions("tool_calls"):
+        messages = without_tools(messages)
+    return described(messages, tools) if tools and not mentions("tools") else messages
 
 
 def without_tools(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

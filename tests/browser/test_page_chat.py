@@ -295,7 +295,7 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
           const choice = await create({guided_choice: ["a", "b"]});
           const parameters = {type: "object", properties: {a: {enum: ["x", "y"]}}, required: ["a"]};
           const tools = [{type: "function", function: {name: "f", parameters}}];
-          const unknown = await create({tools}).catch(({param, message}) => [param, message]);
+          const described = await create({tools}).catch(({code}) => code);
           glgpt.model.manifest.chat_template.source += "{# tools tool_calls <tool_call> #}";
           const called = await create({tools, tool_choice: "required"});
           const parts = [];
@@ -303,10 +303,12 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
           for await (const {choices: [{delta, finish_reason}]} of await create(asked2))
             parts.push(delta.tool_calls?.[0] ?? finish_reason);
           const bad = {type: "function", function: {name: "g", parameters: {type: "object", not: {}}}};
-          const unusable = await create({tools: [bad], tool_choice: "required"}).catch((error) => error.error);
+          const unusable = [];
+          for (const tool_choice of ["required", bad])
+            unusable.push(await create({tools: [...tools, bad], tool_choice}).catch((error) => error.error));
           const asked3 = {tools: [...tools, bad], tool_choice: "some"};
           const wrong = await create(asked3).catch((error) => error.error.param);
-          const functions = {unknown, called: called.choices[0], parts, unusable, wrong};
+          const functions = {described, called: called.choices[0], parts, unusable, wrong};
           return {whole, chunks, stopped, aborted: await aborted, refused, choice: choice.choices[0], functions};
         }"""
     )
@@ -343,7 +345,7 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
 
 def check_functions(found: Any) -> None:
     """Catches: a call that stays text, arguments outside the schema, an error that names no field."""
-    assert found["unknown"][0] == "tools" and "has no tools" in found["unknown"][1]
+    assert found["described"] == "context_length_exceeded"  # by the description, since this template has no tools
     message = found["called"]["message"]
     (call,) = message["tool_calls"]
     assert (message["content"], found["called"]["finish_reason"], call["type"]) == (None, "tool_calls", "function")
@@ -351,5 +353,7 @@ def check_functions(found: Any) -> None:
     first, *more = [part for part in found["parts"] if isinstance(part, dict)]
     assert first["function"]["name"] == "f" and first["id"] and found["parts"][-1] == "tool_calls"
     assert json.loads("".join(part["function"]["arguments"] for part in [first, *more]))["a"] in ("x", "y")
-    assert found["unusable"]["param"] == "tools" and "not" in found["unusable"]["message"]
+    for error in found["unusable"]:
+        assert error["param"] == "tools.1.function.parameters"
+        assert "function g" in error["message"] and '"not"' in error["message"]
     assert found["wrong"] == "tool_choice"

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import openai
 import pytest
 import transformers
 from helpers.chat_models import TEMPLATES, Messages, turns
 from helpers.tokenizer_layouts import layout
 from tokenizers import pre_tokenizers
 
+from glgpt.api.engine import Engine
+from glgpt.api.server import ApiServer
 from glgpt.checkpoint.finding import find_model
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.model import LanguageModel
@@ -160,3 +165,34 @@ def test_smollm2_answers_and_its_second_turn_has_the_bits_of_a_fresh_start() -> 
             decoder = model._decoder
             logits.append(decoder.player.read(decoder._logits.texture).tobytes())  # type: ignore[union-attr]
         assert logits[0] == logits[1]
+
+
+def test_smollm2_streams_json_that_validates() -> None:
+    """Asks `glgpt api` with OpenAI's client, as a user would."""
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 12}, "in_europe": {"type": "boolean"}},
+        "required": ["city", "in_europe"],
+        "additionalProperties": False,
+    }
+    engine = Engine("smollm2", device=DEVICE)
+    server = ApiServer(0)
+    thread = threading.Thread(target=server.run, args=(engine,))
+    thread.start()
+    try:
+        with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=300) as client:
+            stream = client.chat.completions.create(
+                model="smollm2",
+                messages=[{"role": "user", "content": "Name the capital of France as JSON with city and in_europe."}],
+                response_format={"type": "json_schema", "json_schema": {"name": "capital", "schema": schema}},
+                temperature=0,
+                stream=True,
+            )
+            pieces = [piece.choices[0] for piece in stream]
+    finally:
+        server.stop()
+        thread.join()
+        engine.close()
+    text = "".join(piece.delta.content or "" for piece in pieces)
+    jsonschema.validate(json.loads(text), schema)
+    assert json.loads(text)["city"] == "Paris" and pieces[-1].finish_reason == "stop" and len(pieces) > 5

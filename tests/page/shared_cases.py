@@ -22,7 +22,7 @@ from helpers.tokenizer_layouts import layout as tokenizer_layout
 
 from glgpt.api.calls import CallParser
 from glgpt.api.errors import ApiError
-from glgpt.api.tools import Tool, Tools
+from glgpt.api.tools import CallForm, Tool, Tools, for_template
 from glgpt.data.cleaning import STEPS, clean
 from glgpt.data.inspecting import inspect
 from glgpt.federation import protocol
@@ -122,10 +122,23 @@ OFFERS: tuple[dict[str, Any], ...] = (
     {"name": "time"},
     {"name": "either", "parameters": {"anyOf": [WEATHER, {"type": "object"}], "$id": "x"}},
 )
+SOURCES = ("", "tools", "tool_calls", "tools tool_calls <tool_call>", 'tools "parameters": ')
+WITH_CALLS: tuple[list[dict[str, Any]], ...] = (
+    [{"role": "user", "content": "What time is it?"}],
+    [{"role": "system", "content": ""}, *CALLED],
+    [
+        {"role": "developer", "content": "Be brief."},
+        CALLED[0],
+        CALLED[1] | {"content": "Let me see.", "tool_calls": CALLED[1]["tool_calls"] * 2},
+        {"role": "tool", "content": "ö 1"},
+        {"role": "tool", "content": ""},
+        {"role": "assistant", "content": "Noon.", "tool_calls": []},
+    ],
+)
 
 
 def functions() -> dict[str, Any]:
-    """Calls in texts that arrive in pieces; what requests with tools lead to: documents, schemas, fields at fault."""
+    """Calls in texts that arrive in pieces; what requests with tools lead to: documents, schemas, messages, errors."""
     calls = []
     for text, most in itertools.product(CALLS, (None, 1)):
         pieces = [text[i : i + 3] for i in range(0, len(text), 3)]
@@ -148,7 +161,17 @@ def functions() -> dict[str, Any]:
         except ApiError as error:
             found = {"field": error.param}
         offers.append({"tools": given, "choice": choice, "found": found})
-    return {"calls": calls, "offers": offers}
+    offered = Tools.asked([Tool.model_validate(each) for each in tools], None, None)
+    templates = [
+        {
+            "source": source,
+            "form": asdict(CallForm.of(source.__contains__)),
+            "messages": messages,
+            "written": for_template(messages, offered, source.__contains__),
+        }
+        for source, messages in itertools.product(SOURCES, WITH_CALLS)
+    ]
+    return {"calls": calls, "offers": offers, "tools": tools, "templates": templates}
 
 
 def chunks() -> list[dict[str, Any]]:

@@ -1,72 +1,24 @@
 // `glgpt.chat.completions.create`: chat completions with the shape of OpenAI's API, as users of web-llm know it.
 
 import type { ChatOptions, Glgpt } from "./api";
-import { ConstraintError, type Constraint } from "./runtime/constraints/constraint";
+import {
+  check,
+  CompletionError,
+  constraintOf,
+  plainMessages,
+  sampling,
+  toolsOf,
+  type ChatCompletionRequest,
+} from "./completion-request";
+import { ConstraintError } from "./runtime/constraints/constraint";
 import type { CallParser, CallPart } from "./runtime/chat/calls";
-import { checkedMessages, type ChatMessage, type ChatTemplate } from "./runtime/chat/template";
-import { callForm, ToolError, Tools, type Tool, type ToolCall, type ToolChoice } from "./runtime/chat/tools";
+import type { ChatTemplate } from "./runtime/chat/template";
+import { callForm, forTemplate, type ToolCall, type Tools } from "./runtime/chat/tools";
 import { PageError } from "./runtime/gl/errors";
 import { randomId } from "./runtime/io/random-id";
-import { samplingOptions, type Candidate, type SamplingRequest, type Token } from "./runtime/engine/sampling";
+import type { Candidate, Token } from "./runtime/engine/sampling";
 
-const MAX_STOPS = 16; // the same as on the desktop
-const MAX_TOP = 20;
 const LEAST_LOGPROB = -9999; // stands for ln 0, which JSON lacks
-
-export interface ChatCompletionMessage {
-  role: ChatMessage["role"];
-  /** May be null in an answer that calls functions. */
-  content: string | readonly { type: "text"; text: string }[] | null;
-  /** Calls of an answer (`ToolCall`). */
-  tool_calls?: readonly object[];
-  /** The call whose result a message of the role `tool` has. */
-  tool_call_id?: string;
-  name?: string;
-}
-
-export interface ChatCompletionRequest {
-  messages: readonly ChatCompletionMessage[];
-  stream?: boolean | null;
-  stream_options?: { include_usage?: boolean } | null;
-  /** The maximum number of tokens of the answer (default: as many as the context holds). */
-  max_tokens?: number | null;
-  max_completion_tokens?: number | null;
-  /** 1 by default; 0 is greedy. */
-  temperature?: number | null;
-  top_p?: number | null;
-  seed?: number | null;
-  /** Texts before which the answer ends. */
-  stop?: string | readonly string[] | null;
-  /** Values to add to the logits of these ids. */
-  logit_bias?: Record<number, number> | null;
-  /** Send the log probability of each token. */
-  logprobs?: boolean | null;
-  /** The number of the most likely tokens to send with each token. Needs `logprobs`. */
-  top_logprobs?: number | null;
-  /** Only 1. */
-  n?: number | null;
-  /** Constrains the answer to any JSON object, or to JSON that a schema validates. */
-  response_format?:
-    | { type: "text" | "json_object" }
-    | { type: "json_schema"; json_schema: { name?: string; schema: object | boolean; strict?: boolean | null } }
-    | null;
-  /** A JSON schema, as in vLLM. */
-  guided_json?: object | string | null;
-  /** A regular expression that the whole answer matches, as in vLLM. */
-  guided_regex?: string | null;
-  /** Texts, of which one is the answer, as in vLLM. */
-  guided_choice?: readonly string[] | null;
-  /** Functions that the answer may call. Needs a model whose chat template describes them. */
-  tools?: readonly Tool[] | null;
-  /** `auto` by default; `required`, or a function, constrains the answer to a call. */
-  tool_choice?: ToolChoice | null;
-  /** False: one call at most. */
-  parallel_tool_calls?: boolean | null;
-  /** Has no effect: a page has one model. */
-  model?: string | null;
-  /** Has no effect. */
-  user?: string | null;
-}
 
 export interface CompletionRequestOptions {
   signal?: AbortSignal;
@@ -131,52 +83,6 @@ export interface ChatCompletionChunk extends Shared<"chat.completion.chunk"> {
   usage?: CompletionUsage;
 }
 
-/** An error with the fields of OpenAI's: `param` is the field at fault, `code` a word for programs. */
-export class CompletionError extends PageError {
-  override readonly name = "CompletionError";
-  readonly status = 400;
-  readonly type = "invalid_request_error";
-
-  constructor(
-    message: string,
-    readonly param: string | null = null,
-    readonly code: string | null = null,
-  ) {
-    super(message);
-  }
-
-  /** The object that OpenAI's API would answer. */
-  get error(): { message: string; type: string; param: string | null; code: string | null } {
-    const { message, type, param, code } = this;
-    return { message, type, param, code };
-  }
-}
-
-const FIELDS: Record<keyof Required<ChatCompletionRequest>, true> = {
-  messages: true,
-  stream: true,
-  stream_options: true,
-  max_tokens: true,
-  max_completion_tokens: true,
-  temperature: true,
-  top_p: true,
-  seed: true,
-  stop: true,
-  logit_bias: true,
-  logprobs: true,
-  top_logprobs: true,
-  n: true,
-  response_format: true,
-  guided_json: true,
-  guided_regex: true,
-  guided_choice: true,
-  tools: true,
-  tool_choice: true,
-  parallel_tool_calls: true,
-  model: true,
-  user: true,
-};
-
 /** Finds stop texts in a text that arrives in pieces. Holds back what could be the start of one. */
 class StopTexts {
   found = false;
@@ -223,6 +129,7 @@ interface Prepared {
   ids: number[];
   /** The field of its constraint; null: none. */
   field: string | null;
+  tools: Tools | null;
   stops: readonly string[];
   /** Separates calls of functions from the text; null: the answer cannot call one. */
   calls: CallParser | null;
@@ -344,8 +251,8 @@ export class Completions {
         if (stops.found) stopped.abort();
       },
     });
-    const answer = await running.catch((error: unknown) => {
-      throw error instanceof ConstraintError ? new CompletionError(error.message, prepared.field) : error;
+    const answer = await running.catch(async (error: unknown) => {
+      throw error instanceof ConstraintError ? await this.unusable(error, prepared) : error;
     });
     if (!stops.found) {
       signal?.throwIfAborted();
@@ -360,18 +267,11 @@ export class Completions {
   private async prepared(request: ChatCompletionRequest, speculate: boolean): Promise<Prepared> {
     check(request);
     await this.glgpt.ready;
-    const { chatTemplate, manifest } = this.glgpt.model;
-    if (!chatTemplate) throw new CompletionError("This model has no chat template; use glgpt.generate.", "messages");
+    const { chatTemplate: template, manifest } = this.glgpt.model;
+    if (!template) throw new CompletionError("This model has no chat template; use glgpt.generate.", "messages");
     const tools = toolsOf(request);
-    const messages = plain(request.messages);
-    if (tools) checkWord(chatTemplate, "tools", "tools");
-    if (messages.some((each) => each.tool_calls || each.role === "tool")) {
-      checkWord(chatTemplate, "tool_calls", "messages");
-    }
-    const ids = await chatTemplate.ids(messages, true, tools?.documents() ?? null).catch((error: unknown) => {
-      throw error instanceof PageError ? new CompletionError(error.message, "messages") : error;
-    });
-    const form = callForm((text) => chatTemplate.mentions(text));
+    const form = callForm((text) => template.mentions(text));
+    const ids = await this.prompt(template, request.messages, tools);
     if (tools?.forced && form.start) ids.push(...this.glgpt.model.tokenizer!.encode(form.start));
     const limit = manifest.config.n_positions;
     if (ids.length > limit) {
@@ -379,17 +279,13 @@ export class Completions {
       throw new CompletionError(why, "messages", "context_length_exceeded");
     }
     const { logprobs, top_logprobs, stop } = request;
-    const own = constraintOf(request);
-    if (own && tools?.forced) throw new CompletionError(`Give tool_choice or ${own.field}, not both.`, "tool_choice");
-    const forced = tools?.forced
-      ? { field: "tools", constraint: { json_schema: tools.schema(form.key) as object } }
-      : null;
-    const constrained = own ?? forced;
+    const constrained = constraintOf(request, tools, form.key);
     const asked = request.max_completion_tokens ?? request.max_tokens ?? Infinity;
     const top = logprobs ? (top_logprobs ?? 0) : null;
     return {
       ids,
       field: constrained?.field ?? null,
+      tools,
       calls: tools?.parser() ?? null,
       stops: typeof stop === "string" ? [stop] : (stop ?? []),
       top,
@@ -401,6 +297,26 @@ export class Completions {
         ...(top === null ? {} : { alternatives: Math.max(1, top) }),
       },
     };
+  }
+
+  /** Returns the ids of messages. Rejects with CompletionError for messages that cannot be used. */
+  private async prompt(
+    template: ChatTemplate,
+    messages: ChatCompletionRequest["messages"],
+    tools: Tools | null,
+  ): Promise<number[]> {
+    const written = forTemplate(plainMessages(messages), tools, (text) => template.mentions(text));
+    return template.ids(written, true, tools?.documents() ?? null).catch((error: unknown) => {
+      throw error instanceof PageError ? new CompletionError(error.message, "messages") : error;
+    });
+  }
+
+  /** Returns the error for a constraint that cannot be used. */
+  private async unusable(error: ConstraintError, { field, tools }: Prepared): Promise<CompletionError> {
+    if (!tools?.forced) return new CompletionError(error.message, field);
+    const { model } = this.glgpt;
+    const own = await tools.unusable(error, (schema) => model.matcher({ json_schema: schema }));
+    return new CompletionError(own.message, own.field);
   }
 
   private logprobs(token: Token, top: number): ChatLogprobs["content"][number] {
@@ -416,12 +332,6 @@ export class Completions {
     const id = `chatcmpl-${randomId()}`;
     return { id, object, created: Math.floor(Date.now() / 1000), model: this.glgpt.model.manifest.model };
   }
-}
-
-/** Throws CompletionError for a request that needs a word of the chat template which it lacks. */
-function checkWord(template: ChatTemplate, word: string, field: string): void {
-  if (template.mentions(word)) return;
-  throw new CompletionError(`The chat template of this model has no ${word}, so it cannot call functions.`, field);
 }
 
 const callId = () => `call_${randomId()}`;
@@ -451,123 +361,6 @@ function delta(part: string | CallPart): ChatCompletionChunk["choices"][number][
   return { tool_calls: [call] };
 }
 
-/** Returns the functions that an answer may call; null: none. Throws CompletionError for an unusable choice. */
-function toolsOf({ tools, tool_choice, parallel_tool_calls }: ChatCompletionRequest): Tools | null {
-  try {
-    return Tools.asked(tools ?? null, tool_choice ?? null, parallel_tool_calls ?? null);
-  } catch (error) {
-    throw error instanceof ToolError ? new CompletionError(error.message, error.field) : error;
-  }
-}
-
 function usage({ ids }: Prepared, { tokens }: Ended): CompletionUsage {
   return { prompt_tokens: ids.length, completion_tokens: tokens, total_tokens: ids.length + tokens };
-}
-
-/** Throws CompletionError for a request with unknown or invalid fields. The model checks messages and sampling. */
-function check(request: ChatCompletionRequest): void {
-  if (typeof request !== "object" || (request as unknown) === null)
-    throw new CompletionError("create takes an object with messages.");
-  const unknown = Object.entries(request).find(([name, value]) => !Object.hasOwn(FIELDS, name) && value !== undefined);
-  if (unknown) throw new CompletionError(`${unknown[0]} is not a field that this model knows.`, unknown[0]);
-  const { n, response_format: format, stop, top_logprobs: top, logprobs } = request;
-  if ((n ?? 1) !== 1) throw new CompletionError(`n is ${n}; a page writes 1 answer at a time.`, "n");
-  if (format && !["text", "json_object", "json_schema"].includes(format.type)) {
-    const why = `response_format has type ${format.type}; it must be text, json_object or json_schema.`;
-    throw new CompletionError(why, "response_format");
-  }
-  for (const name of ["max_tokens", "max_completion_tokens"] as const) {
-    const value = request[name] ?? 1;
-    if (!(Number.isInteger(value) && value >= 1))
-      throw new CompletionError(`${name} is ${value}; it must be 1 or more.`, name);
-  }
-  const stops = typeof stop === "string" ? [stop] : (stop ?? []);
-  if (!(Array.isArray(stops) && stops.length <= MAX_STOPS && stops.every((s) => typeof s === "string" && s))) {
-    throw new CompletionError(`stop must be a text or a list of up to ${MAX_STOPS} texts.`, "stop");
-  }
-  if (top != null && !(Number.isInteger(top) && top >= 0 && top <= MAX_TOP)) {
-    throw new CompletionError(`top_logprobs is ${top}; it must be from 0 to ${MAX_TOP}.`, "top_logprobs");
-  }
-  if (top && !logprobs) throw new CompletionError("top_logprobs needs logprobs: true.", "top_logprobs");
-}
-
-/** Returns the constraint of a request and the field that holds it. Throws CompletionError for several. */
-function constraintOf(request: ChatCompletionRequest): { field: string; constraint: Constraint } | null {
-  const { response_format: format, guided_json, guided_regex, guided_choice } = request;
-  const schema =
-    format?.type === "json_schema" ? (Object(format.json_schema) as { schema?: object }).schema : undefined;
-  if (format?.type === "json_schema" && schema === undefined) {
-    throw new CompletionError("response_format lacks json_schema.schema.", "response_format");
-  }
-  const found: { field: string; constraint: Constraint }[] = [];
-  const add = (field: string, constraint: Constraint) => found.push({ field, constraint });
-  if (format?.type === "json_object") add("response_format", { json_object: true });
-  if (schema !== undefined) add("response_format", { json_schema: schema });
-  if (guided_json != null) add("guided_json", { json_schema: guided_json });
-  if (guided_regex != null) add("guided_regex", { regex: guided_regex });
-  if (guided_choice != null) add("guided_choice", { choice: guided_choice });
-  const [first = null, second] = found;
-  if (first && second) throw new CompletionError(`Give ${first.field} or ${second.field}, not both.`, second.field);
-  return first;
-}
-
-/** Returns how tokens are chosen. Throws CompletionError for a value out of range. */
-function sampling({ temperature, top_p, seed, logit_bias }: ChatCompletionRequest) {
-  const checked = <T extends SamplingRequest>(param: string, options: T): T => {
-    try {
-      samplingOptions(options);
-      return options;
-    } catch (error) {
-      throw error instanceof PageError ? new CompletionError(error.message, param) : error;
-    }
-  };
-  return {
-    ...checked("temperature", { temperature: temperature ?? 1 }),
-    ...checked("top_p", { topP: top_p || null }), // 0 is greedy in some clients, and no share of tokens here
-    ...checked("logit_bias", { logitBias: logit_bias ?? null }),
-    ...checked("seed", { seed: seed ?? Math.floor(Math.random() * 2 ** 32) }),
-  };
-}
-
-/** Returns messages whose content is a text, with arguments of calls as values. Throws CompletionError for others. */
-function plain(messages: ChatCompletionRequest["messages"]): ChatMessage[] {
-  const texts = Array.isArray(messages)
-    ? (messages as readonly ChatCompletionMessage[]).map((message, i) => {
-        const { content, tool_calls: calls } = Object(message) as Partial<ChatCompletionMessage>;
-        if (calls?.length) return { ...message, content: content ?? "", tool_calls: withValues(calls, i) };
-        if (!Array.isArray(content)) return message;
-        const parts = content as readonly { type: string; text: string }[];
-        const other = parts.find(({ type }) => type !== "text");
-        if (other) {
-          throw new CompletionError(
-            `messages[${i}] has a part of type ${other.type}; this model reads text.`,
-            "messages",
-          );
-        }
-        return { ...message, content: parts.map(({ text }) => text).join("") };
-      })
-    : messages;
-  try {
-    return checkedMessages(texts);
-  } catch (error) {
-    throw error instanceof PageError ? new CompletionError(error.message, "messages") : error;
-  }
-}
-
-/** Returns calls whose arguments are values, which templates render. Throws CompletionError for other arguments. */
-function withValues(calls: readonly object[], i: number): object[] {
-  return calls.map((call) => {
-    const { function: own } = Object(call) as Partial<ToolCall>;
-    let values: unknown = own?.arguments;
-    try {
-      if (typeof values === "string") values = JSON.parse(values || "{}");
-    } catch {
-      values = null;
-    }
-    if (typeof own?.name !== "string" || typeof values !== "object" || !values || Array.isArray(values)) {
-      const why = `messages[${i}]: a call in tool_calls needs a function with name and arguments, a JSON object.`;
-      throw new CompletionError(why, "messages");
-    }
-    return { ...call, type: "function", function: { ...own, arguments: values } };
-  });
 }

@@ -17,12 +17,11 @@ export type {
   GenerateOptions,
   Progress,
 } from "./api";
-export { CompletionError } from "./completions";
+export { CompletionError } from "./completion-request";
+export type { ChatCompletionMessage, ChatCompletionRequest } from "./completion-request";
 export type {
   ChatCompletion,
   ChatCompletionChunk,
-  ChatCompletionMessage,
-  ChatCompletionRequest,
   ChatLogprobs,
   Completions,
   CompletionUsage,

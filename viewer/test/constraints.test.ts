@@ -7,6 +7,7 @@ import { constraintGrammar } from "../src/runtime/constraints/grammar";
 import { Grammars, type GrammarWorker } from "../src/runtime/constraints/grammars";
 import { integers, numbers } from "../src/runtime/constraints/numbers";
 import { patternGrammar } from "../src/runtime/constraints/pattern";
+import { Repetitions } from "../src/runtime/constraints/repetition";
 import { Sampler } from "../src/runtime/engine/sampling";
 import type { Answer, Job } from "../src/runtime/constraints/grammar-worker";
 
@@ -39,7 +40,7 @@ test.each([
   [String.raw`[^a-c\n]é\x41.`, ["déA!", "\u00fféA\u6f22"], ["aéA!", "déA\n"]],
   [String.raw`\w+\s[\d.]*\\\/`, ["a_1 3.5\\/"], ["a-1 3\\/"]],
 ])("the expression %s", (source, matching, others) => {
-  const fits = checks(patternGrammar(source));
+  const fits = checks(patternGrammar(source, new Repetitions()));
   for (const text of matching) expect(text).toSatisfy(fits);
   for (const text of others) expect(text).not.toSatisfy(fits);
 });
@@ -56,7 +57,7 @@ test.each([
   "[é-ߐ\u{ffff}-\u{10001}]",
   "[^a\x1f\ud7ff-\uf000]",
 ])("%s has JavaScript's characters", (source) => {
-  const fits = checks(patternGrammar(source));
+  const fits = checks(patternGrammar(source, new Repetitions()));
   const own = new RegExp(`^(?:${source})$`, "u");
   const edges = [0, 0x80, 0x800, 0xd7ff, 0xe000, 0xf000, 0xffff, 0x10000, 0x10fffe];
   const near = [...edges, 0xe9, 0x7d0, 0x2028, 0x3000, 0xfeff, 0x20000].flatMap((code) => [code - 1, code, code + 1]);
@@ -69,7 +70,7 @@ test.each([
 });
 
 test("a pattern in a JSON string has its characters escaped", () => {
-  const fits = checks(patternGrammar('["\\\\a\\n]', { json: true }));
+  const fits = checks(patternGrammar('["\\\\a\\n]', new Repetitions(true)));
   expect(['\\"', "\\\\", "a", "\\n", '"', "\n"].map(fits)).toEqual(
     [true, true, true, true, false, false], // prettier-ignore
   );

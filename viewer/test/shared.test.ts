@@ -5,7 +5,7 @@ import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
 import { CallParser } from "../src/runtime/chat/calls";
 import { ChatTemplate, type ChatMessage, type ChatTemplateData } from "../src/runtime/chat/template";
-import { Tools, type Tool, type ToolChoice } from "../src/runtime/chat/tools";
+import { callForm, forTemplate, Tools, type Tool, type ToolChoice } from "../src/runtime/chat/tools";
 import type { RenderJob } from "../src/runtime/chat/template-worker";
 import { plan, windowStart } from "../src/runtime/engine/chunks";
 import { fromBase64 } from "../src/runtime/engine/base64";
@@ -203,6 +203,13 @@ describe("cases shared with Python", () => {
     }
     const own = asked();
     expect(own && { forced: own.forced, documents: own.documents(), schema: own.schema("arguments") }).toEqual(found);
+  });
+
+  it.each(shared.functions.templates)("messages for the template $source", ({ source, form, messages, written }) => {
+    const mentions = (text: string) => source.includes(text);
+    const tools = Tools.asked(shared.functions.tools as Tool[], null, null);
+    expect(callForm(mentions)).toEqual(form);
+    expect(forTemplate(messages as ChatMessage[], tools, mentions)).toEqual(written);
   });
 
   it.each(shared.tokenizers)("a tokenizer", ({ data, texts, prompt, long }) => {

@@ -3,7 +3,7 @@
 import { dumped, isObject, type Json } from "../gl/json";
 
 export const OPEN = "<tool_call>";
-const CLOSE = "</tool_call>";
+export const CLOSE = "</tool_call>";
 /** Names of a call's arguments, the second in Llama 3's form. */
 export const ARGUMENTS = "arguments";
 export const PARAMETERS = "parameters";

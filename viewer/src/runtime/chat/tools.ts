@@ -1,8 +1,10 @@
-// The functions that an answer may call, and a call's constraint; the desktop's glgpt/api/tools.py has the same rules.
+// The functions that an answer may call, and a call's constraint. A template without tools gets them, calls and results
+// as text. The desktop's glgpt/api/tools.py has the same rules.
 
-import { PageError } from "../gl/errors";
-import { isObject, type Json } from "../gl/json";
-import { ARGUMENTS, CallParser, OPEN, PARAMETERS } from "./calls";
+import { PageError, reason } from "../gl/errors";
+import { dumped, isObject, type Json } from "../gl/json";
+import { ARGUMENTS, CallParser, CLOSE, OPEN, PARAMETERS } from "./calls";
+import type { ChatMessage } from "./template";
 
 /** A function that the model may call. */
 export interface Tool {
@@ -51,6 +53,8 @@ export class Tools {
     /** True if the answer must call a function. */
     readonly forced: boolean,
     private readonly most: number,
+    /** The place of the first function in the request's list. */
+    private readonly first = 0,
   ) {}
 
   /** Returns the tools of a request; null if the answer cannot call one. Throws ToolError for another choice. */
@@ -74,9 +78,9 @@ export class Tools {
       const why = `tool_choice is ${JSON.stringify(choice)}; it must be "none", "auto", "required" or a function.`;
       throw new ToolError(why, "tool_choice");
     }
-    const named = functions.filter(({ name }) => name === own.name);
-    if (!named.length) throw new ToolError(`tool_choice names ${own.name}, which tools lacks.`, "tool_choice");
-    return new Tools(named, true, 1);
+    const first = functions.findIndex(({ name }) => name === own.name);
+    if (first < 0) throw new ToolError(`tool_choice names ${own.name}, which tools lacks.`, "tool_choice");
+    return new Tools([functions[first]!], true, 1, first);
   }
 
   /** Returns what templates render. */
@@ -109,6 +113,22 @@ export class Tools {
     });
     return { anyOf: calls, $defs: own };
   }
+
+  /**
+   * Returns the error for a forced call that cannot be constrained: it names the function at fault. `check` rejects
+   * for a schema that cannot be used.
+   */
+  async unusable(error: unknown, check: (schema: object) => Promise<unknown>): Promise<ToolError> {
+    for (const [i, { name, parameters }] of this.functions.entries()) {
+      try {
+        await check(parameters ?? NO_PARAMETERS);
+      } catch (own) {
+        const why = `The parameters of the function ${name}: ${reason(own)}`;
+        return new ToolError(why, `tools.${this.first + i}.function.parameters`);
+      }
+    }
+    return new ToolError(reason(error), "tools");
+  }
 }
 
 /** Returns the function of a tool. Throws ToolError for an invalid one. */
@@ -139,8 +159,56 @@ function moved(schema: Json, root: string): Json {
   return found;
 }
 
+const SYSTEM = `You can call functions. Each line below describes one as JSON:
+{tools}
+To call one, answer with its name and arguments and nothing else:
+<tool_call>
+{"name": "…", "arguments": {…}}
+</tool_call>
+The result follows between <tool_response> and </tool_response>. Answer without a call if none is needed.`;
+
+type Mentions = (text: string) => boolean;
+
 /** Returns how a model with this template writes the arguments of a call, and what begins a forced call. */
-export function callForm(mentions: (text: string) => boolean): { key: string; start: string } {
-  const open = mentions(OPEN);
-  return { key: mentions(`"${PARAMETERS}": `) && !open ? PARAMETERS : ARGUMENTS, start: open ? `${OPEN}\n` : "" };
+export function callForm(mentions: Mentions): { key: string; start: string } {
+  const tagged = mentions(OPEN);
+  const key = mentions(`"${PARAMETERS}": `) && !tagged ? PARAMETERS : ARGUMENTS;
+  return { key, start: tagged || !mentions("tools") ? `${OPEN}\n` : "" };
+}
+
+/** Returns messages as a template can render them, with text for what it does not mention. */
+export function forTemplate(messages: readonly ChatMessage[], tools: Tools | null, mentions: Mentions): ChatMessage[] {
+  const found = mentions("tool_calls") ? [...messages] : withoutTools(messages);
+  return tools && !mentions("tools") ? described(found, tools) : found;
+}
+
+/** Returns messages whose calls and results are text. */
+function withoutTools(messages: readonly ChatMessage[]): ChatMessage[] {
+  const found: ChatMessage[] = [];
+  let results = false; // the last message has results
+  for (const message of messages) {
+    if (message.role === "tool") {
+      const text = `<tool_response>\n${message.content}\n</tool_response>`;
+      // one message, since roles may have to alternate
+      found.push({ role: "user", content: results ? `${found.pop()!.content}\n${text}` : text });
+    } else if (message.tool_calls?.length) {
+      const calls = message.tool_calls.map((call) => {
+        const { name, arguments: own } = (call as { function: { name: string; arguments: Json } }).function;
+        return `${OPEN}\n${dumped({ name, arguments: own })}\n${CLOSE}`;
+      });
+      found.push({ role: "assistant", content: [message.content, ...calls].filter(Boolean).join("\n") });
+    } else found.push(message);
+    results = message.role === "tool";
+  }
+  return found;
+}
+
+/** Returns messages whose system message describes the tools. */
+function described(messages: readonly ChatMessage[], tools: Tools): ChatMessage[] {
+  const lines = tools.documents().map((each) => dumped((each as { function: Json }).function));
+  const text = SYSTEM.replace("{tools}", () => lines.join("\n"));
+  const [first, ...rest] = messages;
+  const own = first && ["system", "developer"].includes(first.role) ? first : null;
+  const content = own ? `${own.content}\n\n${text}`.trimStart() : text;
+  return [{ role: "system", content }, ...(own ? rest : messages)];
 }

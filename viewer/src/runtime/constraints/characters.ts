@@ -135,3 +135,27 @@ export function inJson(set: Characters): string | null {
   }
   return found.length > 1 ? `(${found.join(" | ")})` : (found[0] ?? null);
 }
+
+const ESCAPED = charactersOf(Object.keys(ESCAPES).join(""));
+
+/**
+ * Returns what may follow a character of a set: characters of the same set, and what begins anything else; null if
+ * there are none. Unless the set has all characters beyond ASCII, these count as something else.
+ */
+export function continued(set: Characters, json: boolean): { same: string | null; other: string | null } {
+  const form = json ? inJson : classOf;
+  const all = !intersection(complement(ASCII), complement(set)).length; // those beyond ASCII
+  const same = all ? set : intersection(intersection(set, ASCII), complement([[MARK, MARK]]));
+  const escaped = json ? intersection(same, ESCAPED) : [];
+  const begun = union(
+    json ? intersection(same, PRINTED) : same,
+    charactersOf(escaped.length ? "\\" : ""),
+    all ? [[MARK, MARK]] : [],
+  );
+  const found = intersection(ASCII, complement(begun));
+  const other = found.length ? [classIn(found)] : [];
+  if (all && !json && !intersection(set, [[MARK, MARK]]).length) other.push(literal("\x1f"));
+  const unescaped = escaped.length ? form(intersection(ESCAPED, complement(same))) : null;
+  if (unescaped !== null) other.push(unescaped);
+  return { same: form(same), other: other.length ? `(${other.join(" | ")})` : null };
+}

@@ -3,7 +3,8 @@
 import { isUnicode } from "../gl/unicode";
 import { PageError, reason } from "../gl/errors";
 import type { Constraint } from "./constraint";
-import { choiceGrammar, patternGrammar } from "./pattern";
+import { choiceGrammar, patternGrammar, type PatternOptions } from "./pattern";
+import { Repetitions, rulesText } from "./repetition";
 import { schemaGrammar } from "./schema";
 
 const MAX_CHARACTERS = 1 << 18; // of a schema, an expression, or all choices; the same as on the desktop
@@ -13,7 +14,7 @@ export function constraintGrammar(constraint: Constraint): string {
   const { json_schema: schema, regex, choice } = constraint;
   if (constraint.json_object) return schemaGrammar({ type: "object" });
   if (schema !== undefined) return schemaGrammar(parsed(schema));
-  return `root ::= ${regex === undefined ? choiceGrammar(choices(choice)) : expression(regex)}`;
+  return regex === undefined ? `root ::= ${choiceGrammar(choices(choice))}` : expression(regex);
 }
 
 /** Returns a text of the caller. Throws PageError if it is too long or not Unicode. */
@@ -36,13 +37,18 @@ function parsed(schema: unknown): unknown {
 }
 
 function expression(pattern: unknown): string {
+  const made = (source: string, options: PatternOptions = {}) => {
+    const repetitions = new Repetitions();
+    const root = patternGrammar(checked(source), repetitions, options);
+    return rulesText([["root", root], ...repetitions.rules]);
+  };
   if (pattern instanceof RegExp) {
     const flag = /[im]/.exec(pattern.flags);
     if (flag) throw new PageError(`the flag ${flag[0]} is not supported`);
-    return patternGrammar(checked(pattern.source), { dotAll: pattern.dotAll });
+    return made(pattern.source, { dotAll: pattern.dotAll });
   }
   if (typeof pattern !== "string" || !pattern) throw new PageError("it must be a text");
-  return patternGrammar(checked(pattern));
+  return made(pattern);
 }
 
 function choices(given: unknown): readonly string[] {

@@ -1,17 +1,8 @@
 // Turns a regular expression into a grammar. The expression has to match a whole text.
 
-import {
-  charactersOf,
-  classOf,
-  complement,
-  inJson,
-  intersection,
-  literal,
-  UNICODE,
-  union,
-  type Characters,
-} from "./characters";
+import { charactersOf, complement, intersection, literal, UNICODE, union, type Characters } from "./characters";
 import { PageError } from "../gl/errors";
+import { Repetitions } from "./repetition";
 
 const DIGITS: Characters = [[0x30, 0x39]];
 const WORDS = union(DIGITS, [
@@ -35,21 +26,24 @@ const MAX_SIZE = 1 << 14; // characters and classes of an expression, with each 
 const MAX_DEPTH = 64; // of groups
 
 export interface PatternOptions {
-  /** True if the text stands in a JSON string. */
-  json?: boolean;
   /** True if `.` matches line ends. */
   dotAll?: boolean;
 }
 
-/** Returns the grammar's expression for a regular expression. Throws PageError for what it does not support. */
-export function patternGrammar(source: string, options: PatternOptions = {}): string {
-  return new Parser(source, options).whole();
+/**
+ * Returns the grammar's expression for a regular expression, which may read rules that `repetitions` then has. Throws
+ * PageError for what it does not support.
+ */
+export function patternGrammar(source: string, repetitions: Repetitions, options: PatternOptions = {}): string {
+  return new Parser(source, repetitions, options).whole();
 }
 
 /** A part of a grammar, and its number of characters and classes with each repetition written out. */
 interface Part {
   text: string;
   size: number;
+  /** Of a part that is one character of a set. */
+  set?: Characters;
 }
 
 class Parser {
@@ -58,6 +52,7 @@ class Parser {
 
   constructor(
     private readonly source: string,
+    private readonly repetitions: Repetitions,
     private readonly options: PatternOptions,
   ) {}
 
@@ -114,6 +109,13 @@ class Parser {
   }
 
   private repeated(atom: Part): Part {
+    const found = this.quantified(atom);
+    if (found !== atom) this.take("?"); // lazy repetition matches the same texts
+    return found;
+  }
+
+  /** Returns a part with its quantifier, or the part if it has none. */
+  private quantified(atom: Part): Part {
     const counts = /^\{(\d+)(?:(,)(\d*))?\}/.exec(this.source.slice(this.at));
     let suffix = "";
     let times = 1;
@@ -125,11 +127,12 @@ class Parser {
       times = Math.max(1, high);
       this.size([atom], times);
       this.at += text.length;
+      const bound = comma && !most ? Infinity : high;
+      if (atom.set) return { text: this.repetitions.of(atom.set, low, bound), size: times };
       suffix = `{${low}${comma ?? ""}${most ?? ""}}`;
     } else {
       suffix = ["*", "+", "?"].find((sign) => this.take(sign)) ?? "";
     }
-    if (suffix) this.take("?"); // lazy repetition matches the same texts
     return suffix ? { text: `${atom.text}${suffix}`, size: times * atom.size } : atom;
   }
 
@@ -208,9 +211,9 @@ class Parser {
   }
 
   private written(set: Characters): Part {
-    const text = (this.options.json ? inJson : classOf)(set);
+    const text = this.repetitions.written(set);
     if (text === null) throw this.refused("a class has no character that can be written");
-    return { text, size: 1 };
+    return { text, size: 1, set };
   }
 }
 

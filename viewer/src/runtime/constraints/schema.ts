@@ -4,6 +4,7 @@
 import { inJson, literal, UNICODE } from "./characters";
 import { integers, numbers } from "./numbers";
 import { patternGrammar } from "./pattern";
+import { repeated, Repetitions, rulesText } from "./repetition";
 import { PageError, reason } from "../gl/errors";
 import { dumped, isObject, type Json } from "../gl/json";
 
@@ -59,6 +60,7 @@ function has(type: Type, value: Json): boolean {
 class Converter {
   private readonly rules = new Map<string, string>();
   private readonly references = new Map<string, string>(); // the rule of each `$ref`
+  private readonly repetitions = new Repetitions(true);
   private names = 0;
   private depth = 0;
 
@@ -67,10 +69,7 @@ class Converter {
   grammar(): string {
     this.rules.set("root", "");
     this.rules.set("root", this.value(this.root, "#"));
-    const used = { ...ANY, ...Object.fromEntries(this.rules) };
-    return Object.entries(used)
-      .map(([name, expression]) => `${name} ::= ${expression}`)
-      .join("\n");
+    return rulesText([...Object.entries(ANY), ...this.rules, ...this.repetitions.rules]);
   }
 
   private refused(path: string, why: string): PageError {
@@ -259,16 +258,18 @@ class Converter {
     if (given.length > 1 && (pattern !== undefined || format !== undefined)) {
       throw this.refused(path, `the keyword ${given[0]} is not supported together with ${given[1]}`);
     }
-    if (pattern === undefined && format === undefined) return text(repeated(CHARACTER, low, high));
+    if (pattern === undefined && format === undefined) {
+      const bounded = low > 0 || high < Infinity;
+      return bounded ? text(this.repetitions.shared(UNICODE, low, high)) : "any_string";
+    }
     if (format !== undefined && !Object.hasOwn(FORMATS, format as string)) {
       const known = Object.keys(FORMATS).join(", ");
       throw this.refused(path, `the format ${JSON.stringify(format)} is not supported, only ${known}`);
     }
     if (format === undefined && typeof pattern !== "string") throw this.refused(path, "pattern must be a text");
     try {
-      return text(
-        patternGrammar(format === undefined ? (pattern as string) : FORMATS[format as string]!, { json: true }),
-      );
+      const source = format === undefined ? (pattern as string) : FORMATS[format as string]!;
+      return text(patternGrammar(source, this.repetitions));
     } catch (error) {
       throw this.refused(`${path}/pattern`, reason(error));
     }
@@ -328,12 +329,6 @@ class Converter {
     }
     return `"{" ${start} "}"`;
   }
-}
-
-/** Returns an expression that repeats low..high times. */
-function repeated(expression: string, low: number, high: number): string {
-  if (high === 0) return '""';
-  return high === Infinity ? `${expression}{${low},}` : `${expression}{${low},${high}}`;
 }
 
 /** Returns low..high members with commas between them. */

@@ -117,7 +117,7 @@ export function Settings() {
         />
       </div>
       <label
-        class={ui.inline}
+        class={`${ui.inline} ${style.guess}`}
         title="Checks several guesses in one step. The answer is the same, sooner where it repeats the conversation."
       >
         <input

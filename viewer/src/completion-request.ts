@@ -1,0 +1,241 @@
+// Checks the requests of `glgpt.chat.completions.create`, and turns their fields into what the model takes.
+
+import type { Constraint } from "./runtime/constraints/constraint";
+import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
+import { ToolError, Tools, type Tool, type ToolCall, type ToolChoice } from "./runtime/chat/tools";
+import { PageError } from "./runtime/gl/errors";
+import { samplingOptions, type SamplingRequest } from "./runtime/engine/sampling";
+
+const MAX_STOPS = 16; // the same as on the desktop
+const MAX_TOP = 20;
+
+export interface ChatCompletionMessage {
+  role: ChatMessage["role"];
+  /** May be null in an answer that calls functions. */
+  content: string | readonly { type: "text"; text: string }[] | null;
+  /** Calls of an answer (`ToolCall`). */
+  tool_calls?: readonly object[];
+  /** The call whose result a message of the role `tool` has. */
+  tool_call_id?: string;
+  name?: string;
+}
+
+export interface ChatCompletionRequest {
+  messages: readonly ChatCompletionMessage[];
+  stream?: boolean | null;
+  stream_options?: { include_usage?: boolean } | null;
+  /** The maximum number of tokens of the answer (default: as many as the context holds). */
+  max_tokens?: number | null;
+  max_completion_tokens?: number | null;
+  /** 1 by default; 0 is greedy. */
+  temperature?: number | null;
+  top_p?: number | null;
+  seed?: number | null;
+  /** Texts before which the answer ends. */
+  stop?: string | readonly string[] | null;
+  /** Values to add to the logits of these ids. */
+  logit_bias?: Record<number, number> | null;
+  /** Send the log probability of each token. */
+  logprobs?: boolean | null;
+  /** The number of the most likely tokens to send with each token. Needs `logprobs`. */
+  top_logprobs?: number | null;
+  /** Only 1. */
+  n?: number | null;
+  /** Constrains the answer to any JSON object, or to JSON that a schema validates. */
+  response_format?:
+    | { type: "text" | "json_object" }
+    | { type: "json_schema"; json_schema: { name?: string; schema: object | boolean; strict?: boolean | null } }
+    | null;
+  /** A JSON schema, as in vLLM. */
+  guided_json?: object | string | null;
+  /** A regular expression that the whole answer matches, as in vLLM. */
+  guided_regex?: string | null;
+  /** Texts, of which one is the answer, as in vLLM. */
+  guided_choice?: readonly string[] | null;
+  /** Functions that the answer may call. The chat template describes them, or else a system message. */
+  tools?: readonly Tool[] | null;
+  /** `auto` by default; `required`, or a function, constrains the answer to a call. */
+  tool_choice?: ToolChoice | null;
+  /** False: one call at most. */
+  parallel_tool_calls?: boolean | null;
+  /** Has no effect: a page has one model. */
+  model?: string | null;
+  /** Has no effect. */
+  user?: string | null;
+}
+
+/** An error with the fields of OpenAI's: `param` is the field at fault, `code` a word for programs. */
+export class CompletionError extends PageError {
+  override readonly name = "CompletionError";
+  readonly status = 400;
+  readonly type = "invalid_request_error";
+
+  constructor(
+    message: string,
+    readonly param: string | null = null,
+    readonly code: string | null = null,
+  ) {
+    super(message);
+  }
+
+  /** The object that OpenAI's API would answer. */
+  get error(): { message: string; type: string; param: string | null; code: string | null } {
+    const { message, type, param, code } = this;
+    return { message, type, param, code };
+  }
+}
+
+const FIELDS: Record<keyof Required<ChatCompletionRequest>, true> = {
+  messages: true,
+  stream: true,
+  stream_options: true,
+  max_tokens: true,
+  max_completion_tokens: true,
+  temperature: true,
+  top_p: true,
+  seed: true,
+  stop: true,
+  logit_bias: true,
+  logprobs: true,
+  top_logprobs: true,
+  n: true,
+  response_format: true,
+  guided_json: true,
+  guided_regex: true,
+  guided_choice: true,
+  tools: true,
+  tool_choice: true,
+  parallel_tool_calls: true,
+  model: true,
+  user: true,
+};
+
+/** Returns the functions that an answer may call; null: none. Throws CompletionError for an unusable choice. */
+export function toolsOf({ tools, tool_choice, parallel_tool_calls }: ChatCompletionRequest): Tools | null {
+  try {
+    return Tools.asked(tools ?? null, tool_choice ?? null, parallel_tool_calls ?? null);
+  } catch (error) {
+    throw error instanceof ToolError ? new CompletionError(error.message, error.field) : error;
+  }
+}
+
+/** Throws CompletionError for a request with unknown or invalid fields. The model checks messages and sampling. */
+export function check(request: ChatCompletionRequest): void {
+  if (typeof request !== "object" || (request as unknown) === null)
+    throw new CompletionError("create takes an object with messages.");
+  const unknown = Object.entries(request).find(([name, value]) => !Object.hasOwn(FIELDS, name) && value !== undefined);
+  if (unknown) throw new CompletionError(`${unknown[0]} is not a field that this model knows.`, unknown[0]);
+  const { n, response_format: format, stop, top_logprobs: top, logprobs } = request;
+  if ((n ?? 1) !== 1) throw new CompletionError(`n is ${n}; a page writes 1 answer at a time.`, "n");
+  if (format && !["text", "json_object", "json_schema"].includes(format.type)) {
+    const why = `response_format has type ${format.type}; it must be text, json_object or json_schema.`;
+    throw new CompletionError(why, "response_format");
+  }
+  for (const name of ["max_tokens", "max_completion_tokens"] as const) {
+    const value = request[name] ?? 1;
+    if (!(Number.isInteger(value) && value >= 1))
+      throw new CompletionError(`${name} is ${value}; it must be 1 or more.`, name);
+  }
+  const stops = typeof stop === "string" ? [stop] : (stop ?? []);
+  if (!(Array.isArray(stops) && stops.length <= MAX_STOPS && stops.every((s) => typeof s === "string" && s))) {
+    throw new CompletionError(`stop must be a text or a list of up to ${MAX_STOPS} texts.`, "stop");
+  }
+  if (top != null && !(Number.isInteger(top) && top >= 0 && top <= MAX_TOP)) {
+    throw new CompletionError(`top_logprobs is ${top}; it must be from 0 to ${MAX_TOP}.`, "top_logprobs");
+  }
+  if (top && !logprobs) throw new CompletionError("top_logprobs needs logprobs: true.", "top_logprobs");
+}
+
+/** A constraint, and the field that holds it. */
+export interface Constrained {
+  field: string;
+  constraint: Constraint;
+}
+
+/** Returns the constraint of a request, of which a forced call is one. Throws CompletionError for several. */
+export function constraintOf(request: ChatCompletionRequest, tools: Tools | null, key: string): Constrained | null {
+  const own = givenConstraint(request);
+  if (!tools?.forced) return own;
+  if (own) throw new CompletionError(`Give tool_choice or ${own.field}, not both.`, "tool_choice");
+  return { field: "tools", constraint: { json_schema: tools.schema(key) as object } };
+}
+
+function givenConstraint(request: ChatCompletionRequest): Constrained | null {
+  const { response_format: format, guided_json, guided_regex, guided_choice } = request;
+  const schema =
+    format?.type === "json_schema" ? (Object(format.json_schema) as { schema?: object }).schema : undefined;
+  if (format?.type === "json_schema" && schema === undefined) {
+    throw new CompletionError("response_format lacks json_schema.schema.", "response_format");
+  }
+  const found: Constrained[] = [];
+  const add = (field: string, constraint: Constraint) => found.push({ field, constraint });
+  if (format?.type === "json_object") add("response_format", { json_object: true });
+  if (schema !== undefined) add("response_format", { json_schema: schema });
+  if (guided_json != null) add("guided_json", { json_schema: guided_json });
+  if (guided_regex != null) add("guided_regex", { regex: guided_regex });
+  if (guided_choice != null) add("guided_choice", { choice: guided_choice });
+  const [first = null, second] = found;
+  if (first && second) throw new CompletionError(`Give ${first.field} or ${second.field}, not both.`, second.field);
+  return first;
+}
+
+/** Returns how tokens are chosen. Throws CompletionError for a value out of range. */
+export function sampling({ temperature, top_p, seed, logit_bias }: ChatCompletionRequest) {
+  const checked = <T extends SamplingRequest>(param: string, options: T): T => {
+    try {
+      samplingOptions(options);
+      return options;
+    } catch (error) {
+      throw error instanceof PageError ? new CompletionError(error.message, param) : error;
+    }
+  };
+  return {
+    ...checked("temperature", { temperature: temperature ?? 1 }),
+    ...checked("top_p", { topP: top_p || null }), // 0 is greedy in some clients, and no share of tokens here
+    ...checked("logit_bias", { logitBias: logit_bias ?? null }),
+    ...checked("seed", { seed: seed ?? Math.floor(Math.random() * 2 ** 32) }),
+  };
+}
+
+/** Returns messages whose content is a text, with arguments of calls as values. Throws CompletionError for others. */
+export function plainMessages(messages: ChatCompletionRequest["messages"]): ChatMessage[] {
+  const texts = Array.isArray(messages)
+    ? (messages as readonly ChatCompletionMessage[]).map((message, i) => {
+        const { content, tool_calls: calls } = Object(message) as Partial<ChatCompletionMessage>;
+        if (calls?.length) return { ...message, content: content ?? "", tool_calls: withValues(calls, i) };
+        if (!Array.isArray(content)) return message;
+        const parts = content as readonly { type: string; text: string }[];
+        const other = parts.find(({ type }) => type !== "text");
+        if (other) {
+          throw new CompletionError(
+            `messages[${i}] has a part of type ${other.type}; this model reads text.`,
+            "messages",
+          );
+        }
+        return { ...message, content: parts.map(({ text }) => text).join("") };
+      })
+    : messages;
+  try {
+    return checkedMessages(texts);
+  } catch (error) {
+    throw error instanceof PageError ? new CompletionError(error.message, "messages") : error;
+  }
+}
+
+/** Returns calls whose arguments are values, which templates render. Throws CompletionError for other arguments. */
+function withValues(calls: readonly object[], i: number): object[] {
+  return calls.map((call) => {
+    const { function: own } = Object(call) as Partial<ToolCall>;
+    let values: unknown = own?.arguments;
+    try {
+      if (typeof values === "string") values = JSON.parse(values || "{}");
+    } catch {
+      values = null;
+    }
+    if (typeof own?.name !== "string" || typeof values !== "object" || !values || Array.isArray(values)) {
+      const why = `messages[${i}]: a call in tool_calls needs a function with name and arguments, a JSON object.`;
+      throw new CompletionError(why, "messages");
+    }
+    return { ...call, type: "function", function: { ...own, arguments: values } };
+  });
+}
