@@ -36,7 +36,8 @@ export interface Field {
  */
 export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
   const read = spec.format === "half" ? "float" : spec.format; // halves are read as 32-bit floats
-  const format = dtype ? FORMATS[FORMATS[dtype].memory] : Object.values(FORMATS).find(({ texture }) => texture === read);
+  const first = Object.values(FORMATS).find(({ texture }) => texture === read);
+  const format = dtype ? FORMATS[FORMATS[dtype].memory] : first;
   const { name, columnTiles } = must(format, `a format of ${spec.format} texels`);
   return {
     texture: spec.name,
