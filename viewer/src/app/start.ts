@@ -5,7 +5,7 @@ import { batch, effect, untracked } from "@preact/signals";
 import type { Glgpt } from "../api";
 import type { Manifest } from "../runtime/engine/manifest";
 import { VIEWS } from "./features";
-import { addressHas, readAddress, writeAddress } from "./router";
+import { addressHas, currentView, readAddress, writeAddress } from "./router";
 import { generation, TEXT_PARAMS } from "./stores/generation";
 import { interventions } from "./stores/interventions";
 import { models } from "./stores/model";
@@ -43,10 +43,12 @@ function begin(): void {
   });
   effect(writeAddress); // the address follows every setting
   effect(() => {
-    const { title } = VIEWS.find(({ name }) => name === route.view.value)!;
+    const { title } = currentView();
     document.title = `${title} · ${engine.model.manifest.model} · glgpt`;
   });
-  effect(() => void generation.weigh());
+  effect(() => {
+    if (currentView().alternatives) void generation.weigh();
+  });
   addEventListener("popstate", (event) => void follow(event.state !== null));
   void interventions.begin();
 }

@@ -9,7 +9,6 @@ import { reason } from "../../runtime/gl/errors";
 import { param, parseNumber, parseText, parseWhole, parseWithin, unlessEmpty } from "./link";
 import { Meter } from "./meter";
 import { engine, models } from "./model";
-import { route } from "./route";
 
 export interface Tok {
   id: number;
@@ -30,6 +29,8 @@ const FRAME_MS = 40; // minimum ms between two updates of the text
 class GenerationStore {
   /** The recorded generation, shown until the model can run; `layers` and `heads` are its attention grid's size. */
   readonly recorded = signal<(Recorded & { layers: number; heads: number; about: Manifest }) | null>(null);
+  /** The manifest of the model, or of its recording while it loads. */
+  readonly manifest = computed(() => models.ready?.manifest ?? this.recorded.value?.about);
   readonly prompt = signal("");
   readonly settings = {
     tokens: signal(0),
@@ -377,7 +378,7 @@ class GenerationStore {
   async weigh(): Promise<void> {
     const [at, list] = [this.chosen.value, this.tokens.value];
     const tok = at ? list[at] : undefined; // the first token has no context to predict it from
-    if (!at || !tok || tok.top || this.running.value || !["text", "chat"].includes(route.view.value)) return;
+    if (!at || !tok || tok.top || this.running.value) return;
     const clock = setTimeout(() => (this.weighing.value = true), 1000);
     await engine()
       .borrow(async (model) => {

@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { canKeep } from "../../../runtime/engine/kept-models";
 import type { Openable } from "../../../runtime/engine/opened-model";
 import { megabytes } from "../../../runtime/io/fetch-stream";
+import type { Addition } from "../../stores/route";
 import { Pairs } from "../../ui/pairs";
 import { countInWords, thousands, useDrop } from "../../ui/tools";
 import { classes } from "../../ui/classes";
@@ -11,7 +12,7 @@ import ui from "../../ui/shared.module.css";
 import { opening } from "./store";
 import style from "./style.module.css";
 
-export function Open() {
+function Open() {
   const { found, link, problem, doing } = opening;
   return (
     <section class={style.open} data-view="open" aria-label="Open a model">
@@ -220,3 +221,5 @@ function Shapes() {
     </div>
   );
 }
+
+export const addition: Addition = { choice: Open };

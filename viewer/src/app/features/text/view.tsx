@@ -3,7 +3,7 @@
 import { Lock, TextCursorInput } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { Compared } from "../../ui/interventions";
+import { Compared } from "../interventions";
 import { Machine, RecordedMachine } from "./machine";
 import { generation, MAX_TOKENS } from "../../stores/generation";
 import { engine, models } from "../../stores/model";
@@ -406,4 +406,7 @@ export const view: View<"text"> = {
   params: [],
   component: TextView,
   recorded: RecordedText,
+  alternatives: true,
+  introduced: true,
+  skipTo: { title: "the prompt", selector: "[data-part=prompt] textarea" },
 };
