@@ -36,8 +36,8 @@ function Choose() {
   return (
     <div class={classes(style.drop, over.value && style.over)}>
       <svg viewBox="0 0 33 33" aria-hidden="true" class={style.tiles}>
-        <path class={style.above} d="M0 0h10v10H0zM22 0h10v10H22zM11 11h10v10H11zM0 22h10v10H0zM22 22h10v10H22z" />
-        <path class={style.below} d="M11 0h10v10H11zM0 11h10v10H0zM22 11h10v10H22zM11 22h10v10H11z" />
+        <path d="M0 0h10v10H0zM22 0h10v10H22zM11 11h10v10H11zM0 22h10v10H0zM22 22h10v10H22z" />
+        <path class={style.pale} d="M11 0h10v10H11zM0 11h10v10H0zM22 11h10v10H22zM11 22h10v10H11z" />
       </svg>
       <h2>Open a model file</h2>
       <p>
