@@ -1,7 +1,7 @@
 // The views, in the order of their tabs in each group, what other features add, and what the links to all views carry.
 
-import { TEXT_PARAMS } from "../stores/generation";
 import type { Addition, View } from "../stores/route";
+import { TEXT_PARAMS } from "../stores/settings";
 import { addition as federated } from "./federated/panel";
 import { addition as interventions } from "./interventions/bar";
 import { addition as models } from "./models/switch";
