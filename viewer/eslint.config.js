@@ -117,7 +117,7 @@ export default tseslint.config(
     "The frame may import only the list of features, the other folders of app/, api.ts, document.ts and runtime/.",
   ),
   {
-    files: ["src/{api,completions,document,embed,language-model}.ts"],
+    files: ["src/*.ts"],
     rules: {
       "no-restricted-imports": noImports("^\\./app/", "The scriptable object must not import app/.", INTERFACE),
     },

@@ -44,6 +44,7 @@ test.each([
   ["src/training/a.ts", 'import "lucide";', [IMPORT]],
   ["src/training/a.ts", 'import "../runtime/engine/model"; import "../runtime/gl/player";', []],
   ["src/api.ts", 'import "./app/stores/model";', [IMPORT]],
+  ["src/text-runs.ts", 'import "./app/stores/model"; import "preact";', [IMPORT, IMPORT]],
   ["src/app/drawing/a.ts", 'import "../stores/model";', [IMPORT]],
   ["src/app/stores/a.ts", 'import "../features/text/store";', [IMPORT]],
   ["src/app/stores/a.ts", 'import "../ui/tools";', [IMPORT]],
