@@ -29,5 +29,5 @@ export function writeAddress(): void {
   route.write([["view", name], ...writeParams(PARAMS), ...writeParams(params)]);
 }
 
-/** True if the address has this key. */
-export const addressHas = (key: string) => route.link.has(key);
+/** True if the address has this key. Does not subscribe to it. */
+export const addressHas = (key: string) => route.link.peek().has(key);

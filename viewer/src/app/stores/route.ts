@@ -68,11 +68,11 @@ class RouteStore {
   /** Unknown keys of the link that the page was opened with. */
   readonly unknown = signal<readonly string[]>([]);
   /** The link that was read last. */
-  link = new URLSearchParams();
+  readonly link = signal(new URLSearchParams());
 
   /** Reads the address. */
   read(): URLSearchParams {
-    return (this.link = new URLSearchParams(location.hash.slice(1)));
+    return (this.link.value = new URLSearchParams(location.hash.slice(1)));
   }
 
   /** Writes the address of the current history entry. */
