@@ -234,7 +234,7 @@ export class Glgpt {
         return;
       }
       const session = which === "mine" ? training.current() : null;
-      const about = session ? await training.trained(session) : await training.saved(files);
+      const about = session ? await training.models.trained(session) : await training.models.saved(files);
       const build = () => this.own.beside(about);
       this.replace(await (session ? session.lend(build) : build()), which, session);
     });
@@ -259,7 +259,7 @@ export class Glgpt {
     const reference = manifest.reference === null ? [] : [manifest.reference];
     if (!manifest.training) return [...reference, ...more];
     const { training } = await this.trainingCalls();
-    return [...reference, ...more, manifest.training, ...(await training.files(recording))];
+    return [...reference, ...more, manifest.training, ...(await training.offers.files(recording))];
   }
 
   encode(text: string): number[] {
