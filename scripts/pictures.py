@@ -206,13 +206,12 @@ def page_device(studio: Studio) -> None:
 
 def page_cut(studio: Studio) -> None:
     """Shows a layer that attends only to the previous token: both texts, compared word by word."""
-    with studio.page("#tokens=60&layer=2&head=mean", 700, "Attention") as page:
+    with studio.page("#tokens=60&layer=2&head=mean", 860, "Attention") as page:
         page.get_by_label("Attends to").select_option("previous")
         page.wait_for_function("document.querySelector('.interventions-parting')")
         page.get_by_role("button", name="Compare the texts").click()
         page.wait_for_function(f"{WRITTEN} && document.querySelector('[data-part=compared] [data-part=verdict]')")
-        page.evaluate("scrollTo(0, 0)")
-        studio.shoot("page-cut", page)
+        studio.shoot("page-cut", page, whole=False)  # with the bar at the bottom of the window
 
 
 def page_data(studio: Studio) -> None:

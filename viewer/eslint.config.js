@@ -37,9 +37,9 @@ function folderRules(folder, forbidden, message) {
   };
 }
 
-/** Returns the rule of a folder of app/: it must not import what the regular expression `forbidden` matches. */
-const appRules = (folder, forbidden, message) => ({
-  files: [`src/app/${folder}/**`],
+/** Returns the rule of files of app/: they must not import what the regular expression `forbidden` matches. */
+const appRules = (files, forbidden, message) => ({
+  files: [`src/app/${files}`],
   rules: { "no-restricted-imports": noImports(forbidden, message) },
 });
 
@@ -92,16 +92,32 @@ export default tseslint.config(
     "selftest/ may import only engine/, gl/ and generated/.",
   ),
   folderRules("training", "^\\.\\./(?!runtime/)", "training/ may import only runtime/."),
-  appRules("drawing", "^\\.\\./(?!\\.\\./(runtime/|\\.\\./\\.\\./glsl/))", "drawing/ may import only runtime/."),
-  appRules("stores", "^\\.\\./(?!drawing/|\\.\\./)", "stores/ may import no other folder of app/ but drawing/."),
-  appRules("ui", "^\\.\\./(?!drawing/|stores/|\\.\\./)", "ui/ may import no feature."),
+  appRules("drawing/**", "^\\.\\./(?!\\.\\./(runtime/|\\.\\./\\.\\./glsl/))", "drawing/ may import only runtime/."),
   appRules(
-    "features/*",
-    "^\\.\\./(?!\\.\\./)[^/]+/(?!store$)|^\\.\\./\\.\\./(?!drawing/|stores/|ui/|\\.\\./)",
-    "A feature may import only the store and the index of another one.",
+    "stores/**",
+    "^\\.\\./(?!drawing/|\\.\\./(api$|runtime/))",
+    "stores/ may import only api.ts, runtime/ and drawing/.",
+  ),
+  appRules(
+    "ui/**",
+    "^\\.\\./(?!drawing/|stores/|\\.\\./runtime/)",
+    "ui/ may import only runtime/, drawing/ and stores/.",
+  ),
+  appRules(
+    "features/*/**",
+    "^\\.\\./(?!\\.\\./)[^/]+/(?!store$)|" +
+      "^\\.\\./\\.\\./(?!drawing/|stores/|ui/|\\.\\./(api$|document$|runtime/|training/))",
+    "A feature may import only the store and the index of another one, and of the other folders drawing/, stores/, ui/, " +
+      "api.ts, document.ts, runtime/ and training/.",
+  ),
+  appRules("features/*", "^\\.\\./(?!stores/)", "The list of features may import only features and stores/."),
+  appRules(
+    "*",
+    "^\\./features/|^\\.\\./(?!api$|document$|runtime/)",
+    "The frame may import only the list of features, the other folders of app/, api.ts, document.ts and runtime/.",
   ),
   {
-    files: ["src/{api,completions,document,embed,language-model}.ts"],
+    files: ["src/*.ts"],
     rules: {
       "no-restricted-imports": noImports("^\\./app/", "The scriptable object must not import app/.", INTERFACE),
     },

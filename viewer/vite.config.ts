@@ -27,6 +27,7 @@ const embed: UserConfig = {
     outDir: "dist/embed",
     minify: "oxc",
     lib: { entry: "src/embed.ts", formats: ["es"], fileName: () => "glgpt.js" },
+    rolldownOptions: { output: { chunkFileNames: "assets/glgpt-[hash].js" } }, // the training's and what both need
   },
 };
 

@@ -1,6 +1,7 @@
 // Shared by the benchmark's tasks: fetches files that run.py serves, posts results to it, and measures times.
 
 import { Glgpt } from "../../viewer/src/api";
+import { TrainingCalls } from "../../viewer/src/training-calls";
 import type { Source } from "../../viewer/src/runtime/engine/source";
 import type { Player } from "../../viewer/src/runtime/gl/player";
 
@@ -12,10 +13,15 @@ async function fetched(name: string): Promise<Response> {
   return response;
 }
 
-export const json = async (name: string): Promise<unknown> => (await fetched(name)).json();
-export const bytes = async (name: string): Promise<ArrayBuffer> => (await fetched(name)).arrayBuffer();
+export const json = async (name: string): Promise<unknown> =>
+  (await fetched(name)).json();
+export const bytes = async (name: string): Promise<ArrayBuffer> =>
+  (await fetched(name)).arrayBuffer();
 
-export async function post(kind: "progress" | "result" | "failure", what: unknown): Promise<void> {
+export async function post(
+  kind: "progress" | "result" | "failure",
+  what: unknown,
+): Promise<void> {
   document.querySelector("pre")!.textContent = JSON.stringify(what, null, 1);
   await fetch(kind, { method: "POST", body: JSON.stringify(what) });
 }
@@ -23,7 +29,9 @@ export async function post(kind: "progress" | "result" | "failure", what: unknow
 export function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   const half = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[half]! : (sorted[half - 1]! + sorted[half]!) / 2;
+  return sorted.length % 2
+    ? sorted[half]!
+    : (sorted[half - 1]! + sorted[half]!) / 2;
 }
 
 export interface Contender {
@@ -32,7 +40,11 @@ export interface Contender {
 }
 
 /** Returns each contender's milliseconds per play, measured in turns. The slope over a series excludes the readback. */
-export async function slopes(contenders: Contender[], rounds: number, most: number): Promise<number[]> {
+export async function slopes(
+  contenders: Contender[],
+  rounds: number,
+  most: number,
+): Promise<number[]> {
   const counts: number[] = [];
   for (const { time } of contenders) {
     await time(2); // compiles
@@ -55,13 +67,20 @@ const SURE = 0.85; // minimum ratio of the second best sample to the best
  * Returns the peak of a rate's samples: the best one, since other work and a low clock rate can only reduce it. `sure`:
  * true if a second sample is close, so that the best is not an error of the timer.
  */
-export function peakOf(samples: readonly number[]): { rate: number; sure: boolean } {
+export function peakOf(samples: readonly number[]): {
+  rate: number;
+  sure: boolean;
+} {
   const [rate = 0, second = 0] = [...samples].sort((a, b) => b - a);
   return { rate, sure: second >= SURE * rate && rate > 0 };
 }
 
 /** Returns a function that measures the milliseconds of `count` plays of an entry, with a read that waits for them. */
-export function timer(player: Player, entry: string, texture: string): Contender["time"] {
+export function timer(
+  player: Player,
+  entry: string,
+  texture: string,
+): Contender["time"] {
   return async (count) => {
     const start = performance.now();
     for (let i = 0; i < count; i++) {
@@ -73,15 +92,17 @@ export function timer(player: Player, entry: string, texture: string): Contender
   };
 }
 
+const TRAINING = { calls: TrainingCalls };
+
 /**
  * Returns the page's object in the state of a second visit: all shaders compiled, with the fastest measured recording.
  */
 export async function warmedUp(source: Source): Promise<Glgpt> {
-  const first = new Glgpt(source);
+  const first = new Glgpt(TRAINING, source);
   await first.warmUp();
   if (!first.info().guessed) return first;
   first.model.close();
-  const second = new Glgpt(source);
+  const second = new Glgpt(TRAINING, source);
   await second.warmUp();
   return second;
 }

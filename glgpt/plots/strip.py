@@ -16,7 +16,7 @@ from glgpt.plots.fonts import drawable
 from glgpt.system.files import written_whole
 
 WIDTH, HEIGHT, DPI = 1200, 630, 100  # pixels: the size at which sites show link previews
-NIGHT, BRIGHT, PALE, ABOVE = "#0a0e17", "#eef1f7", "#a3afc2", "#6ea1ff"  # colours of the page's header
+NIGHT, BRIGHT, PALE, ACCENT = "#0a0e17", "#eef1f7", "#a3afc2", "#9d97ff"  # colours of the page's header
 BELOW_AND_ABOVE = LinearSegmentedColormap.from_list("page", ["#ed7321", NIGHT, "#3378f5"])
 LEFT, RIGHT, TOP, BOTTOM = 0.095, 0.83, 0.69, 0.09  # edges of the cells, as shares of the picture
 GAP = 0.0035
@@ -45,7 +45,7 @@ def strip_picture(
     """Writes a PNG of 1200 x 630 pixels; `cells[column]` has a matrix for each of `lines`, or one for all of them."""
     figure, axes = figure_of(WIDTH / DPI, HEIGHT / DPI)
     axes.remove()
-    figure.text(0.045, 0.885, "glgpt", color=ABOVE, size=30, weight="bold", va="center")
+    figure.text(0.045, 0.885, "glgpt", color=ACCENT, size=30, weight="bold", va="center")
     figure.text(0.17, 0.885, drawable(title), color=BRIGHT, size=22, va="center")
     figure.text(0.045, 0.81, drawable(subtitle), color=PALE, size=14, va="center")
     figure.text(
@@ -62,12 +62,12 @@ def strip_picture(
         figure.text(LEFT - 0.012, TOP - (line + 0.5) * high, name, color=PALE, size=11, ha="right", va="center")
     at = RIGHT + 0.014
     figure.text(at, TOP - 0.05, f"→ {drawable(word.label)}", color=BRIGHT, size=22, weight="bold", va="center")
-    figure.text(at, TOP - 0.13, f"{100 * word.p:.0f}%", color=ABOVE, size=18, va="center")
+    figure.text(at, TOP - 0.13, f"{100 * word.p:.0f}%", color=ACCENT, size=18, va="center")
     for i, (label, p) in enumerate(word.others):
         y = TOP - 0.23 - 0.075 * i
         figure.text(at, y, drawable(label), color=BRIGHT, size=12, va="center")
         bar = figure.add_axes((at, y - 0.035, max(0.002, 0.14 * p / max(word.others[0][1], 1e-9)), 0.008))
-        bar.set(facecolor=ABOVE, xticks=[], yticks=[])
+        bar.set(facecolor=ACCENT, xticks=[], yticks=[])
         bar.spines[:].set_visible(False)
     with written_whole(path) as file:
         figure.savefig(file, format="png", dpi=DPI, facecolor=NIGHT, metadata={"Software": None})

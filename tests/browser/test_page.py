@@ -376,15 +376,19 @@ def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Br
       const failure = (promise) => promise.then(() => '', (error) => error.message);
       const wrong = await failure(glgpt.generate({prompt: 'To be', max_tokens: 8}));
       const short = await glgpt.generate('To be');
+      const scripts = () => performance.getEntriesByType('resource').filter(({name}) => name.endsWith('.js')).length;
+      const first = scripts(), untrained = await failure(glgpt.train({text: 'To be'})), more = scripts() - first;
       const {device} = glgpt.own;
       let running;
       await new Promise((onToken) => running = glgpt.generate({prompt: 'To be', tokens: 500, onToken}));
       await glgpt.dispose();
       const {stopped} = await running, after = await failure(glgpt.generate('To be'));
-      return {text, heard, same, shape, wrong, short: short.ids.length, stopped, after, lost: device.lost};
+      const {lost} = device;
+      return {text, heard, same, shape, wrong, short: short.ids.length, stopped, after, untrained, more, lost};
     }"""
     found = page.evaluate(script)
     assert found["text"] and found["same"] and found["shape"][0] == 8 and found["short"] > 1
     assert found["heard"][0]["done"] < found["heard"][-1]["done"]  # each call gets a new object
     assert found["wrong"] == "generate has no option max_tokens: did you mean tokens?"
+    assert "exported without training" in found["untrained"] and found["more"] == 1  # its script came then
     assert (found["stopped"], found["lost"]) == ("aborted", True) and "disposed" in found["after"]

@@ -3,115 +3,38 @@
 import { CHAT_TOKENS, fit, type Fitted } from "./runtime/chat/context";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { Completions } from "./completions";
-import type { Constraint } from "./runtime/constraints/constraint";
 import { computed, effect, signal, untracked, type ReadonlySignal } from "@preact/signals-core";
-import { ContextLost, Device, type Compiling } from "./runtime/gl/device";
+import { Device, type Compiling } from "./runtime/gl/device";
 import { Loader, type Progress as Fetched } from "./runtime/engine/loader";
-import { Queue, sleep } from "./runtime/gl/wait";
+import { Queue } from "./runtime/gl/wait";
 import { Model, type ModelOptions } from "./runtime/engine/model";
-import { checkOptions, type Names } from "./runtime/engine/options";
+import { checkOptions } from "./runtime/engine/options";
 import { parity, type Parity } from "./runtime/engine/parity";
-import { canRemember } from "./runtime/engine/probe";
-import { PageError } from "./runtime/gl/errors";
+import { must, PageError, reason } from "./runtime/gl/errors";
 import { logProbabilities } from "./runtime/engine/probabilities";
-import { checkFinite, samplingOptions, type SamplingOptions, type Token } from "./runtime/engine/sampling";
+import { checkFinite } from "./runtime/engine/sampling";
 import { LanguageModelSession, polyfill, type LanguageModelOptions } from "./language-model";
-import { connections, EmbeddedSource, exportId, folder, HOST } from "./document";
+import { EmbeddedSource, exportId, folder, HOST } from "./document";
+import { CHAT, CONTINUATIONS, GENERATE } from "./options";
+import type { Answered, ChatOptions, Continuation, ContinuationsOptions, Generated, GenerateOptions } from "./options";
 import { parseRecorded, type Manifest, type Recorded } from "./runtime/engine/manifest";
 import type { Opened } from "./runtime/engine/opened-model";
-import type { SpeculationStats } from "./runtime/engine/speculation";
 import { HttpSource, type Source } from "./runtime/engine/source";
-import { Store } from "./training/store";
-import { otherFigures, type Score, type ScoreProgress } from "./training/score";
+import { writeText, writeTexts, type Writer } from "./text-runs";
+import type { Score, ScoreProgress } from "./training/score";
 import type { Session } from "./training/session";
-import { Training, type Trained, type TrainOptions } from "./training/training";
-import { Federation, type FederateOptions } from "./training/federate";
-import { allowed, TextFetcher, type FetchedText, type FetchOptions } from "./training/fetching";
+import type { Training, Trained, TrainOptions } from "./training/training";
+import type { Federation, FederateOptions } from "./training/federate";
+import type { FetchedText, FetchOptions } from "./training/fetching";
 import type { Files } from "./training/files";
+import type { TrainingCalls } from "./training-calls";
 import type { Values } from "./runtime/engine/capture";
+import { WarmUp } from "./warm-up";
 
-export interface GenerateOptions {
-  prompt?: string;
-  ids?: number[];
-  tokens?: number;
-  temperature?: number;
-  topK?: number | null;
-  topP?: number | null;
-  minP?: number | null;
-  /** Penalizes tokens already in the text (higher is stronger). The page then reads all logits, which takes longer. */
-  repetitionPenalty?: number | null;
-  /** Values to add to the logits of these ids. */
-  logitBias?: Record<number, number> | null;
-  /** Stop at the model's end-of-text token (default: true). */
-  eos?: boolean;
-  /**
-   * Guess tokens from the text so far and check several in one step (default: false): the same text, sooner where it
-   * repeats itself. Guessing pauses where it does not pay.
-   */
-  speculate?: boolean;
-  /** Constrains the whole text. The first constraint loads a file of 0.4 MB. */
-  constraint?: Constraint | null;
-  seed?: number;
-  /** Tokens already sampled with this seed: the text continues as if it had not stopped. */
-  drawn?: number;
-  stop?: string;
-  /** Number of the most likely tokens to report to `onToken`. */
-  alternatives?: number;
-  onToken?: (token: Token & { text: string }) => void;
-  signal?: AbortSignal;
-}
-
-// the options of every generation, and those of `generate` and `continuations`
-const COMMON = {
-  tokens: true,
-  temperature: true,
-  topK: true,
-  topP: true,
-  minP: true,
-  repetitionPenalty: true,
-  logitBias: true,
-  eos: true,
-  seed: true,
-  stop: true,
-  signal: true,
-} as const;
-const SHARED = { ...COMMON, prompt: true, ids: true } as const;
-
-/** Options of a single text, not of texts in a batch. */
-const ONE_TEXT = { constraint: true, speculate: true, alternatives: true, onToken: true } as const;
-
-const GENERATE: Names<GenerateOptions> = { ...SHARED, ...ONE_TEXT, drawn: true };
-
-export interface Generated {
-  ids: number[];
-  text: string;
-  prefillMs: number;
-  /** Milliseconds from the first token to the last. */
-  decodeMs: number;
-  seed: number;
-  stopped: "tokens" | "eos" | "text" | "aborted";
-  /** Counts guesses, with `speculate`. */
-  speculation?: SpeculationStats;
-}
-
-/** One of several texts that continue a prompt. */
-export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
-  /** `room`: the context is full, or the rows that the texts share. */
-  stopped: Generated["stopped"] | "room";
-};
+export type { Answered, ChatOptions, Continuation, ContinuationsOptions, Generated, GenerateOptions };
 
 const loaderOf = (source: Source) =>
   Loader.open(source, source instanceof HttpSource && source.base.href === folder().href ? exportId() : "");
-
-export interface ChatOptions extends Omit<GenerateOptions, "prompt" | "ids" | "drawn"> {
-  /** The number of the oldest messages after the system message that the model no longer reads (default: 0). */
-  dropped?: number;
-}
-
-const CHAT: Names<ChatOptions> = { ...COMMON, ...ONE_TEXT, dropped: true };
-
-/** An answer, the number of tokens of its prompt, and the number of the oldest messages that the prompt leaves out. */
-export type Answered = Generated & { promptTokens: number; dropped: number };
 
 /** `glgpt.chat`: a function, with OpenAI's interface as `completions`. */
 export interface Chat {
@@ -127,23 +50,11 @@ export interface Chat {
 /** Bytes of weights and shaders that are loaded. */
 export type Progress = Fetched & Compiling;
 
-const REST = 2000; // ms without a call after which a page warms up
-const ATTEMPTS = 20; // attempts to warm up; a call interrupts one
-
-export interface ContinuationsOptions extends Omit<
-  GenerateOptions,
-  "drawn" | "constraint" | "speculate" | "alternatives" | "onToken"
-> {
-  /** Called with all texts after each token. The array holds the same objects each time. */
-  onTexts?: (texts: readonly Continuation[]) => void;
-  /** Called with the progress of the shaders, which the first call compiles. */
-  onCompiled?: (compiled: number, shaders: number) => void;
-}
-
-const CONTINUATIONS: Names<ContinuationsOptions> = { ...SHARED, onTexts: true, onCompiled: true };
-
 /** The model in use: the page's (`own`), the one in training (`mine`) or one from files (`file`). */
 export type Used = "own" | "mine" | "file";
+
+/** The class of the calls on training, or a function that loads it for the first of them. */
+export type TrainingCode = { calls: typeof TrainingCalls } | { load: () => Promise<typeof TrainingCalls> };
 
 export class Glgpt {
   /** Resolves when the model can be used. Rejects with a message for the user. */
@@ -152,14 +63,9 @@ export class Glgpt {
   own!: Model;
   private readonly current = signal<{ model: Model; used: Used } | null>(null);
   private readonly device = signal<Device | null>(null);
-  private readonly texts = new TextFetcher();
-  private readonly store = new Store(folder().pathname);
-  /** @internal Runs `train` and holds the sessions that the page shows. */
-  readonly training = new Training(
-    () => this.own,
-    this.store,
-    () => this.warmedUp,
-  );
+  private readonly trains = signal<TrainingCalls | null>(null);
+  private loadingTrains: Promise<TrainingCalls> | null = null;
+  private warming!: WarmUp;
   private warmedUp: Promise<void> = Promise.resolve();
   private played: Session | null = null; // the session whose model is in use
   private readonly loading = signal<Progress>({ done: 0, total: 0, cached: 0, compiled: 0, shaders: 0 });
@@ -170,7 +76,12 @@ export class Glgpt {
   private unfollow: () => void = () => {};
 
   /** @internal `open` of the embed module makes one. */
-  constructor(source: Source | Opened = EmbeddedSource.here() ?? new HttpSource(folder()), options: ModelOptions = {}) {
+  constructor(
+    private readonly code: TrainingCode,
+    source: Source | Opened = EmbeddedSource.here() ?? new HttpSource(folder()),
+    options: ModelOptions = {},
+  ) {
+    if ("calls" in code) this.begin(code.calls);
     this.ready = this.open(source, options);
     this.ready.catch(() => {}); // callers that await it receive the error
   }
@@ -193,6 +104,32 @@ export class Glgpt {
     return this.current.value?.model as Model; // undefined until `ready`
   }
 
+  /** @internal Runs `train` and holds the sessions that the page shows. Only a page has it before the first call. */
+  get training(): Training {
+    return must(this.trains.value, "training").training;
+  }
+
+  private begin(calls: typeof TrainingCalls): TrainingCalls {
+    const host = { own: () => this.own, warmedUp: () => this.warmedUp, queue: this.queue };
+    return (this.trains.value = new calls(host));
+  }
+
+  /** Returns the calls on training. A module loads their code first. */
+  private async trainingCalls(): Promise<TrainingCalls> {
+    await this.usable();
+    if ("calls" in this.code || this.trains.value) return this.trains.value!;
+    this.loadingTrains ??= this.code.load().then(
+      (calls) => this.begin(calls),
+      (error: unknown) => {
+        this.loadingTrains = null; // the next call tries again
+        throw new PageError(`The training's script, next to glgpt.js, could not be loaded: ${reason(error)}`);
+      },
+    );
+    const calls = await this.loadingTrains;
+    await this.usable();
+    return calls;
+  }
+
   /** Which model `model` is. */
   get used(): Used {
     return this.current.value?.used ?? "own";
@@ -212,9 +149,7 @@ export class Glgpt {
     if (this.disposed) return;
     this.disposed = true;
     this.unfollow();
-    this.federation?.leave();
-    await this.training.settled();
-    await this.training.session?.close();
+    await this.trains.value?.close();
     await this.queue.idle;
     const loaded = await this.ready.then(
       () => true,
@@ -246,47 +181,12 @@ export class Glgpt {
     this.current.value = { model: this.own, used: "own" };
     if (this.disposed) this.release();
     this.unfollow = effect(() => {
-      const { session } = this.training;
+      const session = this.trains.value?.training.session ?? null;
       untracked(() => void this.leave(session));
     });
-    this.warmedUp = this.warmUpAtRest().catch((error: unknown) => console.warn("warming up:", error));
-  }
-
-  /** Compiles the remaining shaders and measures kernels once the device is idle. */
-  private async warmUpAtRest(): Promise<void> {
-    const done = () => this.own.complete && (this.own.kernels.probe || !canRemember());
-    for (let attempts = 0; attempts < ATTEMPTS && !done(); attempts++) {
-      do await sleep(REST);
-      while (!this.rests(REST));
-      try {
-        await this.compileAll();
-        if (canRemember() && this.rests(0)) await this.measure(() => this.rests(0));
-      } catch (error) {
-        if (!(error instanceof ContextLost) && !this.own.stale) throw error;
-      }
-    }
-    if (done() && this.rests(0)) await this.queue.run(() => this.tryMoreTargets());
-  }
-
-  private tryMoreTargets(): Promise<void> {
-    this.own.device.tryMoreTargets();
-    return Promise.resolve();
-  }
-
-  private async compileAll(): Promise<void> {
-    await this.own.compileLater();
-    await this.queue.run(() => this.own.useAll());
-  }
-
-  private measure(going?: () => boolean): Promise<boolean> {
-    return this.own.measure((recording) => this.later(recording), going);
-  }
-
-  /** True if the page is visible and the device has been idle for this many milliseconds. */
-  private rests(ms: number): boolean {
-    const together = this.federation !== null && !["over", "failed"].includes(this.federation.status);
-    const busy = this.queue.restingMs < ms || this.training.busy || together;
-    return !busy && document.visibilityState === "visible";
+    const trains = () => this.trains.peek()?.busy ?? false;
+    this.warming = new WarmUp(this.own, this.queue, trains, (recording) => this.later(recording));
+    this.warmedUp = this.warming.atRest().catch((error: unknown) => console.warn("warming up:", error));
   }
 
   /**
@@ -296,8 +196,7 @@ export class Glgpt {
    */
   async warmUp(): Promise<void> {
     await this.usable();
-    await this.compileAll();
-    await this.measure();
+    await this.warming.now();
   }
 
   /** Runs `work` after all earlier calls, and restarts it if the context is lost while it runs. */
@@ -331,14 +230,15 @@ export class Glgpt {
    */
   async use(which: Used, files: readonly File[] = []): Promise<void> {
     await this.usable();
-    await this.training.settled();
+    const training = which === "own" ? this.trains.value?.training : (await this.trainingCalls()).training;
+    await training?.settled();
     return this.queue.run(async () => {
-      if (which === "own") {
+      if (which === "own" || !training) {
         this.replace(this.own, "own", null);
         return;
       }
-      const session = which === "mine" ? this.training.current() : null;
-      const about = session ? await this.training.trained(session) : await this.training.saved(files);
+      const session = which === "mine" ? training.current() : null;
+      const about = session ? await training.models.trained(session) : await training.models.saved(files);
       const build = () => this.own.beside(about);
       this.replace(await (session ? session.lend(build) : build()), which, session);
     });
@@ -360,8 +260,10 @@ export class Glgpt {
   async later(recording = this.own.recording): Promise<string[]> {
     const { manifest } = this.own;
     const more = [recording.interventions, recording.several].filter((name) => name !== undefined);
-    const training = manifest.training ? [manifest.training, ...(await this.training.files(recording))] : [];
-    return [...(manifest.reference === null ? [] : [manifest.reference]), ...more, ...training];
+    const reference = manifest.reference === null ? [] : [manifest.reference];
+    if (!manifest.training) return [...reference, ...more];
+    const { training } = await this.trainingCalls();
+    return [...reference, ...more, manifest.training, ...(await training.offers.files(recording))];
   }
 
   encode(text: string): number[] {
@@ -384,7 +286,7 @@ export class Glgpt {
     let begun = false;
     const done = this.queue.run(() => {
       begun = true;
-      return this.run(options);
+      return writeText(this.writer(), options);
     });
     const { signal, seed = 0 } = options;
     if (!signal) return done;
@@ -395,6 +297,16 @@ export class Glgpt {
       signal.addEventListener("abort", () => !begun && resolve(nothing), { once: true });
     });
     return Promise.race([done, given]);
+  }
+
+  private writer(): Writer {
+    return {
+      model: this.model,
+      encode: (text) => this.encode(text),
+      lend: (work) => this.lent(work),
+      onIds: (ids) => (this.last = ids),
+      disposed: () => this.disposed,
+    };
   }
 
   /** Answers messages; `chat.completions.create` has the shape of OpenAI's API. */
@@ -431,71 +343,6 @@ export class Glgpt {
     return fit(chatTemplate, checkedMessages(messages), manifest.config.n_positions, tokens, dropped);
   }
 
-  private async run(options: GenerateOptions): Promise<Generated> {
-    const { tokens = 100, stop, onToken, eos = true, alternatives = 0, signal } = options;
-    checkLength(tokens, stop);
-    const sampling = samplingOf(options);
-    const prompt = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
-    const { model } = this;
-    const matcher = options.constraint
-      ? await model.matcher(options.constraint, signal).catch((error: unknown) => {
-          if (signal?.aborted) return null; // `model.generate` then returns at once
-          throw error;
-        })
-      : null;
-    const speculation = options.speculate ? { checkedSteps: 0, guessedTokens: 0, acceptedTokens: 0 } : null;
-    const decoder = model.tokenizer?.stream();
-    const ids: number[] = [];
-    let text = "";
-    let stopped = "tokens" as Generated["stopped"];
-    const start = performance.now();
-    let [first, last] = [start, start]; // times of the first and the last token
-    await this.lent(async () => {
-      if (model.stale) await model.recover(signal); // `model.generate` itself recovers from later losses
-      model.follow();
-      // `ids` is not empty if a lost context interrupted an earlier attempt
-      const rest = {
-        sampling,
-        eos,
-        alternatives,
-        ...(matcher ? { matcher } : {}),
-        ...(speculation ? { speculate: (stats: SpeculationStats) => add(speculation, stats) } : {}),
-        ...(signal ? { signal } : {}),
-        tokens: tokens - ids.length,
-        drawn: (options.drawn ?? 0) + ids.length,
-      };
-      for await (const token of model.generator.generate([...prompt, ...ids], rest)) {
-        last = performance.now();
-        if (!ids.length) first = last;
-        ids.push(token.id);
-        this.last = [...prompt, ...ids];
-        const piece = decoder ? decoder.push(token.id) : ` ${token.id}`;
-        text += piece;
-        onToken?.({ ...token, text: piece });
-        const found = stop ? text.indexOf(stop) : -1;
-        if (found >= 0) {
-          text = text.slice(0, found);
-          stopped = "text";
-          break;
-        }
-        if (this.disposed) break;
-      }
-    });
-    const end = performance.now();
-    if (stopped !== "text") text += decoder?.flush() ?? "";
-    if (signal?.aborted || this.disposed) stopped = "aborted";
-    else if (stopped === "tokens" && (ids.length < tokens || (await matcher?.allowed) === null)) stopped = "eos";
-    return {
-      ids,
-      text,
-      prefillMs: (ids.length ? first : end) - start,
-      decodeMs: last - first,
-      seed: sampling.seed,
-      stopped,
-      ...(speculation ? { speculation } : {}),
-    };
-  }
-
   /**
    * Generates `model.batch.texts` continuations of one prompt in a batch, with the seeds `seed`, `seed` + 1, …. Each
    * text equals that of `generate` with its seed. A batch is faster than separate calls, since each weight is read once
@@ -510,51 +357,8 @@ export class Glgpt {
         const { compiled, shaders } = this.own.device.compiling.value;
         if (compiled < shaders) untracked(() => onCompiled?.(compiled, shaders));
       });
-      return this.lent(() => this.sideBySide(options)).finally(unfollow);
+      return this.lent(() => writeTexts(this.writer(), options)).finally(unfollow);
     });
-  }
-
-  private async sideBySide(options: ContinuationsOptions): Promise<Continuation[]> {
-    const { tokens = 100, stop, onTexts, eos = true, signal } = options;
-    checkLength(tokens, stop);
-    const sampling = samplingOf(options);
-    const { model } = this;
-    const ids = options.ids ? Array.from(options.ids) : this.encode(options.prompt ?? "");
-    const decoders = Array.from({ length: model.batch.texts }, () => model.tokenizer?.stream());
-    const texts = decoders.map((_, i): Continuation => ({
-      ids: [],
-      text: "",
-      seed: sampling.seed + i,
-      stopped: "tokens",
-    }));
-    const over = new Set<number>();
-    if (model.stale) await model.recover(signal);
-    model.follow();
-    const run = { tokens, sampling, eos, ...(signal ? { signal } : {}) };
-    for await (const found of model.batch.generate(ids, run, { over })) {
-      for (const [i, text] of texts.entries()) {
-        const token = found[i];
-        if (!token) {
-          if (!over.has(i)) text.stopped = "eos";
-          over.add(i);
-          continue;
-        }
-        text.ids.push(token.id);
-        text.text += decoders[i]?.push(token.id) ?? ` ${token.id}`;
-        const at = stop ? text.text.indexOf(stop) : -1;
-        if (at < 0) continue;
-        [text.text, text.stopped] = [text.text.slice(0, at), "text"];
-        over.add(i);
-      }
-      onTexts?.(texts);
-      if (this.disposed) break;
-    }
-    texts.forEach((text, i) => {
-      if (text.stopped !== "text") text.text += decoders[i]?.flush() ?? "";
-      if (text.stopped === "tokens" && text.ids.length < tokens)
-        text.stopped = signal?.aborted || this.disposed ? "aborted" : "room";
-    });
-    return texts;
   }
 
   /** Returns the logits of every position, `[T * vocab]`. Rejects if one is not finite; `activation` shows where. */
@@ -613,45 +417,30 @@ export class Glgpt {
 
   /** Trains a model of one of the sizes that the page was exported with. Resolves when all steps are done. */
   async train(options: TrainOptions): Promise<Trained> {
-    await this.usable();
-    const session = await this.training.create(options);
-    void session.start();
-    const { status, problem, points } = await session.ended();
-    if (status === "failed") throw new PageError(problem);
-    const last = points.at(-1)!;
-    const judged = points.findLast((p) => p.validation !== undefined);
-    return { step: last.step, loss: last.loss, validation: judged?.validation ?? null };
+    return (await this.trainingCalls()).train(options);
   }
 
   /** Fetches a text from an address that the page's policy allows. Rejects with a message for the user. */
   async fetchText(address: string, options: FetchOptions = {}): Promise<FetchedText> {
-    return this.texts.fetch(allowed(address, connections()), options);
+    return (await this.trainingCalls()).fetchText(address, options);
   }
 
   /** The federation that this page has joined last; null: none. */
   get federation(): Federation | null {
-    return this.joined.value;
+    return this.trains.value?.federation ?? null;
   }
-
-  private readonly joined = signal<Federation | null>(null);
 
   /**
    * Joins a federation by an invitation link and trains with it. Resolves when its rounds are done or the page left it.
    * `text` is the user's own text, which does not leave this page; without it, the session's text is used.
    */
   async federate(options: FederateOptions): Promise<void> {
-    await this.usable();
-    this.federation?.leave();
-    const federation = new Federation(options, this.training, this.store);
-    this.joined.value = federation;
-    await federation.done;
+    await (await this.trainingCalls()).federate(options);
   }
 
   /** Pauses the current training. Resolves when its checkpoint is saved. */
   async pause(): Promise<void> {
-    await this.usable();
-    await this.training.settled();
-    await this.training.current().pause();
+    await (await this.trainingCalls()).pause();
   }
 
   /**
@@ -659,28 +448,17 @@ export class Glgpt {
    * A failed training first returns to its last checkpoint.
    */
   async resume({ lr }: { lr?: number } = {}): Promise<void> {
-    await this.usable();
-    await this.training.settled();
-    const session = this.training.session ?? (await this.training.restore()) ?? this.training.current();
-    if (lr !== undefined) session.setRate(lr);
-    if (session.status === "failed") await session.back();
-    if (session.status !== "failed") void session.start();
+    await (await this.trainingCalls()).resume(lr);
   }
 
   /** Returns the score of the model in training, as computed by `glgpt eval --suite`. Works while it trains. */
   async score(progress: ScoreProgress = () => {}): Promise<Score> {
-    await this.usable();
-    const session = this.training.current();
-    const own = async () => {
-      if (this.own.stale) await this.own.recover();
-      return otherFigures(session.plan, this.own, (share) => progress("Scoring the page's model", share));
-    };
-    return session.scorer.score(progress, () => this.queue.run(own));
+    return (await this.trainingCalls()).score(progress);
   }
 
   /** Returns the trained model's files by name. The desktop's `glgpt generate DIR` can load them. */
-  save(): Promise<Files> {
-    return this.training.current().files();
+  async save(): Promise<Files> {
+    return (await this.trainingCalls()).training.current().files();
   }
 
   info() {
@@ -704,23 +482,4 @@ export class Glgpt {
       contexts: device.generation + 1,
     };
   }
-}
-
-/** Adds the statistics of a part of a text. */
-function add(all: SpeculationStats, part: SpeculationStats): void {
-  for (const name of ["checkedSteps", "guessedTokens", "acceptedTokens"] as const) all[name] += part[name];
-}
-
-/** Returns the sampling options of a call; the temperature is 0.8 unless given. */
-function samplingOf(options: GenerateOptions | ContinuationsOptions): SamplingOptions {
-  const { temperature = 0.8 } = options;
-  return samplingOptions({ ...options, temperature });
-}
-
-/** Throws PageError for an invalid number of tokens or an invalid stop text. */
-function checkLength(tokens: number, stop: unknown): void {
-  if (!(Number.isInteger(tokens) && tokens >= 0)) {
-    throw new PageError(`tokens is ${tokens}; it must be a non-negative integer.`);
-  }
-  if (stop !== undefined && typeof stop !== "string") throw new PageError("stop must be a string.");
 }

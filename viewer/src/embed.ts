@@ -45,6 +45,8 @@ export interface OpenOptions extends ModelOptions {
   onProgress?: (progress: Progress) => void;
 }
 
+const TRAINING = { load: async () => (await import("./training-calls")).TrainingCalls };
+
 const OPEN: Names<OpenOptions> = {
   folder: true,
   onProgress: true,
@@ -59,7 +61,7 @@ export async function open(asked: OpenOptions = {}): Promise<Glgpt> {
   checkOptions("open", asked, OPEN);
   const { folder, onProgress, ...options } = asked;
   const base = folder ? new URL(folder, document.baseURI) : new URL(/* @vite-ignore */ ".", import.meta.url);
-  const glgpt = new Glgpt(new HttpSource(base.href.endsWith("/") ? base : new URL(`${base.href}/`)), options);
+  const glgpt = new Glgpt(TRAINING, new HttpSource(base.href.endsWith("/") ? base : new URL(`${base.href}/`)), options);
   const unfollow = effect(() => {
     const { value } = glgpt.progress;
     untracked(() => onProgress?.(value));

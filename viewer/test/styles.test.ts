@@ -44,6 +44,30 @@ test("only tokens.css defines colours", () => {
   expect(found).toEqual([]);
 });
 
+test("the accent and the meanings are different colours", () => {
+  const tokens = Object.entries(sheets).find(([path]) => path.endsWith("/tokens.css"))![1];
+  const block = /--accent:[^]*?--on-bad/.exec(tokens)![0];
+  const found = [...block.matchAll(/--([a-z-]+): light-dark\((#\w+), (#\w+)\)/g)].map(([, ...parts]) => parts);
+  expect(found.length).toBeGreaterThan(8);
+  for (const at of [1, 2]) expect(new Set(found.map((parts) => parts[at])).size).toBe(found.length);
+});
+
+test("text has the sizes of tokens.css", () => {
+  const found = Object.values(sheets).flatMap((css) => [...css.matchAll(/\bfont(?:-size)?: ([^;]+);/g)]);
+  const others = found.map(([, value]) => value!).filter((value) => !/var\(--size-|^inherit$/.test(value));
+  expect(others).toEqual(["16px/1.5 var(--sans)"]); // what a rem is
+});
+
+test("only devices with a pointer have styles for hovering", () => {
+  const found = Object.entries(sheets).flatMap(([path, css]) => {
+    const others = css
+      .replace(/@media \(hover: hover\) \{(?:[^{}]*\{[^{}]*\})*[^{}]*\}/g, "")
+      .replaceAll(":not(:hover)", "");
+    return others.includes(":hover") ? [path] : [];
+  });
+  expect(found).toEqual([]);
+});
+
 test.each(Object.keys(sheets))("%s has lines of at most 120 characters", (path) => {
   expect(sheets[path]!.split("\n").filter((line) => line.length > 120)).toEqual([]);
 });

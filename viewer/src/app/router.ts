@@ -3,27 +3,31 @@
 import { batch } from "@preact/signals";
 import { VIEWS, PARAMS, OTHER_KEYS } from "./features";
 import { readParams, writeParams } from "./stores/link";
-import { route } from "./stores/route";
+import { route, type View } from "./stores/route";
 
+/** The first view that each model has. */
+const FIRST = VIEWS.find(({ available }) => !available)!;
 const ALL = [...PARAMS, ...VIEWS.flatMap(({ params }) => params)];
 const KNOWN = new Set(["view", ...OTHER_KEYS, ...ALL.map(({ key }) => key)]);
+
+/** Returns the view that is shown. */
+export const currentView = (): View => VIEWS.find(({ name }) => name === route.view.value) ?? FIRST;
 
 /** Applies the address: all of it, or, for an entry of this page's history, the view and the selection within it. */
 export function readAddress(history = false): void {
   const link = route.read();
   batch(() => {
     route.unknown.value = [...new Set(link.keys())].filter((key) => !KNOWN.has(key));
-    route.view.value = VIEWS.find(({ name }) => name === link.get("view"))?.name ?? "text";
+    route.view.value = (VIEWS.find(({ name }) => name === link.get("view")) ?? FIRST).name;
     readParams(history ? ALL.filter((each) => each.history) : ALL, link);
   });
 }
 
 /** Writes the current settings to the address. */
 export function writeAddress(): void {
-  const view = route.view.value;
-  const { params } = VIEWS.find(({ name }) => name === view)!;
-  route.write([["view", view], ...writeParams(PARAMS), ...writeParams(params)]);
+  const { name, params } = currentView();
+  route.write([["view", name], ...writeParams(PARAMS), ...writeParams(params)]);
 }
 
-/** True if the address has this key. */
-export const addressHas = (key: string) => route.link.has(key);
+/** True if the address has this key. Does not subscribe to it. */
+export const addressHas = (key: string) => route.link.peek().has(key);

@@ -2,22 +2,16 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { InterventionBar } from "./ui/interventions";
 import { playerFile } from "../document";
-import { VIEWS } from "./features";
-import { Open } from "./features/open/screen";
-import { federated } from "./features/federated/store";
-import { SplitStrip } from "./features/split/strip";
-import { tour } from "./features/tour/store";
-import { openCard, Tour } from "./features/tour/tour";
-import { Compass, Link } from "lucide";
+import { ADDITIONS, VIEWS } from "./features";
+import { currentView } from "./router";
+import { Link } from "lucide";
 import { Icon } from "./ui/icon";
 import { Mark } from "./ui/mark";
 import type { Progress } from "../api";
-import { ModelSwitch, TrainingChip } from "./ui/models";
 import { generation } from "./stores/generation";
 import { engine, models } from "./stores/model";
-import { GROUPS, route, type View } from "./stores/route";
+import { GROUPS, route, type Addition, type View } from "./stores/route";
 import { countInWords } from "./ui/tools";
 import { classes } from "./ui/classes";
 import ui from "./ui/shared.module.css";
@@ -27,12 +21,23 @@ import style from "./shell.module.css";
 const GROUP_NAMES = Object.keys(GROUPS) as (keyof typeof GROUPS)[];
 const LONG_LOST = 5000; // ms without a graphics context after which the page suggests a reload
 
+/** Renders the parts that features add to one place of the frame. */
+function Added({ place }: { place: Exclude<keyof Addition, "params"> }) {
+  return (
+    <>
+      {ADDITIONS.map((each, i) => {
+        const Part = each[place];
+        return Part && <Part key={i} />;
+      })}
+    </>
+  );
+}
+
 export function App() {
   const phase = models.phase.value;
-  const split = phase === "ready" && engine().model.split !== null;
-  const manifest = phase === "ready" ? engine().model.manifest : generation.recorded.value?.about;
+  const manifest = generation.manifest.value;
   const has = ({ available }: View) => !available || (manifest !== undefined && available(manifest));
-  const wanted = VIEWS.find(({ name }) => name === route.view.value)!;
+  const wanted = currentView();
   const view = phase === "ready" && !has(wanted) ? VIEWS[0]! : wanted;
   const known = manifest !== undefined || phase !== "loading"; // until then, it is open which tabs the page has
   const tabs = useRef<HTMLElement>(null);
@@ -42,8 +47,8 @@ export function App() {
   }, [phase, view]);
   return (
     <>
-      <button class={style.skip} onClick={skip}>
-        {view.name === "text" ? "Skip to the prompt" : "Skip to the view"}
+      <button class={style.skip} onClick={() => skip(view)}>
+        Skip to {view.skipTo?.title ?? "the view"}
       </button>
       <div class={frame.band}>
         <header>
@@ -51,22 +56,18 @@ export function App() {
           <h1 class={style.name}>glgpt</h1>
           {phase === "loading" && generation.recorded.value && <Loading recorded={Boolean(view.recorded)} />}
           {phase === "ready" && playerFile() !== null && (
-            <button class={classes(ui.quiet, style.take)} onClick={() => location.assign(location.pathname)}>
+            <button
+              class={classes(ui.quiet, frame.action, frame.offer)}
+              onClick={() => location.assign(location.pathname)}
+            >
               Open another model
             </button>
           )}
           {phase === "ready" && <CopyLink />}
-          {phase === "ready" && tour.card.value === 0 && (
-            <button
-              class={classes(ui.quiet, style.take)}
-              title="Ten short cards that explain the views"
-              onClick={() => openCard(1)}
-            >
-              <Icon of={Compass} />
-              Take the tour
-            </button>
-          )}
-          <p class={classes(frame.about, style.about)}>{<About />}</p>
+          <Added place="header" />
+          <p class={classes(frame.about, style.about, (phase === "choosing" || view.introduced) && style.first)}>
+            <About />
+          </p>
         </header>
         <div class={style.tabs} key={known}>
           <nav class={style.views} aria-label="Views" ref={tabs} hidden={phase === "choosing"}>
@@ -80,26 +81,23 @@ export function App() {
             ))}
           </nav>
           <div class={style.shown} role="region" aria-label="Model">
-            <TrainingChip />
-            {phase === "ready" && manifest?.training && <ModelSwitch />}
-            {phase === "loading" && manifest?.training && <i class={style.place} />}
+            <Added place="corner" />
           </div>
         </div>
       </div>
       <Lost />
-      {split && <SplitStrip model={engine().model} />}
+      <Added place="strip" />
       <UnknownLink />
       <main tabIndex={-1} key={known}>
         {phase === "failed" ? (
           <Failed />
         ) : phase === "choosing" ? (
-          <Open />
+          <Added place="choice" />
         ) : phase === "ready" ? (
           <>
             <view.component key={view.stays ? "" : engine().model.id} />
             <div class={style.dock}>
-              <InterventionBar />
-              <Tour />
+              <Added place="dock" />
             </div>
           </>
         ) : (
@@ -125,10 +123,10 @@ function Tab({ of: { name, title, icon }, current }: { of: View; current: boolea
   );
 }
 
-/** Moves the focus to the prompt or the view, past the buttons of the header and the machine. */
-function skip(): void {
-  const main = document.querySelector("main");
-  (main?.querySelector<HTMLElement>("[data-part=prompt] textarea") ?? main)?.focus();
+/** Moves the focus to the view or a part of it, past the buttons of the header. */
+function skip({ skipTo }: View): void {
+  const part = skipTo && document.querySelector<HTMLElement>(skipTo.selector);
+  (part ?? document.querySelector("main"))?.focus();
 }
 
 /** Lists the settings of a link that this page does not know, for example from another version of the page. */
@@ -172,7 +170,7 @@ function Lost() {
 
 /** One sentence about the model: name, size, training data, and where it runs. */
 function About() {
-  const manifest = models.phase.value === "ready" ? engine().model.manifest : generation.recorded.value?.about;
+  const manifest = generation.manifest.value;
   if (models.phase.value === "choosing") {
     return (
       <>Runs a model file of yours in this browser, on its graphics card: you can inspect every number it computes.</>
@@ -201,8 +199,7 @@ function About() {
           leaves this page.
         </>
       )}
-      {federated.invited.value &&
-        " If you train with others, your nickname and your weight updates are sent to the host."}
+      <Added place="about" />
       {source && (
         <>
           {" "}
@@ -247,7 +244,7 @@ function CopyLink() {
         {said.value}
       </span>
       <button
-        class={classes(ui.quiet, style.link)}
+        class={classes(ui.quiet, frame.action)}
         onClick={() => void copy()}
         title="The link contains the prompt, its settings and the view"
       >

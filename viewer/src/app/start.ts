@@ -5,11 +5,13 @@ import { batch, effect, untracked } from "@preact/signals";
 import type { Glgpt } from "../api";
 import type { Manifest } from "../runtime/engine/manifest";
 import { VIEWS } from "./features";
-import { addressHas, readAddress, writeAddress } from "./router";
-import { generation, TEXT_PARAMS } from "./stores/generation";
+import { addressHas, currentView, readAddress, writeAddress } from "./router";
+import { continuations } from "./stores/continuations";
+import { generation } from "./stores/generation";
 import { interventions } from "./stores/interventions";
 import { models } from "./stores/model";
 import { route, type ViewName } from "./stores/route";
+import { settings, TEXT_PARAMS } from "./stores/settings";
 
 export function start(engine: Glgpt): void {
   models.open(engine, () => generation.stop());
@@ -31,9 +33,9 @@ function begin(): void {
     generation.chosen.value = null;
     models.phase.value = "ready";
     if (!addressHas("view") && !engine.recorded.value) route.view.value = opening(engine.model.manifest);
-    if (!addressHas("prompt")) generation.prompt.value = generation.opening();
+    if (!addressHas("prompt")) settings.prompt.value = settings.opening();
     if (TEXT_PARAMS.every(({ key }) => !addressHas(key)))
-      generation.settings.seed.value = generation.recorded.value?.seed ?? generation.settings.seed.value;
+      settings.seed.value = generation.recorded.value?.seed ?? settings.seed.value;
   });
   let shown = engine.model;
   effect(() => {
@@ -43,10 +45,12 @@ function begin(): void {
   });
   effect(writeAddress); // the address follows every setting
   effect(() => {
-    const { title } = VIEWS.find(({ name }) => name === route.view.value)!;
+    const { title } = currentView();
     document.title = `${title} · ${engine.model.manifest.model} · glgpt`;
   });
-  effect(() => void generation.weigh());
+  effect(() => {
+    if (currentView().alternatives) void generation.weigh();
+  });
   addEventListener("popstate", (event) => void follow(event.state !== null));
   void interventions.begin();
 }
@@ -59,14 +63,16 @@ function opening(manifest: Manifest): ViewName {
 /** Restricts the settings of a link to what the model has. */
 function fit(): void {
   for (const { fit } of VIEWS) fit?.();
-  generation.fit();
+  settings.fit();
 }
 
 /** Shows the model that replaced the previous one. */
 function adopt(): void {
   const { engine, used, fileName } = models;
   batch(() => {
-    generation.adopt(used.value, engine.used);
+    settings.adopt(used.value, engine.used);
+    generation.reset();
+    continuations.reset();
     interventions.reset();
     used.value = engine.used;
     if (used.value === "file") fileName.value = engine.model.manifest.model;
@@ -89,9 +95,4 @@ async function follow(own: boolean): Promise<void> {
 }
 
 /** Returns everything that determines the text, as one string to compare. */
-const wanted = () =>
-  JSON.stringify([
-    generation.prompt.value,
-    interventions.parts.value,
-    ...Object.values(generation.settings).map((setting) => setting.value),
-  ]);
+const wanted = () => JSON.stringify([interventions.parts.value, ...settings.values()]);

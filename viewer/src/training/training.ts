@@ -1,30 +1,23 @@
-// Training in the page: the sizes it offers, the current session, and its saved state.
+// Training in the page: the current session and its saved state.
 
 import { effect, signal, untracked } from "@preact/signals-core";
-import { check } from "../runtime/gl/player";
 import { pause, Queue } from "../runtime/gl/wait";
-import {
-  parseProgram,
-  parseTraining,
-  type Manifest,
-  type Offer,
-  type Recording,
-  type TrainingIndex,
-} from "../runtime/engine/manifest";
-import type { Beside, Model, Weights } from "../runtime/engine/model";
-import { productMs } from "../runtime/engine/probe";
-import { must, PageError } from "../runtime/gl/errors";
+import type { Offer } from "../runtime/engine/manifest";
+import type { Model } from "../runtime/engine/model";
+import { PageError } from "../runtime/gl/errors";
 import type { Program } from "../runtime/gl/program";
 import type { Ids, Rates } from "./batches";
 import type { Bpe } from "./bpe";
-import { chosenFiles, readModel, zip, type Files, type Loaded } from "./files";
+import { zip, type Files } from "./files";
 import type { Checkpoint, Point } from "./checkpoint";
+import { Offers } from "./offers";
 import type { Plan } from "./plan";
 import { Session } from "./session";
 import { checkConfig, checkedIds, checkText, rates, splitIds, type TrainConfig } from "./train-config";
 import type { Store } from "./store";
-import { tokenise, TrainedVocabulary } from "./tokenise";
-import { fitting, isLost, putParameters, Trainer } from "./trainer";
+import { tokenise } from "./tokenise";
+import { TrainedModels } from "./trained-models";
+import { fitting, isLost, Trainer } from "./trainer";
 
 export interface TrainOptions {
   text?: string;
@@ -78,13 +71,13 @@ export interface Earlier {
   points: { step: number; loss: number; validation?: number }[];
 }
 
-const SHARE = 0.6; // the speed of a step relative to that of its products: 0.5 on an H200, 0.7 on software GL
 const EARLIER = "earlier";
 const MIN_KEPT_POINTS = 5; // minimum points of a curve that is saved
 const MAX_KEPT_POINTS = 1000; // approximate maximum points that are saved
 
 export class Training {
-  private listed: TrainingIndex | null = null;
+  readonly offers: Offers;
+  readonly models: TrainedModels;
   private readonly signals = {
     session: signal<Session | null>(null),
     earlier: signal<Earlier | null>(null),
@@ -97,8 +90,11 @@ export class Training {
     private readonly model: () => Model,
     private readonly store: Store,
     /** Resolves when the page has measured its device or has stopped trying. */
-    private readonly measured: () => Promise<void>,
-  ) {}
+    measured: () => Promise<void>,
+  ) {
+    this.offers = new Offers(model, measured);
+    this.models = new TrainedModels(model, this.offers);
+  }
 
   /** The current session; null: none. Reading it subscribes to its replacement, as do the following properties. */
   get session(): Session | null {
@@ -120,27 +116,6 @@ export class Training {
     return this.queue.restingMs < 0 || (this.session?.busy ?? false);
   }
 
-  /** Loads the list of sizes and texts, once. */
-  async ready(): Promise<TrainingIndex> {
-    const { loader, manifest } = this.model();
-    if (!manifest.training) throw new PageError("This page was exported without training; use glgpt export --train.");
-    return (this.listed ??= parseTraining(await loader.json(manifest.training), manifest.training));
-  }
-
-  private get index(): TrainingIndex {
-    return must(this.listed, "training.json");
-  }
-
-  offer(preset?: string, tokenizer?: string): Offer {
-    const { sizes } = this.index;
-    const named = sizes.filter((s) => s.name === (preset ?? sizes[0]!.name));
-    const found = named.find((s) => !tokenizer || s.tokenizer === tokenizer);
-    if (found) return found;
-    const known = sizes.map((s) => `${s.name} with ${s.tokenizer}`).join(", ");
-    const wanted = `${preset ?? sizes[0]!.name} with ${tokenizer ?? "any tokenizer"}`;
-    throw new PageError(`This page cannot train ${wanted}; it can train ${known}.`);
-  }
-
   /** Creates a training, which replaces the previous one. It is not started. */
   create(options: TrainOptions): Promise<Session> {
     return this.queue.run(() => this.begin(options));
@@ -152,10 +127,10 @@ export class Training {
   }
 
   private async begin(options: TrainOptions): Promise<Session> {
-    await this.ready();
+    await this.offers.ready();
     const { config = {}, text, ids, seed = 0 } = options;
     checkConfig(config);
-    const offer = this.offer(config.preset, config.tokenizer);
+    const offer = this.offers.offer(config.preset, config.tokenizer);
     if ((text === undefined) === (ids === undefined)) {
       throw new PageError("Give either a text or ids to train on, and only one of them.");
     }
@@ -186,94 +161,12 @@ export class Training {
   }
 
   private async restored(): Promise<Session | null> {
-    await this.ready();
+    await this.offers.ready();
     this.signals.earlier.value ??= (await this.store.kept<Earlier>(EARLIER).catch(() => undefined)) ?? null;
-    const offered = (run: Run) => this.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer);
+    const offered = (run: Run) =>
+      this.offers.index.sizes.some((s) => s.name === run.preset && s.tokenizer === run.tokenizer);
     const kept = await this.store.takeRun<{ run: Run; checkpoint: Checkpoint }>(offered).catch(() => null);
     return kept && this.open(kept.run, kept.checkpoint);
-  }
-
-  /** Reads a saved model and finds its size. Throws PageError if this page has no program for it. */
-  private read(files: Files): Loaded & { offer: Offer } {
-    const found = readModel(files, this.index.sizes);
-    const { config, bpe } = found;
-    const same = (offer: Offer) =>
-      Object.entries(offer.config).every(([key, value]) => (config[key] ?? value) === value) &&
-      (offer.tokenizer === "bytes") === (bpe === null);
-    const offer = this.index.sizes.find(same);
-    if (offer) return { ...found, offer };
-    const fields = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"] as const;
-    throw new PageError(
-      `This page has no program for that model (${fields.map((f) => `${f} ${String(config[f])}`).join(", ")}); ` +
-        `it trains ${this.index.sizes.map((s) => `${s.name} with ${s.tokenizer}`).join(", ")}.`,
-    );
-  }
-
-  /** Returns the session's model, which shares the textures of the training's parameters. */
-  async trained(session: Session): Promise<Beside> {
-    const { offer, kernel, bpe } = session.plan;
-    return this.beside(offer, "mine", bpe, session.weights, kernel);
-  }
-
-  /** Returns a saved model. The files are not held in memory; they are read again after a lost context. */
-  async saved(files: readonly File[]): Promise<Beside> {
-    await this.ready();
-    const { offer, bpe, state } = this.read(await chosenFiles(files));
-    fitting(offer, state, null, [""]);
-    const weights: Weights = {
-      own: true,
-      shared: () => new Map(),
-      version: () => "",
-      fill: async (player) => putParameters(player, offer, this.read(await chosenFiles(files)).state),
-    };
-    return this.beside(offer, files[0]!.name, bpe, weights);
-  }
-
-  private async beside(
-    offer: Offer,
-    model: string,
-    bpe: Bpe | null,
-    weights: Weights,
-    kernel?: string,
-  ): Promise<Beside> {
-    const { loader, manifest: page } = this.model();
-    const chosen = this.suiting(offer, kernel);
-    const program = async (name: string) => parseProgram(await loader.packed(name), name);
-    const [generate, capture] = await Promise.all([program(chosen.generate), program(chosen.capture)]);
-    const { kernel: name, draw_buffers, interventions } = chosen;
-    const recording = {
-      kernel: name,
-      draw_buffers,
-      generate: chosen.generate,
-      capture: chosen.capture,
-      interventions,
-      rows: "strided",
-      product: "",
-      row: "",
-    } as const;
-    const config = { ...offer.config, ...offer.shape };
-    const about = {
-      model,
-      dtype: "f32",
-      stored: null,
-      parameters: offer.count,
-      trained_on: null,
-      recorded: null,
-      split: null,
-      chat: null,
-      head: null,
-      config,
-      recordings: [recording],
-    } as const;
-    const manifest: Manifest = {
-      ...page,
-      ...about,
-      eos: bpe ? [0] : [],
-      recordings: [recording],
-      activations: offer.activations,
-      family: offer.family,
-    };
-    return { manifest, programs: { generate, capture }, recording, tokenizer: new TrainedVocabulary(bpe), weights };
   }
 
   /** Resumes from a saved model, on the given text. */
@@ -282,8 +175,8 @@ export class Training {
   }
 
   private async loaded(files: Files, text: string): Promise<Session> {
-    await this.ready();
-    const { state, about, bpe, offer } = this.read(files);
+    await this.offers.ready();
+    const { state, about, bpe, offer } = this.models.read(files);
     const run: Run = {
       id: crypto.getRandomValues(new Uint32Array(2)).join(),
       preset: offer.name,
@@ -311,7 +204,7 @@ export class Training {
     progress?: (share: number) => void,
     onStep?: (point: Point) => void,
   ): Promise<Session> {
-    const offer = this.offer(run.preset, run.tokenizer);
+    const offer = this.offers.offer(run.preset, run.tokenizer);
     const { context } = offer.recipe;
     const job = { text: run.text ?? "", validation: run.validation, tokenizer: run.tokenizer, bpe: run.bpe };
     const found = run.ids ? { bpe: run.bpe, ...splitIds(run.ids, run.validation) } : await tokenise(job, progress);
@@ -321,7 +214,7 @@ export class Training {
         `The training text has ${found.train.length} tokens, too few for a context of ${context}; use a longer text.`,
       );
     }
-    const { program, kernel } = await this.program(offer, run.kernel);
+    const { program, kernel } = await this.offers.program(offer, run.kernel);
     run.kernel = kernel;
     if (from) fitting(offer, from.state, from.about);
     const { seed, evalEvery, sampleEvery } = run;
@@ -368,10 +261,10 @@ export class Training {
   /** Creates a trainer of the size with this digest for a federation. The current session releases its textures. */
   lend(digest: string, seed: number): Promise<{ trainer: Trainer; offer: Offer }> {
     return this.queue.run(async () => {
-      const { sizes } = await this.ready();
+      const { sizes } = await this.offers.ready();
       const offer = sizes.find((s) => s.digest === digest);
       if (!offer) throw new PageError("This page cannot train the session's model; open the session's own link.");
-      const { program } = await this.acrossLosses(() => this.program(offer));
+      const { program } = await this.acrossLosses(() => this.offers.program(offer));
       await this.session?.leave();
       return { trainer: await this.acrossLosses(() => this.trainer({ offer, seed }, program, true)), offer };
     });
@@ -385,59 +278,8 @@ export class Training {
     });
   }
 
-  /** Estimates a training's operations per second on this device from the probe of products; 0: not measured. */
-  async rate(): Promise<number> {
-    if (!this.model().kernels.probe) await this.measured();
-    const { loader, kernels, recording, options } = this.model();
-    const ms = productMs(kernels.probe ?? {}, recording, options.fetch);
-    if (!ms) return 0;
-    const { entries } = parseProgram(await loader.json(recording.product), recording.product);
-    const flops = entries["probe"]!.passes.reduce((sum, p) => sum + p.flops, 0);
-    return (SHARE * flops) / (ms / 1000);
-  }
-
   get renderer(): string {
     return this.model().device.renderer;
-  }
-
-  /** Returns a text that comes with the page. */
-  async bundled(name: string): Promise<string> {
-    const { texts } = await this.ready();
-    const found = texts.find((text) => text.name === name);
-    if (!found) {
-      throw new PageError(`There is no text ${name}; expected one of ${texts.map((text) => text.name).join(", ")}.`);
-    }
-    return (await this.model().loader.packed(found.file)) as string;
-  }
-
-  /** Returns the files of the bundled texts and of the programs that `create` plays with this recording's kernel. */
-  async files({ kernel }: Recording = this.model().recording): Promise<string[]> {
-    const { sizes, texts } = await this.ready();
-    const played = sizes.map((offer) => this.suiting(offer, kernel));
-    return [
-      ...played.flatMap(({ file, generate, capture, interventions }) => [file, generate, capture, interventions]),
-      ...texts.map(({ file }) => file),
-    ];
-  }
-
-  /** Returns a size's programs for the kernel chosen for this device, or for the one that a training began with. */
-  private suiting(offer: Offer, kept?: string): Offer["programs"][number] {
-    const { device, recording, modelOptions } = this.model();
-    const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);
-    const fitting = offer.programs.filter((p) => p.draw_buffers <= buffers);
-    const named = (kernel?: string) => fitting.find((p) => p.kernel === kernel);
-    const found = named(kept) ?? named(recording.kernel) ?? fitting.at(-1);
-    if (!found) throw new PageError(`This device renders to ${buffers} textures at once; training needs 4.`);
-    return found;
-  }
-
-  /** Loads the training program of this size for the device. Throws PageError if the device cannot run it. */
-  private async program(offer: Offer, kept?: string): Promise<{ program: Program; kernel: string }> {
-    const { device, loader } = this.model();
-    const chosen = this.suiting(offer, kept);
-    const program = parseProgram(await loader.packed(chosen.file), chosen.file);
-    check(program, device);
-    return { program, kernel: chosen.kernel };
   }
 
   private async trainer(

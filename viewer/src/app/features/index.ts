@@ -1,9 +1,13 @@
-// The views, in the order of their tabs in each group, and what a link carries besides the text and a view's selection.
+// The views, in the order of their tabs in each group, what other features add, and what the links to all views carry.
 
-import { INTERVENTION_PARAMS } from "../stores/interventions";
-import { TEXT_PARAMS } from "../stores/generation";
-import type { View } from "../stores/route";
-import { tour } from "./tour/store";
+import type { Addition, View } from "../stores/route";
+import { TEXT_PARAMS } from "../stores/settings";
+import { addition as federated } from "./federated/panel";
+import { addition as interventions } from "./interventions/bar";
+import { addition as models } from "./models/switch";
+import { addition as open } from "./open/screen";
+import { addition as split } from "./split/strip";
+import { addition as tour } from "./tour/tour";
 import { view as attention } from "./attention/view";
 import { view as blocks } from "./blocks/view";
 import { view as chat } from "./chat/view";
@@ -15,8 +19,11 @@ import { view as train } from "./train/view";
 
 export const VIEWS: readonly View[] = [chat, text, attention, blocks, train, textures, passes, device];
 
+/** Additions to the page's frame, in the order of the parts of each place. */
+export const ADDITIONS: readonly Addition[] = [models, open, split, federated, interventions, tour];
+
 /** The settings that the links to all views carry. */
-export const PARAMS = [...TEXT_PARAMS, ...tour.params, ...INTERVENTION_PARAMS];
+export const PARAMS = [...TEXT_PARAMS, ...ADDITIONS.flatMap(({ params }) => params ?? [])];
 
 /** Keys of links that other pages of an export use. */
 export const OTHER_KEYS = ["join", "boundary", "server"];

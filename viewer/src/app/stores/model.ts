@@ -3,7 +3,6 @@
 import { computed, effect, signal, untracked } from "@preact/signals";
 import type { Glgpt, Progress, Used } from "../../api";
 import { PageError, reason } from "../../runtime/gl/errors";
-import { route } from "./route";
 
 const UNEXPECTED = "This is an unexpected error: reload the page, and export the model again if that does not help.";
 const WINDOW_MS = 3000; // ms over which the speed of a download is measured
@@ -67,7 +66,6 @@ class ModelStore {
     try {
       const { training } = this.engine;
       if (which === "mine" && !training.session && !(await training.restore())) {
-        route.show("train");
         throw new Error("No model has been trained here yet. Choose a text and press Start.");
       }
       if (which === "file" && files.length) this.files = files;

@@ -31,23 +31,48 @@ export interface View<Name extends ViewName = ViewName> {
   available?: (manifest: Manifest) => boolean;
   /** Restricts its selection to what the current model has. */
   fit?: () => void;
+  /** True if it shows the alternatives of a chosen token, which are then computed. */
+  alternatives?: boolean;
+  /** True if a phone shows above it what the page says about the model. */
+  introduced?: boolean;
+  /** The target of the keyboard's skip link; by default, the view. */
+  skipTo?: { title: string; selector: string };
   /** True if it continues when another model is selected; by default, it begins again. */
   stays?: boolean;
+}
+
+/** The parts of the page's frame of a feature without a tab. Each part also decides when it is shown. */
+export interface Addition {
+  /** The settings that the links to all views carry. */
+  params?: readonly AnyParam[];
+  /** In the header, after the page's name. */
+  header?: ComponentType;
+  /** In the header, at the end of what the page says about the model. */
+  about?: ComponentType;
+  /** Next to the tabs. */
+  corner?: ComponentType;
+  /** Between the tabs and the view. */
+  strip?: ComponentType;
+  /** Over the bottom of the window. */
+  dock?: ComponentType;
+  /** Instead of the view while the visitor chooses a model. */
+  choice?: ComponentType;
 }
 
 const OWN_ENTRY = "glgpt"; // marks history entries that this page created
 const DRAWN_MS = 80; // ms after which a view is rendered
 
 class RouteStore {
-  readonly view = signal<ViewName>("text");
+  /** Null until the address is read. */
+  readonly view = signal<ViewName | null>(null);
   /** Unknown keys of the link that the page was opened with. */
   readonly unknown = signal<readonly string[]>([]);
   /** The link that was read last. */
-  link = new URLSearchParams();
+  readonly link = signal(new URLSearchParams());
 
   /** Reads the address. */
   read(): URLSearchParams {
-    return (this.link = new URLSearchParams(location.hash.slice(1)));
+    return (this.link.value = new URLSearchParams(location.hash.slice(1)));
   }
 
   /** Writes the address of the current history entry. */

@@ -1,12 +1,12 @@
 // The logo.
 
 import style from "./mark.module.css";
-/** A square of texels in the page's colours: blue above zero, orange below. */
+/** A square of texels in the accent colour. */
 export function Mark() {
-  const cells = [0.9, -0.4, 0.2, -0.8, 0.6, -0.25, 0.3, -0.6, 1];
+  const cells = [0.9, 0.4, 0.2, 0.7, 0.55, 0.25, 0.3, 0.5, 1];
   return (
     <svg class={style.mark} viewBox="0 0 33 33" aria-hidden="true">
-      {cells.map((v, i) => (
+      {cells.map((value, i) => (
         <rect
           key={i}
           x={(i % 3) * 11 + 0.5}
@@ -14,8 +14,7 @@ export function Mark() {
           width={10}
           height={10}
           rx={2}
-          class={v < 0 ? style.below : style.above}
-          fill-opacity={Math.abs(v)}
+          fill-opacity={value}
         />
       ))}
     </svg>

@@ -7,7 +7,7 @@ import { reason } from "../../../runtime/gl/errors";
 import { MEAN, type Kind } from "../../drawing/attention";
 import type { Grid } from "../../drawing/painter";
 import { legendPlace, TICKS } from "../../drawing/scale";
-import { AblateButton, LooksAt } from "../../ui/interventions";
+import { AblateButton, LooksAt } from "../interventions";
 import { RecordedAttention } from "./recorded";
 import { headName, headNamed, selection } from "./store";
 import { generation, type Tok } from "../../stores/generation";

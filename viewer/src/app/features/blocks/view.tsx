@@ -4,7 +4,7 @@
 import { Layers } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
-import { AblateButtons } from "../../ui/interventions";
+import { AblateButtons } from "../interventions";
 import { cell, walkCells } from "../../ui/roving";
 import { textures } from "../textures/store";
 import { blocks } from "./store";

@@ -2,8 +2,8 @@
 
 import { Download, FolderOpen, Plus, Trash2 } from "lucide";
 import { useRef } from "preact/hooks";
-import { generation } from "../../stores/generation";
 import { engine } from "../../stores/model";
+import { settings } from "../../stores/settings";
 import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
 import { NumberField } from "../../ui/number";
@@ -84,7 +84,6 @@ function save(): void {
 
 export function Settings() {
   const open = useRef(isWide()).current;
-  const { settings } = generation;
   return (
     <details class={ui.controls} open={open}>
       <summary>Settings</summary>
@@ -122,8 +121,8 @@ export function Settings() {
       >
         <input
           type="checkbox"
-          checked={generation.speculate.value}
-          onChange={(event) => (generation.speculate.value = event.currentTarget.checked)}
+          checked={settings.speculate.value}
+          onChange={(event) => (settings.speculate.value = event.currentTarget.checked)}
         />
         Guess tokens from the conversation
       </label>

@@ -6,6 +6,7 @@ import type { ChatMessage } from "../../../runtime/chat/template";
 import { generation, type Tok } from "../../stores/generation";
 import { param, parseText, parseWhole, unlessEmpty } from "../../stores/link";
 import { engine, models } from "../../stores/model";
+import { settings } from "../../stores/settings";
 import { reason } from "../../../runtime/gl/errors";
 import { randomId } from "../../../runtime/io/random-id";
 import { Conversations, type Conversation } from "./conversations";
@@ -96,7 +97,7 @@ class ChatStore {
   /** Replaces the last answer by one with another seed. */
   async regenerate(): Promise<void> {
     await this.stop();
-    generation.reseed();
+    settings.reseed();
     await this.again();
   }
 
@@ -275,8 +276,8 @@ class ChatStore {
 
   /** Returns why an answer from this position of the text on ended before the model ended it; "": it did not. */
   private ending(position: number): string {
-    if (generation.ended === "failed") return generation.note.value;
-    if (generation.ended !== "tokens") return "";
+    if (generation.ended.value === "failed") return generation.note.value;
+    if (generation.ended.value !== "tokens") return "";
     const most = this.length.value;
     return this.space(position) < most
       ? `The answer ends here: the context of ${this.context.value.limit} tokens is full.`
@@ -323,7 +324,7 @@ export const params = [
   }),
   param({
     key: "speculate",
-    signal: generation.speculate,
+    signal: settings.speculate,
     parse: (text) => text === "1",
     format: (value) => (value ? "1" : null),
     default: () => false,

@@ -300,6 +300,7 @@ export const view: View<"chat"> = {
   params,
   component: ChatView,
   coming: ComingChat,
+  alternatives: true,
   available: ({ chat_template }) => Boolean(chat_template),
   stays: true,
 };

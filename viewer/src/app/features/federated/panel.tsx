@@ -6,6 +6,7 @@ import { useEffect } from "preact/hooks";
 import { MAX_NAME } from "../../../runtime/generated/protocols";
 import type { RoundFigures } from "../../../runtime/generated/federation-messages";
 import type { FederationState } from "../../../training/federate";
+import type { Addition } from "../../stores/route";
 import { Curves } from "../../ui/curves";
 import { federated as state } from "./store";
 import { classes } from "../../ui/classes";
@@ -207,3 +208,10 @@ function Others({ found }: { found: FederationState }) {
     </table>
   );
 }
+
+function Notice() {
+  if (!state.invited.value) return null;
+  return <> If you train with others, your nickname and your weight updates are sent to the host.</>;
+}
+
+export const addition: Addition = { about: Notice };

@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { canKeep } from "../../../runtime/engine/kept-models";
 import type { Openable } from "../../../runtime/engine/opened-model";
 import { megabytes } from "../../../runtime/io/fetch-stream";
+import type { Addition } from "../../stores/route";
 import { Pairs } from "../../ui/pairs";
 import { countInWords, thousands, useDrop } from "../../ui/tools";
 import { classes } from "../../ui/classes";
@@ -11,7 +12,7 @@ import ui from "../../ui/shared.module.css";
 import { opening } from "./store";
 import style from "./style.module.css";
 
-export function Open() {
+function Open() {
   const { found, link, problem, doing } = opening;
   return (
     <section class={style.open} data-view="open" aria-label="Open a model">
@@ -35,8 +36,8 @@ function Choose() {
   return (
     <div class={classes(style.drop, over.value && style.over)}>
       <svg viewBox="0 0 33 33" aria-hidden="true" class={style.tiles}>
-        <path class={style.above} d="M0 0h10v10H0zM22 0h10v10H22zM11 11h10v10H11zM0 22h10v10H0zM22 22h10v10H22z" />
-        <path class={style.below} d="M11 0h10v10H11zM0 11h10v10H0zM22 11h10v10H22zM11 22h10v10H11z" />
+        <path d="M0 0h10v10H0zM22 0h10v10H22zM11 11h10v10H11zM0 22h10v10H0zM22 22h10v10H22z" />
+        <path class={style.pale} d="M11 0h10v10H11zM0 11h10v10H0zM22 11h10v10H22zM11 22h10v10H11z" />
       </svg>
       <h2>Open a model file</h2>
       <p>
@@ -220,3 +221,5 @@ function Shapes() {
     </div>
   );
 }
+
+export const addition: Addition = { choice: Open };

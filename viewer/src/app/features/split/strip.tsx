@@ -3,6 +3,8 @@
 import { untracked, useSignal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
 import { split } from "./store";
+import { models } from "../../stores/model";
+import type { Addition } from "../../stores/route";
 import { thousands } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
@@ -12,8 +14,9 @@ const ms = (x: number) => (x < 10 ? x.toFixed(1) : x.toFixed(0));
 const bytes = (n: number) =>
   n < 2048 ? `${Math.round(n)} B` : n < 2 << 20 ? `${(n / 1024).toFixed(1)} KiB` : `${(n / 2 ** 20).toFixed(1)} MiB`;
 
-export function SplitStrip({ model }: { model: Model }) {
-  const about = model.manifest.split;
+function SplitStrip() {
+  const model = models.ready;
+  const about = model?.manifest.split;
   if (!about || !model.split) return null;
   untracked(() => split.watch(model));
   const blocks = about.stream.length - 1;
@@ -255,3 +258,5 @@ function Token({ model }: { model: Model }) {
     </form>
   );
 }
+
+export const addition: Addition = { strip: SplitStrip };

@@ -6,6 +6,7 @@ import { probabilities } from "../../../runtime/engine/probabilities";
 import { Sampler, type Candidate } from "../../../runtime/engine/sampling";
 import { generation, type Tok } from "../../stores/generation";
 import { engine } from "../../stores/model";
+import { settings } from "../../stores/settings";
 import { percent, thousands, useDevice } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
@@ -25,7 +26,6 @@ interface Distribution {
 
 /** The sliders of the sampling settings. */
 export function Sliders() {
-  const { settings } = generation;
   const remote = engine().model.split !== null; // a split server supports no repetition penalty
   return (
     <>
@@ -153,7 +153,7 @@ function Slider({ label, of, min, max, step, hint, none }: SliderProps) {
 /** Returns the likeliest tokens and `id`, each with its sampling probability under the current settings. */
 function redistributed({ all, at, level }: Distribution, id: number): Candidate[] {
   const logits = Float32Array.from(all, ({ p }) => Math.log(Math.max(p, 1e-38)) + level);
-  const sampler = new Sampler({ ...generation.sampling(), seed: 0 });
+  const sampler = new Sampler({ ...settings.sampling(), seed: 0 });
   const text = new Set(engine().model.context.window(generation.ids.value.slice(0, at)));
   const there = [...all.keys()].filter((i) => text.has(all[i]!.id)); // this sampler's ids are indices into `all`
   const { sampled } = sampler.draw(sampler.adjusted(logits, there), 0);

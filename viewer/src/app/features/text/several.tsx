@@ -2,7 +2,9 @@
 
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { Continuation } from "../../../api";
+import { continuations } from "../../stores/continuations";
 import { generation } from "../../stores/generation";
+import { settings } from "../../stores/settings";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
@@ -11,9 +13,9 @@ const NUMBERS = ["", "", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"
 
 /** The button that generates them. */
 export function SeveralButton() {
-  const count = generation.textsAtOnce.value;
+  const count = continuations.atOnce.value;
   if (!count) return null;
-  const same = generation.settings.temperature.value === 0 || generation.settings.topK.value === 1;
+  const same = settings.temperature.value === 0 || settings.topK.value === 1;
   return (
     <button
       class={style.wide}
@@ -24,7 +26,7 @@ export function SeveralButton() {
           ? "With temperature 0 or top-k 1, all would be the same"
           : "Continues the prompt with this seed and the following ones at the same time"
       }
-      onClick={() => void generation.writeSeveral()}
+      onClick={() => void continuations.write()}
     >
       {NUMBERS[count] ?? count} continuations side by side
     </button>
@@ -41,7 +43,7 @@ const ENDS: Record<Continuation["stopped"], string> = {
 
 /** The continuations. Choosing one generates it again as the text below, with its seed. */
 export function Several() {
-  const texts = generation.several.value;
+  const texts = continuations.texts.value;
   const panel = useRef<HTMLElement>(null);
   const shown = texts !== null;
   useLayoutEffect(() => {
@@ -49,19 +51,19 @@ export function Several() {
     panel.current?.focus({ preventScroll: true });
   }, [shown]);
   const close = () => {
-    generation.closeSeveral();
+    continuations.close();
     document.querySelector<HTMLElement>("[data-part=several]")?.focus();
   };
-  if (!texts || !generation.textsAtOnce.value) return null;
+  if (!texts || !continuations.atOnce.value) return null;
   const running = generation.running.value;
-  const count = texts.length || generation.textsAtOnce.value;
-  const rate = generation.severalRate.value;
+  const count = texts.length || continuations.atOnce.value;
+  const rate = continuations.rate.value;
   return (
     <section class={classes(ui.panel, style.several)} ref={panel} tabIndex={-1} aria-label="Continuations side by side">
       <header>
         <h2>{NUMBERS[count] ?? count} continuations</h2>
         <span class={ui.dim} role="status">
-          {generation.severalNote.value || (rate ? `${rate.toFixed(0)} tokens/s together` : "")}
+          {continuations.note.value || (rate ? `${rate.toFixed(0)} tokens/s together` : "")}
         </span>
         <button class={ui.quiet} disabled={running} onClick={close}>
           Close
@@ -83,7 +85,7 @@ export function Several() {
                 aria-label={`Inspect this one, seed ${text.seed}`}
                 title="Generates this text again below, with the alternatives of each token"
                 onClick={() => {
-                  void generation.readContinuation(text.seed);
+                  void continuations.read(text.seed);
                   document.querySelector("[data-part=written]")?.scrollIntoView({ block: "nearest" });
                 }}
               >

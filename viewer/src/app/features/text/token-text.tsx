@@ -4,6 +4,7 @@ import { Component, type ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { generation, type Tok } from "../../stores/generation";
 import { models } from "../../stores/model";
+import { settings } from "../../stores/settings";
 import { classes } from "../../ui/classes";
 import { isWide, percent } from "../../ui/tools";
 import style from "./style.module.css";
@@ -138,7 +139,7 @@ export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesP
   const best = tok.top?.[0]?.p ?? 1;
   const drawn = tok.sampled !== undefined; // false for a token of the prompt
   const again = (event: MouseEvent) => {
-    generation.reseed();
+    settings.reseed();
     onContinue(event);
   };
   return (

@@ -3,10 +3,11 @@
 import { Lock, TextCursorInput } from "lucide";
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { Compared } from "../../ui/interventions";
+import { Compared } from "../interventions";
 import { Machine, RecordedMachine } from "./machine";
-import { generation, MAX_TOKENS } from "../../stores/generation";
+import { generation } from "../../stores/generation";
 import { engine, models } from "../../stores/model";
+import { MAX_TOKENS, settings } from "../../stores/settings";
 import { train } from "../train/store";
 import { split } from "../split/store";
 import { Sampling, Sliders } from "./sampling";
@@ -151,11 +152,11 @@ function Private() {
 
 /** The prompt, its buttons, how the next token is chosen, and the settings, which are folded in a narrow window. */
 function Prompt() {
-  const { settings, running } = generation;
+  const { running } = generation;
   const seeds = Number.MAX_SAFE_INTEGER;
   const busy = running.value;
   const context = engine().model.manifest.config.n_positions;
-  const given = generation.promptLength.value;
+  const given = settings.promptLength.value;
   const { chat } = engine().model.manifest;
   const open = useRef(isWide()).current;
   return (
@@ -169,8 +170,8 @@ function Prompt() {
         </span>
         <textarea
           rows={3}
-          value={generation.prompt.value}
-          onInput={(e) => (generation.prompt.value = e.currentTarget.value)}
+          value={settings.prompt.value}
+          onInput={(e) => (settings.prompt.value = e.currentTarget.value)}
           onKeyDown={(e) => {
             if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void generation.stop().then(() => generation.write());
           }}
@@ -206,7 +207,7 @@ function Prompt() {
           disabled={busy}
           title="Generate again with another seed"
           onClick={() => {
-            generation.reseed();
+            settings.reseed();
             void generation.write();
           }}
         >
@@ -265,7 +266,7 @@ function Examples() {
           class={ui.quiet}
           title={text}
           onClick={() => {
-            generation.prompt.value = text;
+            settings.prompt.value = text;
             void generation.stop().then(() => generation.write());
           }}
         >
@@ -374,7 +375,7 @@ function Text() {
           box={stream.current}
           onContinue={(event, instead) => {
             if (event.detail === 0) focusNext.current = chosen.value; // by keyboard: the focus stays on the token
-            void generation.go(generation.settings.tokens.value, chosen.value!, instead);
+            void generation.go(settings.tokens.value, chosen.value!, instead);
           }}
         />
       )}
@@ -406,4 +407,7 @@ export const view: View<"text"> = {
   params: [],
   component: TextView,
   recorded: RecordedText,
+  alternatives: true,
+  introduced: true,
+  skipTo: { title: "the prompt", selector: "[data-part=prompt] textarea" },
 };

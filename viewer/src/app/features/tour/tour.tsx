@@ -1,5 +1,6 @@
 // The guided tour: a card for each view, with a question that the view answers; `#tour=3` opens the third card.
 
+import { Compass } from "lucide";
 import { useEffect } from "preact/hooks";
 import { selection } from "../attention/store";
 import { passes } from "../passes/store";
@@ -7,8 +8,10 @@ import { textures } from "../textures/store";
 import { tour } from "./store";
 import { generation } from "../../stores/generation";
 import { engine, models } from "../../stores/model";
-import { route } from "../../stores/route";
+import { route, type Addition } from "../../stores/route";
+import frame from "../../ui/band.module.css";
 import { classes } from "../../ui/classes";
+import { Icon } from "../../ui/icon";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
@@ -196,7 +199,7 @@ const CARDS: readonly (() => Card)[] = [
 /** Numbers of the cards that other views open. */
 export const CARD = { attention: 3, ablate: CARDS.length };
 
-export function Tour() {
+function Tour() {
   const at = tour.card.value;
   const moves = tour.moves.value && models.phase.value === "ready";
   useEffect(() => {
@@ -274,3 +277,19 @@ export function openCard(number: number, alone = false): void {
   tour.open(Math.min(Math.max(1, number), CARDS.length), alone);
   CARDS[tour.card.value - 1]!().go();
 }
+
+function Begin() {
+  if (tour.card.value !== 0 || models.phase.value !== "ready") return null;
+  return (
+    <button
+      class={classes(ui.quiet, frame.action, frame.offer)}
+      title="Ten short cards that explain the views"
+      onClick={() => openCard(1)}
+    >
+      <Icon of={Compass} />
+      Take the tour
+    </button>
+  );
+}
+
+export const addition: Addition = { params: tour.params, header: Begin, dock: Tour };

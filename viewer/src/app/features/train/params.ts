@@ -1,5 +1,6 @@
 // The training settings that a link carries.
 
+import { signal } from "@preact/signals";
 import type { Schedule } from "../../../runtime/engine/manifest";
 import { param, parseNumber, parseOneOf, parseText, parseWhole, unlessEmpty, type AnyParam } from "../../stores/link";
 import { STAGES, type SettingsStore } from "./settings";
@@ -8,7 +9,7 @@ import { STAGES, type SettingsStore } from "./settings";
 class LateParam implements AnyParam {
   readonly history = false;
   /** Its text in the link that the page was opened with; null: none. */
-  came: string | null = null;
+  readonly came = signal<string | null>(null);
 
   constructor(
     private readonly settings: SettingsStore,
@@ -20,16 +21,17 @@ class LateParam implements AnyParam {
   }
 
   read(link: URLSearchParams): void {
-    this.came = link.get(this.key);
+    this.came.value = link.get(this.key);
   }
 
   write(): string | null {
-    return this.settings.index.value ? this.row.write() : this.came;
+    return this.settings.index.value ? this.row.write() : this.came.value;
   }
 
   /** Sets the signal from the text that came. */
   apply(): void {
-    this.row.read(new URLSearchParams(this.came === null ? {} : { [this.key]: this.came }));
+    const came = this.came.peek();
+    this.row.read(new URLSearchParams(came === null ? {} : { [this.key]: came }));
   }
 }
 
@@ -94,15 +96,19 @@ export class TrainParams {
   /** Applies the settings of the link and returns the data set that it names; ignores what the page does not offer. */
   apply(): string | null {
     const { size, vocabulary, settings } = this;
+    const [name, tokens] = [size.came.peek(), vocabulary.came.peek()];
     const found = settings.index.value!.sizes.find(
-      (s) => s.name === (size.came ?? settings.preset.value) && (!vocabulary.came || s.tokenizer === vocabulary.came),
+      (s) => s.name === (name ?? settings.preset.value) && (!tokens || s.tokenizer === tokens),
     );
-    if (found && (size.came ?? vocabulary.came) !== null) settings.choose(found);
+    if (found && (name ?? tokens) !== null) settings.choose(found);
     for (const each of this.schedule) each.apply();
     const { steps, warmup } = settings.schedule;
-    if (!this.schedule.some(({ key, came }) => key === "warmup" && came !== null) && warmup.value >= steps.value) {
+    if (
+      !this.schedule.some(({ key, came }) => key === "warmup" && came.peek() !== null) &&
+      warmup.value >= steps.value
+    ) {
       warmup.value = Math.floor(steps.value / 20); // same default as on the desktop
     }
-    return this.dataSet.came;
+    return this.dataSet.came.peek();
   }
 }

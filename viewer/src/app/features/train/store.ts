@@ -36,15 +36,15 @@ class TrainStore extends TextStore {
   readonly open = (): Promise<void> => {
     return (this.opened ??= this.attempt(async (busy) => {
       const { training } = engine();
-      const found = await training.ready();
-      const judged = training.rate().catch(() => 0); // 0: the first training measures it
+      const found = await training.offers.ready();
+      const judged = training.offers.rate().catch(() => 0); // 0: the first training measures it
       void judged.then((rate) => (this.deviceRate.value ||= this.remembered() || rate));
       busy("Looking for an earlier training"); // set before the buttons appear, so that they start disabled
       this.index.value = found;
       this.choose(found.sizes[0]!);
       const wanted = this.link.apply();
       const { name, about } = found.texts.find((text) => text.name === wanted) ?? found.texts[0]!;
-      await this.put([await training.bundled(name)], about, name);
+      await this.put([await training.offers.bundled(name)], about, name);
       if (!training.session) await training.restore();
       effect(() => {
         const found = training.session;

@@ -58,7 +58,7 @@ export class TextStore extends SettingsStore {
   readonly takeSet = (name: string) =>
     this.attempt(async () => {
       const { about } = this.index.value!.texts.find((found) => found.name === name)!;
-      await this.put([await engine().training.bundled(name)], about, name);
+      await this.put([await engine().training.offers.bundled(name)], about, name);
     });
 
   /** Fetches a text that the visitor requested, and replaces the current one with it. */

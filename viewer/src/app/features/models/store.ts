@@ -1,9 +1,9 @@
 // The training that the header shows.
 
 import { signal } from "@preact/signals";
-import type { Status } from "../../training/session";
-import { engine } from "./model";
-import { follow } from "./throttled";
+import type { Status } from "../../../training/session";
+import { engine } from "../../stores/model";
+import { follow } from "../../stores/throttled";
 
 const FRAME_MS = 250; // ms between two updates
 

@@ -2,26 +2,34 @@
 
 import { X } from "lucide";
 import { useEffect } from "preact/hooks";
-import { learning } from "../stores/learning";
-import { engine, models } from "../stores/model";
-import { route } from "../stores/route";
-import { classes } from "./classes";
-import { Icon } from "./icon";
-import ui from "./shared.module.css";
-import style from "./models.module.css";
+import type { Used } from "../../../api";
+import { generation } from "../../stores/generation";
+import { engine, models } from "../../stores/model";
+import { route, type Addition } from "../../stores/route";
+import { classes } from "../../ui/classes";
+import { Icon } from "../../ui/icon";
+import ui from "../../ui/shared.module.css";
+import { learning } from "./store";
+import style from "./style.module.css";
+
+/** Selects a model. If none was trained here yet, opens the view that trains one. */
+async function choose(which: Used): Promise<void> {
+  await models.use(which);
+  if (which === "mine" && !engine().training.session) route.show("train");
+}
 
 /** Selects the model that all tabs show: the page's own, the one in training, or one from files. */
-export function ModelSwitch() {
+function ModelSwitch() {
   useEffect(() => learning.watch(), []);
   const { used, switching, fileName } = models;
   const found = learning.shown.value;
   const busy = Boolean(switching.value);
-  const name = (text: string, which: typeof used.value, title: string, disabled = false) => (
+  const name = (text: string, which: Used, title: string, disabled = false) => (
     <button
       aria-pressed={used.value === which}
       disabled={busy || disabled}
       title={title}
-      onClick={() => void models.use(which)}
+      onClick={() => void choose(which)}
     >
       {text}
     </button>
@@ -70,7 +78,7 @@ export function ModelSwitch() {
 }
 
 /** A running training, shown on every tab; a click opens it. */
-export function TrainingChip() {
+function TrainingChip() {
   const found = learning.shown.value;
   if (found?.status !== "running") return null;
   return (
@@ -80,3 +88,18 @@ export function TrainingChip() {
     </button>
   );
 }
+
+/** The chip and the switch; the space of the switch while the model loads. */
+function Corner() {
+  const { phase } = models;
+  const trains = generation.manifest.value?.training;
+  return (
+    <>
+      <TrainingChip />
+      {trains && phase.value === "ready" && <ModelSwitch />}
+      {trains && phase.value === "loading" && <i class={style.place} />}
+    </>
+  );
+}
+
+export const addition: Addition = { corner: Corner };

@@ -1,0 +1,89 @@
+// Several continuations of the prompt, generated in a batch. The text itself stays.
+
+import { batch, computed, signal } from "@preact/signals";
+import type { Continuation } from "../../api";
+import { reason } from "../../runtime/gl/errors";
+import { generation } from "./generation";
+import { textMeter } from "./meter";
+import { engine, models } from "./model";
+import { settings } from "./settings";
+
+class ContinuationStore {
+  /** Null: not requested. */
+  readonly texts = signal<readonly Continuation[] | null>(null);
+  /** Their speed in tokens per second, together. */
+  readonly rate = signal(0);
+  /** A status or error message. */
+  readonly note = signal("");
+  /** The number of continuations; 0: the model in its current state can only write one text at a time. */
+  readonly atOnce = computed(() => models.ready?.batch.texts ?? 0);
+
+  private readonly meter = textMeter();
+  private readonly restore = signal<() => void>(() => {}); // restores the prompt and the settings of the continuations
+
+  /** Generates them. */
+  async write(): Promise<void> {
+    await generation.stop();
+    batch(() => {
+      this.texts.value = [];
+      this.restore.value = settings.saved();
+      this.rate.value = 0;
+      this.note.value = "Preparing…";
+    });
+    this.meter.rest();
+    await generation.run((signal) =>
+      this.stream(signal).catch((error: unknown) => void (this.note.value = reason(error))),
+    );
+  }
+
+  private async stream(signal: AbortSignal): Promise<void> {
+    let [begun, waiting] = [0, false];
+    const show = (texts: readonly Continuation[]) => {
+      waiting = false;
+      this.texts.value = texts.map((text) => ({ ...text }));
+    };
+    const texts = await engine().continuations({
+      ids: settings.promptIds(),
+      tokens: settings.tokens.value,
+      ...settings.sampling(),
+      signal,
+      onCompiled: (compiled, shaders) => (this.note.value = `Compiling shaders ${compiled} of ${shaders}`),
+      onTexts: (texts) => {
+        if (!begun) [begun, this.note.value] = [performance.now(), "Writing…"];
+        if (!this.meter.due() || waiting) return;
+        waiting = true;
+        requestAnimationFrame(() => show(texts));
+      },
+    });
+    // first tokens come from the prefill
+    const after = texts.reduce((sum, { ids }) => sum + Math.max(0, ids.length - 1), 0);
+    this.rate.value = after ? (1000 * after) / (performance.now() - begun) : 0;
+    this.note.value = signal.aborted ? "Stopped." : "";
+    show(texts);
+  }
+
+  /** Generates one of the continuations again as the text, with alternatives and probabilities. */
+  async read(seed: number): Promise<void> {
+    batch(() => {
+      this.restore.value();
+      settings.seed.value = seed;
+    });
+    await generation.write();
+  }
+
+  /** Forgets the continuations of the previous model. */
+  reset(): void {
+    this.texts.value = null;
+  }
+
+  /** Removes the continuations and frees their memory on the device. */
+  close(): void {
+    this.reset();
+    void engine().borrow((model) => {
+      model.batch.close();
+      return Promise.resolve();
+    });
+  }
+}
+
+export const continuations = new ContinuationStore();

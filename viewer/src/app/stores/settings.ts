@@ -1,0 +1,186 @@
+// The prompt of the text and its settings, which every link carries.
+
+import { batch, computed, signal } from "@preact/signals";
+import type { Used } from "../../api";
+import { param, parseNumber, parseText, parseWhole, parseWithin, unlessEmpty } from "./link";
+import { engine, models } from "./model";
+
+/** The maximum of tokens to generate at once. */
+export const MAX_TOKENS = 4096;
+
+/** The settings of a text unless a link or the visitor changes them. A page's recorded text has them too. */
+const DEFAULTS = {
+  tokens: 120,
+  temperature: 0.8,
+  topK: 0,
+  topP: 0.9, // with 1, more words would be misspelt
+  minP: 0,
+  repetitionPenalty: 1,
+  stop: "",
+};
+
+class SettingsStore {
+  readonly prompt = signal("");
+  readonly tokens = signal(0);
+  readonly temperature = signal(0);
+  readonly topK = signal(0);
+  readonly topP = signal(0);
+  readonly minP = signal(0);
+  readonly repetitionPenalty = signal(1);
+  readonly seed = signal(0);
+  readonly stop = signal("");
+  /** True if tokens are guessed from the text, and several checked at once. The text does not depend on it. */
+  readonly speculate = signal(false);
+  /** The number of tokens of the prompt in its field. */
+  readonly promptLength = computed(() => (models.ready ? this.knownIds().length : 0));
+  private readonly asked = new Map<Used, { prompt: string; tokens: number }>(); // the prompt and length for each model
+
+  /** Returns what determines the text. */
+  get all() {
+    const { prompt, tokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop } = this;
+    return { prompt, tokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop };
+  }
+
+  /** Returns the values of `all`. */
+  values() {
+    return Object.values(this.all).map((setting) => setting.value);
+  }
+
+  /** Returns a function that restores the current values. */
+  saved(): () => void {
+    const { prompt, stop, ...numbers } = this.all;
+    const texts = [prompt, stop].map((each) => [each, each.value] as const);
+    const values = Object.values(numbers).map((each) => [each, each.value] as const);
+    return () => {
+      for (const [each, value] of texts) each.value = value;
+      for (const [each, value] of values) each.value = value;
+    };
+  }
+
+  /** True if all settings but the prompt and the seed are the usual ones. */
+  get usual(): boolean {
+    return Object.entries(DEFAULTS).every(([key, value]) => this[key as keyof typeof DEFAULTS].value === value);
+  }
+
+  /** Returns the initial prompt: the export's first, or a few ids without a tokenizer; "" until the model can run. */
+  opening(): string {
+    const model = models.ready;
+    if (!model) return "";
+    return model.tokenizer ? this.shorter(model.manifest.prompts[0]?.text ?? "") : "1 2 3";
+  }
+
+  /** Restricts the settings of a link to what can be generated. */
+  fit(): void {
+    this.tokens.value = Math.min(Math.max(1, Math.floor(this.tokens.value)), MAX_TOKENS);
+  }
+
+  /** Restores the prompt and the length that were last used with this model, which replaced `before`. */
+  adopt(before: Used, used: Used): void {
+    this.asked.set(before, { prompt: this.prompt.value, tokens: this.tokens.value });
+    batch(() => {
+      const asked = this.asked.get(used);
+      this.prompt.value = asked?.prompt ?? this.shorter(this.prompt.value);
+      this.tokens.value = asked?.tokens ?? this.tokens.value;
+    });
+  }
+
+  /** Returns the sampling options of the settings. */
+  sampling() {
+    const { temperature, topK, topP, minP, repetitionPenalty: penalty, seed, stop } = this;
+    return {
+      temperature: temperature.value,
+      topK: topK.value || null,
+      topP: topP.value < 1 ? topP.value : null,
+      minP: minP.value || null,
+      // no split server supports it
+      repetitionPenalty: penalty.value === 1 || engine().model.split ? null : penalty.value,
+      seed: seed.value,
+      ...(stop.value ? { stop: stop.value } : {}),
+    };
+  }
+
+  /** Draws another seed: the same one would give the same text. */
+  reseed(): void {
+    this.seed.value = Math.floor(Math.random() * 1e6);
+  }
+
+  /** Returns the tokens of the prompt. Throws if the vocabulary lacks one of its characters. */
+  promptIds(): number[] {
+    const { model } = engine();
+    if (model.tokenizer) return model.promptIds(this.prompt.value);
+    return (this.prompt.value.match(/\d+/g) ?? []).map(Number);
+  }
+
+  /** Returns the tokens of the prompt; none if the vocabulary lacks a character: generating then reports it. */
+  knownIds(): number[] {
+    return known(() => this.promptIds());
+  }
+
+  /** Returns the last lines of a prompt that fit half the context, so that new text fits in the other half. */
+  private shorter(text: string): string {
+    const glgpt = engine();
+    const ids = known(() => glgpt.encode(text));
+    const most = Math.max(1, Math.floor(glgpt.model.manifest.config.n_positions / 2));
+    return ids.length > most ? glgpt.decode(ids.slice(-most)).replace(/^[^\n]*\n+(?=.)/, "") : text;
+  }
+}
+
+/** Returns the ids, or none if the vocabulary lacks a character of the text. */
+function known(ids: () => number[]): number[] {
+  try {
+    return ids();
+  } catch {
+    return [];
+  }
+}
+
+export const settings = new SettingsStore();
+
+const text = { history: false }; // going back in the history changes the view, not the text
+const unlessZero = (value: number | undefined) => value || undefined;
+
+/** The settings of the text, which every link carries. */
+export const TEXT_PARAMS = [
+  param({ ...text, key: "prompt", signal: settings.prompt, parse: parseText, default: () => settings.opening() }),
+  param({ ...text, key: "tokens", signal: settings.tokens, parse: parseNumber, default: () => DEFAULTS.tokens }),
+  param({
+    ...text,
+    key: "temperature",
+    signal: settings.temperature,
+    parse: parseWithin(100),
+    default: () => DEFAULTS.temperature,
+  }),
+  param({ ...text, key: "k", signal: settings.topK, parse: parseWhole, default: () => DEFAULTS.topK }),
+  param({
+    ...text,
+    key: "p",
+    signal: settings.topP,
+    parse: (value) => unlessZero(parseWithin(1)(value)),
+    default: () => DEFAULTS.topP,
+  }),
+  param({
+    ...text,
+    key: "minp",
+    signal: settings.minP,
+    parse: parseWithin(1),
+    format: unlessEmpty,
+    default: () => DEFAULTS.minP,
+  }),
+  param({
+    ...text,
+    key: "penalty",
+    signal: settings.repetitionPenalty,
+    parse: (value) => unlessZero(parseWithin(100)(value)),
+    format: (value) => (value === 1 ? null : String(value)),
+    default: () => DEFAULTS.repetitionPenalty,
+  }),
+  param({ ...text, key: "seed", signal: settings.seed, parse: parseWhole, default: () => 1 }),
+  param({
+    ...text,
+    key: "stop",
+    signal: settings.stop,
+    parse: parseText,
+    format: unlessEmpty,
+    default: () => DEFAULTS.stop,
+  }),
+];

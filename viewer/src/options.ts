@@ -1,0 +1,113 @@
+// The options of the scriptable object's texts, their names, and what the calls return.
+
+import type { Constraint } from "./runtime/constraints/constraint";
+import type { Names } from "./runtime/engine/options";
+import { samplingOptions, type SamplingOptions, type Token } from "./runtime/engine/sampling";
+import type { SpeculationStats } from "./runtime/engine/speculation";
+import { PageError } from "./runtime/gl/errors";
+
+export interface GenerateOptions {
+  prompt?: string;
+  ids?: number[];
+  tokens?: number;
+  temperature?: number;
+  topK?: number | null;
+  topP?: number | null;
+  minP?: number | null;
+  /** Penalizes tokens already in the text (higher is stronger). The page then reads all logits, which takes longer. */
+  repetitionPenalty?: number | null;
+  /** Values to add to the logits of these ids. */
+  logitBias?: Record<number, number> | null;
+  /** Stop at the model's end-of-text token (default: true). */
+  eos?: boolean;
+  /**
+   * Guess tokens from the text so far and check several in one step (default: false): the same text, sooner where it
+   * repeats itself. Guessing pauses where it does not pay.
+   */
+  speculate?: boolean;
+  /** Constrains the whole text. The first constraint loads a file of 0.4 MB. */
+  constraint?: Constraint | null;
+  seed?: number;
+  /** Tokens already sampled with this seed: the text continues as if it had not stopped. */
+  drawn?: number;
+  stop?: string;
+  /** Number of the most likely tokens to report to `onToken`. */
+  alternatives?: number;
+  onToken?: (token: Token & { text: string }) => void;
+  signal?: AbortSignal;
+}
+
+// the options of every generation, and those of `generate` and `continuations`
+const COMMON = {
+  tokens: true,
+  temperature: true,
+  topK: true,
+  topP: true,
+  minP: true,
+  repetitionPenalty: true,
+  logitBias: true,
+  eos: true,
+  seed: true,
+  stop: true,
+  signal: true,
+} as const;
+const SHARED = { ...COMMON, prompt: true, ids: true } as const;
+
+/** Options of a single text, not of texts in a batch. */
+const ONE_TEXT = { constraint: true, speculate: true, alternatives: true, onToken: true } as const;
+
+export const GENERATE: Names<GenerateOptions> = { ...SHARED, ...ONE_TEXT, drawn: true };
+
+export interface Generated {
+  ids: number[];
+  text: string;
+  prefillMs: number;
+  /** Milliseconds from the first token to the last. */
+  decodeMs: number;
+  seed: number;
+  stopped: "tokens" | "eos" | "text" | "aborted";
+  /** Counts guesses, with `speculate`. */
+  speculation?: SpeculationStats;
+}
+
+/** One of several texts that continue a prompt. */
+export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
+  /** `room`: the context is full, or the rows that the texts share. */
+  stopped: Generated["stopped"] | "room";
+};
+
+export interface ChatOptions extends Omit<GenerateOptions, "prompt" | "ids" | "drawn"> {
+  /** The number of the oldest messages after the system message that the model no longer reads (default: 0). */
+  dropped?: number;
+}
+
+export const CHAT: Names<ChatOptions> = { ...COMMON, ...ONE_TEXT, dropped: true };
+
+/** An answer, the number of tokens of its prompt, and the number of the oldest messages that the prompt leaves out. */
+export type Answered = Generated & { promptTokens: number; dropped: number };
+
+export interface ContinuationsOptions extends Omit<
+  GenerateOptions,
+  "drawn" | "constraint" | "speculate" | "alternatives" | "onToken"
+> {
+  /** Called with all texts after each token. The array holds the same objects each time. */
+  onTexts?: (texts: readonly Continuation[]) => void;
+  /** Called with the progress of the shaders, which the first call compiles. */
+  onCompiled?: (compiled: number, shaders: number) => void;
+}
+
+export const CONTINUATIONS: Names<ContinuationsOptions> = { ...SHARED, onTexts: true, onCompiled: true };
+
+/** Returns the sampling options of a call; the temperature is 0.8 unless given. */
+export function samplingOf(options: GenerateOptions | ContinuationsOptions): SamplingOptions {
+  const { temperature = 0.8 } = options;
+  return samplingOptions({ ...options, temperature });
+}
+
+/** Throws PageError for an invalid number of tokens or an invalid stop text. */
+export function checkLength(tokens: number, stop: unknown): void {
+  if (!(Number.isInteger(tokens) && tokens >= 0)) {
+    throw new PageError(`tokens is ${tokens}; it must be a non-negative integer.`);
+  }
+  if (stop !== undefined && typeof stop !== "string") throw new PageError("stop must be a string.");
+}

@@ -1,0 +1,133 @@
+// Generating one text, or several side by side, for the scriptable object.
+
+import { checkLength, samplingOf } from "./options";
+import type { Continuation, ContinuationsOptions, Generated, GenerateOptions } from "./options";
+import type { Model } from "./runtime/engine/model";
+import type { SpeculationStats } from "./runtime/engine/speculation";
+
+/** The parts of the scriptable object that a text needs. */
+export interface Writer {
+  model: Model;
+  encode: (text: string) => number[];
+  /** Runs `work` with the model in use. */
+  lend: <T>(work: () => Promise<T>) => Promise<T>;
+  /** Called with the ids of the prompt and of the text so far. */
+  onIds: (ids: number[]) => void;
+  /** True if the object was disposed of. */
+  disposed: () => boolean;
+}
+
+/** Generates a text. Rejects for invalid options. */
+export async function writeText(writer: Writer, options: GenerateOptions): Promise<Generated> {
+  const { tokens = 100, stop, onToken, eos = true, alternatives = 0, signal } = options;
+  checkLength(tokens, stop);
+  const sampling = samplingOf(options);
+  const prompt = options.ids ? Array.from(options.ids) : writer.encode(options.prompt ?? "");
+  const { model } = writer;
+  const matcher = options.constraint
+    ? await model.matcher(options.constraint, signal).catch((error: unknown) => {
+        if (signal?.aborted) return null; // `model.generate` then returns at once
+        throw error;
+      })
+    : null;
+  const speculation = options.speculate ? { checkedSteps: 0, guessedTokens: 0, acceptedTokens: 0 } : null;
+  const decoder = model.tokenizer?.stream();
+  const ids: number[] = [];
+  let text = "";
+  let stopped = "tokens" as Generated["stopped"];
+  const start = performance.now();
+  let [first, last] = [start, start]; // times of the first and the last token
+  await writer.lend(async () => {
+    if (model.stale) await model.recover(signal); // `model.generate` itself recovers from later losses
+    model.follow();
+    // `ids` is not empty if a lost context interrupted an earlier attempt
+    const rest = {
+      sampling,
+      eos,
+      alternatives,
+      ...(matcher ? { matcher } : {}),
+      ...(speculation ? { speculate: (stats: SpeculationStats) => add(speculation, stats) } : {}),
+      ...(signal ? { signal } : {}),
+      tokens: tokens - ids.length,
+      drawn: (options.drawn ?? 0) + ids.length,
+    };
+    for await (const token of model.generator.generate([...prompt, ...ids], rest)) {
+      last = performance.now();
+      if (!ids.length) first = last;
+      ids.push(token.id);
+      writer.onIds([...prompt, ...ids]);
+      const piece = decoder ? decoder.push(token.id) : ` ${token.id}`;
+      text += piece;
+      onToken?.({ ...token, text: piece });
+      const found = stop ? text.indexOf(stop) : -1;
+      if (found >= 0) {
+        text = text.slice(0, found);
+        stopped = "text";
+        break;
+      }
+      if (writer.disposed()) break;
+    }
+  });
+  const end = performance.now();
+  if (stopped !== "text") text += decoder?.flush() ?? "";
+  if (signal?.aborted || writer.disposed()) stopped = "aborted";
+  else if (stopped === "tokens" && (ids.length < tokens || (await matcher?.allowed) === null)) stopped = "eos";
+  return {
+    ids,
+    text,
+    prefillMs: (ids.length ? first : end) - start,
+    decodeMs: last - first,
+    seed: sampling.seed,
+    stopped,
+    ...(speculation ? { speculation } : {}),
+  };
+}
+
+/** Generates several texts side by side. Rejects for invalid options. */
+export async function writeTexts(writer: Writer, options: ContinuationsOptions): Promise<Continuation[]> {
+  const { tokens = 100, stop, onTexts, eos = true, signal } = options;
+  checkLength(tokens, stop);
+  const sampling = samplingOf(options);
+  const { model } = writer;
+  const ids = options.ids ? Array.from(options.ids) : writer.encode(options.prompt ?? "");
+  const decoders = Array.from({ length: model.batch.texts }, () => model.tokenizer?.stream());
+  const texts = decoders.map((_, i): Continuation => ({
+    ids: [],
+    text: "",
+    seed: sampling.seed + i,
+    stopped: "tokens",
+  }));
+  const over = new Set<number>();
+  if (model.stale) await model.recover(signal);
+  model.follow();
+  const run = { tokens, sampling, eos, ...(signal ? { signal } : {}) };
+  for await (const found of model.batch.generate(ids, run, { over })) {
+    for (const [i, text] of texts.entries()) {
+      const token = found[i];
+      if (!token) {
+        if (!over.has(i)) text.stopped = "eos";
+        over.add(i);
+        continue;
+      }
+      text.ids.push(token.id);
+      text.text += decoders[i]?.push(token.id) ?? ` ${token.id}`;
+      const at = stop ? text.text.indexOf(stop) : -1;
+      if (at < 0) continue;
+      [text.text, text.stopped] = [text.text.slice(0, at), "text"];
+      over.add(i);
+    }
+    onTexts?.(texts);
+    if (writer.disposed()) break;
+  }
+  texts.forEach((text, i) => {
+    if (text.stopped !== "text") text.text += decoders[i]?.flush() ?? "";
+    if (text.stopped === "tokens" && text.ids.length < tokens)
+      text.stopped = signal?.aborted || writer.disposed() ? "aborted" : "room";
+  });
+  return texts;
+}
+
+/** Adds the statistics of a part of a text. */
+function add(all: SpeculationStats, part: SpeculationStats): void {
+  for (const name of ["checkedSteps", "guessedTokens", "acceptedTokens"] as const) all[name] += part[name];
+}
