@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from helpers.probe import remember_probe
 from hypothesis import settings
 
 from glgpt.gl import device as gl_device
@@ -25,7 +26,8 @@ settings.load_profile("glgpt")
 def pytest_configure(config: pytest.Config) -> None:
     """Gives the run its own cache, shares the processors among its workers, and enables interrupts.
 
-    - glgpt's cache (the probe) is in a folder that is removed at the end of the run.
+    - glgpt's cache is in a folder that is removed at the end of the run. It has the results of a probe, so that no test
+      measures and all machines use the same kernel (except in tests that measure alone).
     - Mesa's shader cache is the user's, as for every program that draws: compiling takes most of the time of a run, and
       Mesa's key covers its build, the processor and the shader. The workers, the commands that tests start and the
       browsers all share it.
@@ -52,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
         share = str(max(1, (os.cpu_count() or 1) // workers))
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # torch, numpy
             os.environ.setdefault(name, share)
+    if config.option.markexpr != "alone" and not config.option.collectonly:
+        remember_probe()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
