@@ -20,7 +20,7 @@ from glgpt.gl.device import Device, open_device
 
 # The same examples each time, so that a failure seen once is seen again.
 settings.register_profile("glgpt", derandomize=True, deadline=None, database=None)
-settings.load_profile("glgpt")
+settings.register_profile("quick", settings.get_profile("glgpt"), max_examples=40)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,8 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
       memory, which ended Chromium's GPU process about once in 50 tests (docs/design/decisions/page.md).
     - Mesa compiles shaders without LLVM's optimisation (except in tests that measure alone), which takes most of the
       time of a run without a cache and does not change results.
+    - `make test` draws fewer examples than `make test-all`.
     - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
+    settings.load_profile("quick" if config.option.markexpr == "not slow" else "glgpt")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the environment of the main process
         return

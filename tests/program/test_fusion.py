@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from glgpt.gl.device import Device
@@ -60,7 +60,6 @@ def run(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -> dict[str,
     return held
 
 
-@settings(max_examples=150)
 @given(graphs(), st.integers(1, 8), st.integers(1, 16))
 def test_a_schedule_computes_what_the_order_recorded_does(passes: list[Movable], targets: int, units: int) -> None:
     """Fails if a pass moves past one it depends on, is lost or repeated, or if a group exceeds the limits."""
