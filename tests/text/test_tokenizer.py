@@ -211,7 +211,7 @@ def by_pairs(data, merges):
 
 
 @given(st.data())
-@settings(max_examples=100)
+@settings(max_examples=250)
 def test_accepted_merges_are_applied_as_bpe_does(data):
     tokens, merges = [b"a", b"b", b"c"], {}
     for _ in range(data.draw(st.integers(1, 12))):
