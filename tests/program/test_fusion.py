@@ -81,6 +81,12 @@ def test_what_is_large_is_not_kept_alive_for_a_fusion() -> None:
         assert len(schedule([first, between, last], Limits())) == groups
 
 
+def test_a_group_samples_no_more_textures_than_a_device_has() -> None:
+    passes = [Movable("a", {f"x{i}": flat(1)}, {f"y{i}": flat(1)}, 3, 1) for i in range(2)]
+    for units, groups in ((6, [[0, 1]]), (5, [[0], [1]])):
+        assert schedule(passes, Limits(max_texture_units=units)) == groups
+
+
 def test_every_member_counts_for_what_waits() -> None:
     """Fails if only the first member of a group is checked: it reads states, the second one a large tensor."""
     large = 4 * SMALL
