@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from helpers.probe import remember_probe
 from hypothesis import settings
 
 from glgpt.gl import device as gl_device
@@ -19,13 +20,14 @@ from glgpt.gl.device import Device, open_device
 
 # The same examples each time, so that a failure seen once is seen again.
 settings.register_profile("glgpt", derandomize=True, deadline=None, database=None)
-settings.load_profile("glgpt")
+settings.register_profile("quick", settings.get_profile("glgpt"), max_examples=40)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Gives the run its own cache, shares the processors among its workers, and enables interrupts.
 
-    - glgpt's cache (the probe) is in a folder that is removed at the end of the run.
+    - glgpt's cache is in a folder that is removed at the end of the run. It has the results of a probe, so that no test
+      measures and all machines use the same kernel (except in tests that measure alone).
     - Mesa's shader cache is the user's, as for every program that draws: compiling takes most of the time of a run, and
       Mesa's key covers its build, the processor and the shader. The workers, the commands that tests start and the
       browsers all share it.
@@ -34,8 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
       memory, which ended Chromium's GPU process about once in 50 tests (docs/design/decisions/page.md).
     - Mesa compiles shaders without LLVM's optimisation (except in tests that measure alone), which takes most of the
       time of a run without a cache and does not change results.
+    - `make test` draws fewer examples than `make test-all`.
     - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
     """
+    settings.load_profile("quick" if config.option.markexpr == "not slow" else "glgpt")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the environment of the main process
         return
@@ -52,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         share = str(max(1, (os.cpu_count() or 1) // workers))
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # torch, numpy
             os.environ.setdefault(name, share)
+    if config.option.markexpr != "alone" and not config.option.collectonly:
+        remember_probe()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -99,7 +99,10 @@ def family_names(path: Path) -> list[str]:
     name = path.relative_to(ROOT / "glgpt").as_posix()
     if name.startswith("models/families/") or name in SHARED | TRANSLATED | FOR_PEOPLE:
         return []
-    tree, found = ast.parse(path.read_text(encoding="utf-8")), []
+    source = path.read_text(encoding="utf-8")
+    if not FAMILY.search(source):  # most files, whose trees need not be walked
+        return []
+    tree, found = ast.parse(source), []
     kinds = ast.Module, ast.ClassDef, ast.FunctionDef
     docs = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, kinds) and ast.get_docstring(n) is not None}
     for node in ast.walk(tree):

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 from glgpt.models.activations import (
     ACT,
@@ -160,5 +159,7 @@ def _attention(network: Any) -> Iterator[list[tuple[Any, ...]]]:
     name = "eager_attention_forward"
     if not hasattr(modeling, name):  # a method of the class of its attention modules instead
         owner, name = next(type(module) for module in network.modules() if hasattr(module, "_attn")), "_attn"
+    from unittest.mock import patch  # imported here, since it takes a tenth of a command's start
+
     with patch.object(owner, name, recording(getattr(owner, name))):
         yield calls

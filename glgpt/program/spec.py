@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from glgpt.errors import GlgptError, quoted, written
@@ -102,7 +102,7 @@ class Program:
 
     def to_json(self) -> str:
         """Returns the program as JSON; equal programs give equal text."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(self, default=vars, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Program:

@@ -186,10 +186,19 @@ def cache_file() -> Path:
     return cache_path() / "probe.json"
 
 
+def probe_key(device: Device, options: Options) -> str:
+    """Returns the key of a driver's results in the cache."""
+    return f"{VERSION} {device.renderer} {device.version} {options.header} {options.storage}"
+
+
+def measured_names(kernels: Iterable[Kernel]) -> list[str]:
+    """Returns the names of what the probe measures."""
+    return [f"{label} {f}" for label in (*(k.label for k in kernels), *COLUMNS) for f in FETCHES]
+
+
 def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> dict[str, float]:
-    key = f"{VERSION} {device.renderer} {device.version} {options.header} {options.storage}"
+    key, names = probe_key(device, options), measured_names(kernels)
     known = remembered_probes()
-    names = [f"{label} {f}" for label in (*(k.label for k in kernels), *COLUMNS) for f in FETCHES]
     for found in (known.get(key), _unsteady.get(key)):
         if found and all(name in found for name in names):
             return found

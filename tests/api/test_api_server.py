@@ -8,12 +8,11 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx2 as httpx
 import jsonschema
-import openai
 import pytest
 from helpers.chat_models import chat_llama
 
@@ -22,6 +21,9 @@ from glgpt.api.requests import ChatRequest
 from glgpt.api.server import ApiServer
 from glgpt.errors import ArgumentError
 from glgpt.inference.model import LanguageModel
+
+if TYPE_CHECKING:
+    import openai
 
 HELLO = [{"role": "user", "content": "hello, are you there?"}]
 KEY = "a-key-for-tests"
@@ -81,6 +83,8 @@ def url(engine: Engine) -> Iterator[str]:
 @pytest.fixture
 def client(url: str) -> Iterator[openai.OpenAI]:
     """The official client."""
+    import openai  # here, since it takes a second that workers without these tests need not spend
+
     with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=120) as client:
         yield client
 
@@ -205,6 +209,8 @@ def test_tools_and_their_results_reach_the_model(client: openai.OpenAI, engine: 
 
 
 def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> None:
+    import openai
+
     def form(schema: dict[str, Any]) -> dict[str, Any]:
         return {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}
 
@@ -281,6 +287,8 @@ def test_only_clients_with_the_key_and_listed_pages_are_answered(url: str, web: 
 
 def test_a_full_queue_and_a_client_that_leaves(client: openai.OpenAI, engine: Engine, url: str) -> None:
     """Fails if requests pile up without limit, or a disconnected client's text runs on."""
+    import openai
+
     port = urlsplit(url).port
     body = json.dumps({"messages": HELLO, "n": 8, "max_tokens": 400, "logit_bias": {}, "guided_regex": "[ab]{399}"})
     with socket.create_connection(("127.0.0.1", port)) as leaver:

@@ -45,6 +45,7 @@ def test_generate(tmp_path: Path) -> None:
     assert "5 tokens read, 7 decoded" in out
 
 
+@pytest.mark.slow
 def test_logit_lens(tmp_path: Path) -> None:
     lines = run("logit_lens.py", "ROMEO:\nIs it", "--top", "2", folder=tmp_path).splitlines()
     assert [line.split()[0] for line in lines] == ["embed", *(f"h.{i}.resid_post" for i in range(6))]

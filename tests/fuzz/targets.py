@@ -43,12 +43,6 @@ from glgpt.training.settings import settings_for
 from glgpt.tuning import kernel_selection
 from glgpt.wire import hidden, messages
 
-try:  # here, since a child has no time for it
-    import torch
-
-    torch.set_num_threads(1)
-except ImportError:  # `make test` goes without
-    torch = None
 GOLDENS = Path(__file__).parents[1] / "goldens"
 
 
@@ -103,12 +97,34 @@ def _loaded(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
+@functools.cache
+def torch_library() -> Any:
+    """Returns torch, or None if it is not installed, as for `make test`."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    return torch
+
+
+def _pickled(*names: str) -> Callable[[], list[Files]]:
+    """Returns the files of `_folder` and imports torch, since a child has no time for it."""
+
+    def files() -> list[Files]:
+        torch_library()
+        return _folder(*names, keep="pytorch")()
+
+    return files
+
+
 def _torch(folder: Path) -> None:
     path = folder / "pytorch_model.bin"
     found = torch_tensors(path)
     arrays = {
         name: place.map().copy() for name, place in found.items() if place.dtype in READABLE and 0 not in place.shape
     }
+    torch = torch_library()
     if torch is None:
         return
     try:
@@ -417,8 +433,8 @@ def _message(folder: Path) -> None:
 TARGETS = [
     Parser("safetensors", _folder("vocab3-untied", "inverse-layer-f16"), _checkpoint),
     Parser("shards", _folder("dhead2-gelu", "llama-grouped"), _checkpoint),
-    Parser("torch-zip", _folder("dhead3-relu", keep="pytorch"), _torch),
-    Parser("torch-legacy", _folder("legacy-untied", "one-f16", keep="pytorch"), _torch),
+    Parser("torch-zip", _pickled("dhead3-relu"), _torch),
+    Parser("torch-legacy", _pickled("legacy-untied", "one-f16"), _torch),
     Parser("config", _folder("wide", "dhead3-relu", "llama3-untied", "llama-grouped", keep="config"), _config),
     GGUF,
     ADAPTERS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,16 @@ GREEDY = (  # from transformers
     " not so, and I'll be soon,\nAnd I will not be soon, and I'll be soon,\nAnd I will not be soon, I will not be so."
     "\n\nROMEO:\nI will not be gone.\n\nROMEO:\nI will not"
 )
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LanguageModel]:
+    """The embedded model, with the GL objects that it makes when they are first needed."""
+    with LanguageModel.from_pretrained() as model:
+        for entry in model.player.program.entries:
+            model.player.prepare(entry)
+        model.logits([199] * 12)
+        yield model
 
 
 @given(st.lists(st.text("abc", max_size=4), max_size=8), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3))
@@ -63,139 +74,131 @@ def test_a_character_that_spans_tokens_appears_whole() -> None:
     assert written(ids[:2], tokenizer).read() == "\ufffd"
 
 
-def test_text_is_streamed_in_whole_characters() -> None:
+def test_text_is_streamed_in_whole_characters(model: LanguageModel) -> None:
     """Fails if each id is decoded separately, as README's loop once did, which breaks characters that span tokens."""
-    with LanguageModel.from_pretrained() as model:
-        assert model.tokenizer
-        ids = model.tokenizer.encode("naïve café")
-        assert "\ufffd" in "".join(model.tokenizer.decode([i]) for i in ids)
-        assert written(ids, model.tokenizer).read() == "naïve café"
-        stream = model.generate("To be", 12, seed=1)
-        pieces = list(stream)
-        ids = list(tokens := model.generate_ids("To be", 12, seed=1))
-        assert "".join(pieces) == stream.text == model.tokenizer.decode(ids)
-        assert stream.ids == ids and stream.stats.decode_tokens == tokens.stats.decode_tokens == 11
-        assert stream.read() == stream.text and list(stream) == []
+    assert model.tokenizer
+    ids = model.tokenizer.encode("naïve café")
+    assert "\ufffd" in "".join(model.tokenizer.decode([i]) for i in ids)
+    assert written(ids, model.tokenizer).read() == "naïve café"
+    stream = model.generate("To be", 12, seed=1)
+    pieces = list(stream)
+    ids = list(tokens := model.generate_ids("To be", 12, seed=1))
+    assert "".join(pieces) == stream.text == model.tokenizer.decode(ids)
+    assert stream.ids == ids and stream.stats.decode_tokens == tokens.stats.decode_tokens == 11
+    assert stream.read() == stream.text and list(stream) == []
 
 
-def test_two_stop_texts_both_stop() -> None:
-    with LanguageModel.from_pretrained() as model:
-        for stops in (["I'll be", "not so,"], ["not so,", "never"], "not so,"):
-            run = model.generate(PROMPT, 64, temperature=0, stop=stops)
-            assert run.read() == " " and run.stats.stopped == "text"
-        with pytest.raises(GlgptError, match="stop is"):
-            model.generate(PROMPT, stop=[1])  # type: ignore[list-item]
+def test_two_stop_texts_both_stop(model: LanguageModel) -> None:
+    for stops in (["I'll be", "not so,"], ["not so,", "never"], "not so,"):
+        run = model.generate(PROMPT, 64, temperature=0, stop=stops)
+        assert run.read() == " " and run.stats.stopped == "text"
+    with pytest.raises(GlgptError, match="stop is"):
+        model.generate(PROMPT, stop=[1])  # type: ignore[list-item]
 
 
 def test_without_a_tokenizer_ids_are_the_text() -> None:
     assert written([5, 17], None).read() == " 5 17"
 
 
-def test_greedy_text_is_that_of_transformers_and_stops_within_a_token() -> None:
-    with LanguageModel.from_pretrained() as model:
-        assert model.tokenizer
-        ids = model.tokenizer.encode(PROMPT)
-        run = model.generate(ids, 64, temperature=0)
-        assert "".join(run).startswith(GREEDY)
-        assert run.figures()["stopped"] == "tokens"
-        run = model.generate(ids, 64, temperature=0, stop="ROMEO:\nI wi")
-        assert "".join(run) == GREEDY.partition("ROMEO:\nI wi")[0]
-        assert run.figures()["stopped"] == "text"
-        assert len(run.ids) < 64
+def test_greedy_text_is_that_of_transformers_and_stops_within_a_token(model: LanguageModel) -> None:
+    assert model.tokenizer
+    ids = model.tokenizer.encode(PROMPT)
+    run = model.generate(ids, 64, temperature=0)
+    assert "".join(run).startswith(GREEDY)
+    assert run.figures()["stopped"] == "tokens"
+    run = model.generate(ids, 64, temperature=0, stop="ROMEO:\nI wi")
+    assert "".join(run) == GREEDY.partition("ROMEO:\nI wi")[0]
+    assert run.figures()["stopped"] == "text"
+    assert len(run.ids) < 64
 
 
-def test_a_seed_repeats_its_text_and_a_drawn_seed_is_told() -> None:
-    with LanguageModel.from_pretrained() as model:
+def test_a_seed_repeats_its_text_and_a_drawn_seed_is_told(model: LanguageModel) -> None:
 
-        def text(seed: int | None) -> tuple[str, int]:
-            run = model.generate([199], 12, seed=seed, temperature=1.0)
-            return run.read(), run.seed
+    def text(seed: int | None) -> tuple[str, int]:
+        run = model.generate([199], 12, seed=seed, temperature=1.0)
+        return run.read(), run.seed
 
-        assert text(1) == text(1)
-        assert text(1) != text(2)
-        drawn, seed = text(None)
-        assert text(seed)[0] == drawn
-        assert text(None)[1] != seed
+    assert text(1) == text(1)
+    assert text(1) != text(2)
+    drawn, seed = text(None)
+    assert text(seed)[0] == drawn
+    assert text(None)[1] != seed
 
 
 SETTINGS = ({"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.6}, {"top_k": 9, "top_p": 0.7}, {"top_k": 900})
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_token_is_drawn_from_the_logits_behind_the_text(settings: dict[str, Any]) -> None:
+def test_a_token_is_drawn_from_the_logits_behind_the_text(settings: dict[str, Any], model: LanguageModel) -> None:
     """Fails if a token computed ahead replaces one that the device could not decide (top-k 900), or differs."""
-    with LanguageModel.from_pretrained() as model:
-        ids, sampler = [199] * 5, Sampler(SamplingOptions(**{"temperature": 1.0} | settings, seed=8))
-        drawn = list(model.generate_ids(ids, 7, seed=8, **settings))
-        rows = model.logits([*ids, *drawn])[len(ids) - 1 : -1]
-        for step, (token, row) in enumerate(zip(drawn, rows, strict=True)):
-            assert sampler.probabilities(row)[token] > 0
-            if settings == {"top_k": 900}:
-                assert token == sampler.choose(row, step)
-        first, other = (model.generate_ids(ids, 7, seed=s, **settings) for s in (8, 9))
-        pairs = list(zip(first, other, strict=True))
-        assert [a for a, _ in pairs] == drawn != [b for _, b in pairs]
+    ids, sampler = [199] * 5, Sampler(SamplingOptions(**{"temperature": 1.0} | settings, seed=8))
+    drawn = list(model.generate_ids(ids, 7, seed=8, **settings))
+    rows = model.logits([*ids, *drawn])[len(ids) - 1 : -1]
+    for step, (token, row) in enumerate(zip(drawn, rows, strict=True)):
+        assert sampler.probabilities(row)[token] > 0
+        if settings == {"top_k": 900}:
+            assert token == sampler.choose(row, step)
+    first, other = (model.generate_ids(ids, 4, seed=s, **settings) for s in (8, 9))
+    pairs = list(zip(first, other, strict=True))
+    assert [a for a, _ in pairs] == drawn[:4] != [b for _, b in pairs]
 
 
-def test_interleaved_generations_keep_their_own_figures() -> None:
-    with LanguageModel.from_pretrained() as model:
-        first, second = model.generate([199] * 5, 3, seed=1), model.generate([199] * 9, 2, seed=1)
-        a, b = iter(first), iter(second)
-        next(a)
-        next(b)
-        list(a)
-        list(b)
-        third = model.generate([199] * 7, 0, seed=1)
-        assert first.figures()["prefill_tokens"] == 5 and second.figures()["prefill_tokens"] == 9
-        assert third.figures()["prefill_s"] == 0
-        assert "".join(third) == "" and third.figures()["prefill_tokens"] == 7
+def test_interleaved_generations_keep_their_own_figures(model: LanguageModel) -> None:
+    first, second = model.generate([199] * 5, 3, seed=1), model.generate([199] * 9, 2, seed=1)
+    a, b = iter(first), iter(second)
+    next(a)
+    next(b)
+    list(a)
+    list(b)
+    third = model.generate([199] * 7, 0, seed=1)
+    assert first.figures()["prefill_tokens"] == 5 and second.figures()["prefill_tokens"] == 9
+    assert third.figures()["prefill_s"] == 0
+    assert "".join(third) == "" and third.figures()["prefill_tokens"] == 7
 
 
-def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next() -> None:
+def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next(model: LanguageModel) -> None:
     """Fails if the token in flight of an abandoned generation is used by the next one, or fills its caches."""
-    with LanguageModel.from_pretrained() as model:
-        wanted = {n: list(model.generate_ids([199] * n, 4, temperature=0)) for n in (5, 9)}
-        left, other = model.generate_ids([199] * 5, 4, temperature=0), model.generate_ids([199] * 9, 4, temperature=0)
-        got = {5: [next(left)], 9: [next(other)]}
-        got[5] += left
-        list(model.generate_ids([199] * 3, 2, seed=1))
-        got[9] += other
-        assert got == wanted
+    wanted = {n: list(model.generate_ids([199] * n, 4, temperature=0)) for n in (5, 9)}
+    left, other = model.generate_ids([199] * 5, 4, temperature=0), model.generate_ids([199] * 9, 4, temperature=0)
+    got = {5: [next(left)], 9: [next(other)]}
+    got[5] += left
+    list(model.generate_ids([199] * 3, 2, seed=1))
+    got[9] += other
+    assert got == wanted
 
 
-def test_two_greedy_tokens_take_as_long_as_they_take() -> None:
+def test_two_greedy_tokens_take_as_long_as_they_take(model: LanguageModel) -> None:
     """Fails if a token computed ahead counts for another token or the prompt, such as 100,000 tokens per second."""
-    with LanguageModel.from_pretrained() as model:
-        slow = model.generate([199] * 5, 9, seed=1)
-        list(slow)
-        for tokens in (2, 3):
-            quick = model.generate([199] * 5, tokens, temperature=0, seed=1)
-            list(quick)
-            assert quick.figures()["decode_tokens"] == tokens - 1
-            assert quick.figures()["decode_tokens_per_s"] < 5 * slow.figures()["decode_tokens_per_s"]
+    slow = model.generate([199] * 5, 9, seed=1)
+    list(slow)
+    for tokens in (2, 3):
+        quick = model.generate([199] * 5, tokens, temperature=0, seed=1)
+        list(quick)
+        assert quick.figures()["decode_tokens"] == tokens - 1
+        assert quick.figures()["decode_tokens_per_s"] < 5 * slow.figures()["decode_tokens_per_s"]
 
 
-def test_an_interrupt_while_a_token_is_copied_costs_that_generation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_a_token_is_copied_costs_that_generation_alone(
+    monkeypatch: pytest.MonkeyPatch, model: LanguageModel
+) -> None:
     """Fails if a buffer is lost by the interrupt, and later generations find none."""
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    with LanguageModel.from_pretrained() as model:
-        wanted, token = list(model.generate_ids([199] * 5, 3, temperature=0)), model.player.textures["token"]
-        for _ in range(3):
-            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                broken = SimpleNamespace(read_into=interrupt, write=token.write)
-                patch.setitem(model.player.textures, "token", broken)
-                list(model.generate_ids([199] * 5, 3, temperature=0))
-        assert list(model.generate_ids([199] * 5, 3, temperature=0)) == wanted
+    wanted, token = list(model.generate_ids([199] * 5, 3, temperature=0)), model.player.textures["token"]
+    for _ in range(3):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            broken = SimpleNamespace(read_into=interrupt, write=token.write)
+            patch.setitem(model.player.textures, "token", broken)
+            list(model.generate_ids([199] * 5, 3, temperature=0))
+    assert list(model.generate_ids([199] * 5, 3, temperature=0)) == wanted
 
 
-def test_a_text_longer_than_the_context_goes_on_and_says_so() -> None:
-    with LanguageModel.from_pretrained() as model:
-        run = model.generate([199] * 250, 20, seed=1)
-        list(run)
-        figures = run.figures()
+def test_a_text_longer_than_the_context_goes_on_and_says_so(model: LanguageModel) -> None:
+    run = model.generate([199] * 250, 20, seed=1)
+    list(run)
+    figures = run.figures()
     assert (figures["stopped"], figures["slides"], len(run.ids)) == ("tokens", 1, 20)
     assert figures["prefill_tokens"] == 250 + 129
     assert figures["decode_tokens"] == len(run.ids) - 2
@@ -203,8 +206,8 @@ def test_a_text_longer_than_the_context_goes_on_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("ids", [[], [1024], [-1], [0] * 257])
-def test_ids_that_cannot_be_run_are_refused_before_any_text(ids: list[int]) -> None:
-    with LanguageModel.from_pretrained() as model, pytest.raises(GlgptError):
+def test_ids_that_cannot_be_run_are_refused_before_any_text(ids: list[int], model: LanguageModel) -> None:
+    with pytest.raises(GlgptError):
         model.generate(ids, 1)
 
 

@@ -207,10 +207,10 @@ def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
         ):
             found = list(model.generate_ids(given, 9, seed=3, **how))
             sampler, ids = Sampler(SamplingOptions(seed=3, **how)), list(given)
-            for step, token in enumerate(found):
-                if len(ids) > model.config.n_positions:
-                    break  # from here on the model reads only the later half
-                assert token == sampler.choose(sampler.adjusted(model.logits(ids)[-1], ids), step), (step, how)
+            short = model.config.n_positions - len(ids)  # after as many tokens the model reads only the later half
+            rows = model.logits([*ids, *found[:short]])[len(ids) - 1 :]
+            for step, (token, row) in enumerate(zip(found, rows, strict=False)):
+                assert token == sampler.choose(sampler.adjusted(row, ids), step), (step, how)
                 ids.append(token)
             assert found != list(model.generate_ids(given, 9, seed=3, temperature=how["temperature"]))
             again, alone = model.generate_batch([given, text], 8, seeds=[3, 4], **how)

@@ -28,7 +28,7 @@ def changed(data: bytes, edit: Callable[[dict[str, Any]], object]) -> bytes:
     return len(text).to_bytes(8, "little") + text + data[8 + length :]
 
 
-@pytest.mark.parametrize("cache_dtype", ["f32", "f16"])
+@pytest.mark.parametrize("cache_dtype", ["f32", pytest.param("f16", marks=pytest.mark.slow)])
 def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_path: Path, cache_dtype: str) -> None:
     """Fails if a saved value differs, if a file of another model is used, or a damaged one."""
     path, file = chat_llama(tmp_path / "model.gguf"), tmp_path / "cache"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +22,7 @@ from glgpt.gl.device import Device
 SHADERS = Path(__file__).parents[2] / "glsl"
 
 
+@cache
 def has_weights(case: str) -> bool:
     """True if a case multiplies with a weight or looks one up; for others, q8 and q4 are the same as f16."""
     bench = Bench(STYLES["f16 8x8"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import copy
+import functools
 import gzip
 import hashlib
 import json
@@ -27,7 +29,7 @@ from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 from glgpt.page.output.files import Shards
 from glgpt.page.output.schemas import validate
-from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs
+from glgpt.page.programs import capture_recording, generate_program, page_recordings, probe_programs, record_page
 from glgpt.program.spec import Limits, Program, check
 from glgpt.text.files import Text
 from glgpt.text.tokenizer_training import make_tokenizer
@@ -35,10 +37,21 @@ from glgpt.text.tokenizer_training import make_tokenizer
 
 @pytest.fixture(autouse=True)
 def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Replaces the built page by a small one, so that these tests need no Node."""
+    """Replaces the built page by a small one, so that they need no Node, and records a model once."""
     folder = small_page(tmp_path / "dist")
     monkeypatch.setattr(module, "built_page", lambda: folder)
+    monkeypatch.setattr(module, "record_page", recorded_once)
     return folder
+
+
+@functools.cache
+def recorded(arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    return record_page(*arguments)
+
+
+def recorded_once(*arguments: Any) -> tuple[Any, Any]:
+    programs, recordings = recorded(arguments)
+    return dict(programs), copy.deepcopy(recordings)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -48,8 +61,8 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        *(("dhead3-relu", "f32"), ("dhead3-relu", "f16"), ("dhead3-relu", "q4")),
-        *(("vocab3-untied", "f32"), ("vocab3-untied", "f16"), ("vocab3-untied", "q8")),
+        *(("dhead3-relu", "f32"), ("dhead3-relu", "q4"), ("vocab3-untied", "f16"), ("vocab3-untied", "q8")),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("dhead3-relu", "f16"), ("vocab3-untied", "f32"))),
     ],
 )
 def test_a_folder_is_complete(goldens: Path, tmp_path: Path, name: str, dtype: str) -> None:
@@ -143,6 +156,7 @@ def test_the_embedded_model_is_exported_in_f16(
         return {"shards": [], "model": "", "dtype": "", "stored": None}
 
     monkeypatch.setattr(module, "export", noted)
+    monkeypatch.setattr("glgpt.cli.commands.export.check_format", lambda *_: None)
     assert main(["export", *more, "--out", str(tmp_path / "out")]) == 0
     assert asked["dtype"] == dtype
 

@@ -178,7 +178,7 @@ def test_a_product_costs_what_it_computes(kernel: str) -> None:
         assert max(len(p.outputs) for p in passes) <= most
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     tiles=st.tuples(st.integers(1, 11), st.integers(1, 6)),
     dtype=st.sampled_from([name for name, fmt in FORMATS.items() if not fmt.quantised]),

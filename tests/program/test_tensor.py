@@ -72,7 +72,7 @@ def test_everything_beyond_the_matrix_is_zero(layout: Layout) -> None:
     assert (coding and coding.minimum) or not whole[layout.rows :].any()
 
 
-@given(layouts(), st.integers(1, 9))
+@given(layouts(rows=100, cols=40), st.integers(3, 40))
 def test_bands_of_a_layer_are_the_layer(layout: Layout, band: int) -> None:
     """Fails if uploading in bands omits a row or writes it twice."""
     matrix = numbers(layout)

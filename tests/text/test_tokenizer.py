@@ -210,8 +210,14 @@ def by_pairs(data, merges):
     return parts
 
 
+def test_a_merge_of_what_an_earlier_one_takes_is_stray():
+    # "aaa" is "aa" and "a" by rank, so that the second merge is never applied.
+    assert module.stray_merge({(b"a", b"a"): 256, (b"a", b"aa"): 257}) == (b"a", b"aa")
+    assert module.stray_merge({(b"a", b"a"): 256, (b"aa", b"a"): 257}) is None
+
+
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100)
 def test_accepted_merges_are_applied_as_bpe_does(data):
     tokens, merges = [b"a", b"b", b"c"], {}
     for _ in range(data.draw(st.integers(1, 12))):
@@ -271,7 +277,7 @@ def test_damaged_files(tmp_path, name, content, said):
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 def test_damaged_tokenizer_json(tmp_path_factory, data):
     # Replaces any part by any value: gives a tokenizer, None, or a one-line error.
     folder = tmp_path_factory.mktemp("damaged")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.probe import TIMES, remember_probe
 
 from glgpt import ops
 from glgpt.errors import DeviceError, GlgptError
@@ -30,6 +31,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(tune, "_unsteady", {})  # results that an earlier test measured on a busy machine
     return cache_file()
+
+
+def test_the_tests_do_not_measure(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the results that the tests keep in the cache are not found, which would cost seconds in each process."""
+    monkeypatch.setattr(tune, "probe", no_probe)
+    remember_probe()
+    for storage in STORAGES:
+        assert choose(device, storage=storage).measured == TIMES
 
 
 def considered(contiguous: int) -> list[str]:
