@@ -81,7 +81,7 @@ def test_a_server_that_says_no_is_named_in_one_line(
 ) -> None:
     out = tmp_path / "out.txt"
     if path == "stalls":
-        monkeypatch.setattr(limited_http, "STALL_TIMEOUT_S", 0.8)
+        monkeypatch.setattr(limited_http, "STALL_TIMEOUT_S", 0.3)
     limits = ["--timeout", "1"] if path in ("drips", "headers") else []
     assert main(["data", "fetch", f"{stranger}/{path}", "--out", str(out), "--max-size", "1MB", *limits]) == 2
     error = capsys.readouterr().err
