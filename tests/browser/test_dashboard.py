@@ -250,6 +250,7 @@ def test_links_that_are_not_the_hosts(session: Session, visit: Callable[..., Any
     expect(guest.get_by_text("You are invited to train together")).to_be_visible()
     guest.get_by_role("link", name="Join in this browser").click()
     guest.wait_for_url(f"**/train/#view=train&tokens=1&together={session.token}")
+    expect(guest.locator(".shell-unknown")).to_have_count(0)
     wrong = visit(f"{session.host.address}#x.y", provokes="status of 401")
     expect(wrong.get_by_role("alert")).to_contain_text("unknown, expired or revoked. Ask the host")
     stranger = visit(session.host.address, provokes="status of 401")

@@ -26,7 +26,7 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
   const { model } = writer;
   const matcher = options.constraint
     ? await model.matcher(options.constraint, signal).catch((error: unknown) => {
-        if (signal?.aborted) return null; // `model.generate` then returns at once
+        if (signal?.aborted) return null; // `generator.generate` then returns at once
         throw error;
       })
     : null;
@@ -38,7 +38,7 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
   const start = performance.now();
   let [first, last] = [start, start]; // times of the first and the last token
   await writer.lend(async () => {
-    if (model.stale) await model.recover(signal); // `model.generate` itself recovers from later losses
+    if (model.stale) await model.recover(signal); // `generator.generate` itself recovers from later losses
     model.follow();
     // `ids` is not empty if a lost context interrupted an earlier attempt
     const rest = {

@@ -40,7 +40,7 @@ export class WarmUp {
     });
   }
 
-  /** Does both now. */
+  /** Compiles the remaining shaders and measures the kernels now. */
   async now(): Promise<void> {
     await this.compileAll();
     await this.measure();

@@ -86,7 +86,11 @@ export class Offers {
     const fitting = offer.programs.filter((p) => p.draw_buffers <= buffers);
     const named = (kernel?: string) => fitting.find((p) => p.kernel === kernel);
     const found = named(kept) ?? named(recording.kernel) ?? fitting.at(-1);
-    if (!found) throw new PageError(`This device renders to ${buffers} textures at once; training needs 4.`);
+    if (!found) {
+      const least = Math.min(...offer.programs.map((p) => p.draw_buffers));
+      const what = `This device renders to ${buffers} textures at once; training needs ${least}.`;
+      throw new PageError(`${what} Update the browser and the graphics driver, or use another device.`);
+    }
     return found;
   }
 

@@ -87,7 +87,6 @@ export class TrainedModels {
       chat: null,
       head: null,
       config,
-      recordings: [recording],
     } as const;
     const manifest: Manifest = {
       ...page,

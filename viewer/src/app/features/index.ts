@@ -25,5 +25,5 @@ export const ADDITIONS: readonly Addition[] = [models, open, split, federated, i
 /** The settings that the links to all views carry. */
 export const PARAMS = [...TEXT_PARAMS, ...ADDITIONS.flatMap(({ params }) => params ?? [])];
 
-/** Keys of links that other pages of an export use. */
-export const OTHER_KEYS = ["join", "boundary", "server"];
+/** Keys of links that a feature reads before the page writes its settings: an invitation to train together. */
+export const OTHER_KEYS = ["together"];

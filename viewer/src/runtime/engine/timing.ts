@@ -27,11 +27,10 @@ export async function timePasses(
   entry: Entry,
   onProgress: (done: number, total: number) => void,
 ): Promise<Timing> {
-  const { gl, renderer } = model.device;
+  const { gl, software } = model.device;
   await model.player.prepare(entry.name);
   await model.cache.rewind(ids, entry.name);
   // Software drivers report the time of recording, not of drawing.
-  const software = /llvmpipe|softpipe|SwiftShader|Software|Basic Render/i.test(renderer);
   const extension = software ? null : (gl.getExtension("EXT_disjoint_timer_query_webgl2") as TimerQueries | null);
   const queried = extension && (await byQueries(model, entry, extension));
   return queried ?? { how: "the slope over repeats", us: await bySlope(model, entry, onProgress) };

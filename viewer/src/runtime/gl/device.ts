@@ -29,7 +29,7 @@ export interface Host {
   memory: Memory;
 }
 
-const SOFTWARE = /llvmpipe|softpipe|swiftshader/i;
+const SOFTWARE = /llvmpipe|softpipe|swiftshader|software|basic render/i;
 
 /** Thrown by work that was running when the browser took the context. `Device.restored` resolves when it is back. */
 export class ContextLost extends Error {
