@@ -148,9 +148,10 @@ class GenerationRequest(_Strict):
             if getattr(self, name):
                 raise ApiError(400, f"{name} is not supported; use repetition_penalty", name)
         return SamplingOptions(
-            temperature=1.0 if self.temperature is None else self.temperature,
+            # top_p 0 leaves the likeliest token only
+            temperature=0.0 if self.top_p == 0 else 1.0 if self.temperature is None else self.temperature,
             top_k=self.top_k if self.top_k and self.top_k > 0 else None,  # 0 and -1 mean all, as in vLLM
-            top_p=self.top_p or None,  # 0 is greedy in some clients, and no share of tokens here
+            top_p=self.top_p or None,
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
             logit_bias=self.logit_bias,
