@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import signal
 import sys
@@ -15,7 +14,7 @@ from glgpt.cli.progress import awaited
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.generation import Generation
-from glgpt.system.files import named_errors, read_json
+from glgpt.system.files import holds_manifest, read_json, write_json
 from glgpt.text.untrusted.chat_template import checked_messages
 
 termios: Any
@@ -164,9 +163,12 @@ class ChatTerminal:
         if not name:
             raise GlgptError("give a file: /save FILE")
         path = Path(name).expanduser()
+        if not self.conversation.messages:
+            raise GlgptError("the conversation is empty; there is nothing to save")
         saved = {"version": VERSION, "model": self.conversation.model.name, "messages": self.conversation.messages}
-        with named_errors(path):
-            path.write_text(json.dumps(saved, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        if path.exists() and not holds_manifest(path.parent, set(saved), path.name):
+            raise FileError(f"{quoted(path, 300)} is not a saved conversation and was not replaced; give another name")
+        write_json(path, saved)
         _say(f"{_counted(self.conversation.messages)} saved in {quoted(path, 300)}")
 
     def _load(self, name: str) -> None:

@@ -22,8 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glgpt.cli import main
-from glgpt.cli.chat_terminal import WrappedLines, saved_messages
+from glgpt.cli.chat_terminal import ChatTerminal, WrappedLines, saved_messages
 from glgpt.errors import FileError
+from glgpt.inference.conversation import Conversation
+from glgpt.inference.model import LanguageModel
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +203,29 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_ends(terminal: Callable[..., Terminal
     chat.expect("\n>")
     chat.send("\x04")
     assert chat.end() == 0
+
+
+def typed(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Returns a function that handles a line as if it were typed."""
+    monkeypatch.setattr("glgpt.cli.chat_terminal._session", lambda _: None)
+    return ChatTerminal(conversation)._handle
+
+
+def test_saving_replaces_only_a_saved_conversation(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, other = tmp_path / "saved.json", tmp_path / "notes.txt"
+    other.write_text("my notes")
+    with LanguageModel.from_pretrained(model, device="software") as opened:
+        conversation = Conversation(opened, system="Be brief.")
+        handle = typed(conversation, monkeypatch)
+        for line in (f"/save {file}", "/system Be kind.", f"/save {file}", f"/save {other}", "/system -", "/save x"):
+            handle(line)
+    said = " ".join(capsys.readouterr().out.split())
+    assert saved_messages(file) == [{"role": "system", "content": "Be kind."}]
+    assert "is not a saved conversation and was not replaced; give another name" in said
+    assert "nothing to save" in said and other.read_text() == "my notes"
+    assert {path.name for path in tmp_path.iterdir()} == {"saved.json", "notes.txt"}
 
 
 @pytest.mark.parametrize(
