@@ -46,6 +46,7 @@ class ChatTerminal:
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
         self._stopped = self._answering = False
+        self._earlier: Generation | None = None  # the last answer before /clear or /load
         self._commands: dict[str, Callable[[str], None]] = {
             "/regenerate": self._regenerate,
             "/system": self._system,
@@ -157,6 +158,7 @@ class ChatTerminal:
 
     def _clear(self, _: str) -> None:
         self.conversation.clear()
+        self._earlier = self.conversation.last
         print("the conversation is empty")
 
     def _save(self, name: str) -> None:
@@ -177,14 +179,16 @@ class ChatTerminal:
         path = Path(name).expanduser()
         messages = saved_messages(path)
         self.conversation.messages, self.conversation.dropped = messages, 0
+        self._earlier = self.conversation.last
         _say(f"{_counted(messages)} loaded from {quoted(path, 300)}")
         for message in messages[-2:]:
             print(f"{'> ' if message['role'] == 'user' else ''}{printable(str(message.get('content')))}")
 
     def _stats(self, _: str) -> None:
-        if self.conversation.last is None:
-            print("no answer yet")
+        if self.conversation.last is self._earlier:
+            _say(f"{_counted(self.conversation.messages)}; no answer yet")
             return
+        assert self.conversation.last
         _say(statistics(self.conversation.last))
         used = len(self.conversation.last_prompt.ids) + len(self.conversation.last.ids)
         count, dropped = _counted(self.conversation.messages), self.conversation.dropped

@@ -228,6 +228,23 @@ def test_saving_replaces_only_a_saved_conversation(
     assert {path.name for path in tmp_path.iterdir()} == {"saved.json", "notes.txt"}
 
 
+def test_stats_are_those_of_the_conversation(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fails if /stats shows an answer from before /clear or /load."""
+    with LanguageModel.from_pretrained(model, device="software") as opened:
+        handle = typed(Conversation(opened, tokens=3, temperature=0), monkeypatch)
+        shown = []
+        for line in ("hello", f"/save {tmp_path / 'a.json'}", "/clear", f"/load {tmp_path / 'a.json'}", "hello"):
+            handle(line)
+            capsys.readouterr()
+            handle("/stats")
+            shown.append(capsys.readouterr().out)
+    assert [("first token" in text, "no answer yet" in text) for text in shown] == [
+        (True, False), (True, False), (False, True), (False, True), (True, False),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [("{}", "version"), ('{"version": 1}', "messages"), ("[]", "object"), ('{"version": 1, "messages": [3]}', "role")],
