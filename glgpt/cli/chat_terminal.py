@@ -220,15 +220,22 @@ def statistics(answer: Generation) -> str:
 
 def saved_messages(path: Path) -> list[dict[str, Any]]:
     """Returns the messages of a saved conversation. Raises FileError, naming the file, for anything else."""
-    found = read_json(path)
-    if found.get("version") != VERSION:
-        raise FileError(
-            f"{quoted(path, 300)} is version {written(found.get('version'))}, not {VERSION}, of a saved chat"
-        )
+    name, instead = quoted(path, 300), "give a file that /save wrote"
+    if not path.exists():
+        raise FileError(f"{name} does not exist; {instead}")
+    try:
+        found = read_json(path)
+    except FileError as error:
+        raise FileError(f"{error}; {instead}") from None
+    if "version" not in found:
+        raise FileError(f"{name} is not a saved conversation: it has no version; {instead}")
+    if found["version"] != VERSION:
+        raise FileError(f"{name} is version {written(found['version'])}, not {VERSION}, of a saved chat; {instead}")
     try:
         return checked_messages(found.get("messages"))
     except GlgptError as error:
-        raise FileError(f"{quoted(path, 300)}: {error}") from None
+        why = str(error).partition("; ")[0]  # the remedy is for messages in Python
+        raise FileError(f"{name} is not a saved conversation: {why}; {instead}") from None
 
 
 class WrappedLines:

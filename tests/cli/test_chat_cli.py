@@ -247,11 +247,20 @@ def test_stats_are_those_of_the_conversation(
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("{}", "version"), ('{"version": 1}', "messages"), ("[]", "object"), ('{"version": 1, "messages": [3]}', "role")],
+    [
+        ("{}", "it has no version"),
+        ('{"version": 1}', "there are no messages"),
+        ('{"version": 1, "messages": []}', "there are no messages"),
+        ("[]", "object"),
+        ('{"version": 1, "messages": [3]}', "the role is 3"),
+        ('{"version": 1, "messages": [{"role": "user", "content": null}]}', "message 0 has no content"),
+        (None, "does not exist"),
+    ],
 )
-def test_a_damaged_conversation_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    (tmp_path / "saved.json").write_text(text)
-    with pytest.raises(FileError, match=rf"saved\.json.*{why}"):
+def test_a_damaged_conversation_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
+    if text is not None:
+        (tmp_path / "saved.json").write_text(text)
+    with pytest.raises(FileError, match=rf"saved\.json.*{why}.*; give a file that /save wrote$"):
         saved_messages(tmp_path / "saved.json")
 
 
