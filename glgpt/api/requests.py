@@ -73,10 +73,10 @@ class GenerationRequest(_Strict):
     stream_options: StreamOptions | None = None
     stop: str | Stop | None = None
     max_tokens: Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=1e30)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     top_k: int | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     repetition_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
@@ -90,9 +90,7 @@ class GenerationRequest(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_ignored(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            raise ValueError("the body must be a JSON object")
+    def _without_ignored(cls, given: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in given.items() if key not in IGNORED}
 
     @property
@@ -142,21 +140,28 @@ class GenerationRequest(_Strict):
             if value is not None:
                 yield field, partial(kind, value)
 
-    def sampling(self) -> SamplingOptions:
-        """Returns how tokens are chosen. Raises ApiError, and GlgptError for values out of range."""
+    def sampling(self, vocab_size: int) -> SamplingOptions:
+        """Returns how tokens are chosen. Raises ApiError, naming the field, for values that cannot be used."""
         for name in ("frequency_penalty", "presence_penalty"):
             if getattr(self, name):
                 raise ApiError(400, f"{name} is not supported; use repetition_penalty", name)
-        return SamplingOptions(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=self.top_k if self.top_k and self.top_k > 0 else None,  # 0 and -1 mean all, as in vLLM
-            top_p=self.top_p or None,  # 0 is greedy in some clients, and no share of tokens here
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias=self.logit_bias,
-            seed=None if self.seed is None else self.seed % 2**64,
-            constraint=self.constraint(),
-        )
+        chosen: dict[str, Any] = {
+            # top_p 0 leaves the likeliest token only
+            "temperature": 0.0 if self.top_p == 0 else 1.0 if self.temperature is None else self.temperature,
+            "top_k": self.top_k if self.top_k and self.top_k > 0 else None,  # 0 and -1 mean all, as in vLLM
+            "top_p": self.top_p or None,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "logit_bias": self.logit_bias,
+            "seed": None if self.seed is None else self.seed % 2**64,
+            "constraint": self.constraint(),
+        }
+        for name, value in chosen.items():
+            try:
+                SamplingOptions(**{name: value}).check_vocabulary(vocab_size)
+            except GlgptError as error:
+                raise refused(error, name) from None
+        return SamplingOptions(**chosen)
 
 
 class ChatRequest(GenerationRequest):
@@ -224,14 +229,40 @@ def parsed(kind: type[R], body: bytes) -> R:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {quoted(error, 120)}") from None
+    if not isinstance(given, dict):
+        raise ApiError(400, "the body must be a JSON object")
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if not str(part)[:1].isupper())
-        if first["type"] == "extra_forbidden":
-            raise ApiError(400, f"{quoted(where)} is not a field that this server knows", where) from None
-        raise ApiError(400, f"{quoted(where or 'body')}: {quoted(first['msg'], 200)}", where or None) from None
+        raise _invalid(given, error) from None
+
+
+def _invalid(given: dict[str, Any], error: ValidationError) -> ApiError:
+    """Returns the answer to a body that does not validate: the first field at fault, and what is wrong with it."""
+    found = error.errors()
+    places = [
+        _place(given, each["loc"], each["type"] == "missing") for each in found if each["loc"][0] == found[0]["loc"][0]
+    ]
+    # Each type that a field may have gives an error; the deepest is about the type that comes closest.
+    best = max(range(len(places)), key=lambda i: (len(places[i]), not found[i]["type"].endswith(("_type", "_parsing"))))
+    where, kind = ".".join(places[best]), found[best]["type"]
+    if kind == "extra_forbidden":
+        return ApiError(400, f"{quoted(where)} is not a field that this server knows", where)
+    return ApiError(
+        400, f"{quoted(where)}: {quoted(found[best]['msg'].replace('Input should be', 'must be'), 200)}", where
+    )
+
+
+def _place(given: Any, parts: Sequence[int | str], missing: bool) -> list[str]:
+    """Returns the keys and indices of a pydantic location, which also names the types that were tried."""
+    place = []
+    for i, part in enumerate(parts):
+        if part in given if isinstance(given, dict) else isinstance(given, list) and isinstance(part, int):
+            given = given[part]
+        elif not (missing and i == len(parts) - 1):
+            continue
+        place.append(str(part))
+    return place
 
 
 def refused(error: GlgptError, param: str | None = None) -> ApiError:

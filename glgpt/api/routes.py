@@ -177,7 +177,7 @@ class Api:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         def prepared() -> Job:
-            options = each_seed(asked.sampling(), asked.n or 1)
+            options = each_seed(asked.sampling(self.engine.model.config.vocab_size), asked.n or 1)
             if tools and tools.forced:
                 constraint = tools.constraint(self.engine.call_form.key)
                 options = [replace(own, constraint=constraint) for own in options]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,13 @@ def find_model(name_or_path: str | Path | None) -> Path:
         return download(found[1], found[3])
     if isinstance(name_or_path, Path) or not HUB_NAME.fullmatch(name) or path.suffix == ".gguf":
         raise FileError(not_found(name))
-    return download(name)
+    close = get_close_matches(name.lower(), (SMOLLM2, EMBEDDED), 1, 0.75)
+    try:
+        return download(name)
+    except FileError as error:
+        if not close:
+            raise
+        raise FileError(f"did you mean {close[0]}? {error}") from None
 
 
 def _in_folder(folder: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import signal
 import sys
@@ -15,7 +14,7 @@ from glgpt.cli.progress import awaited
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.generation import Generation
-from glgpt.system.files import named_errors, read_json
+from glgpt.system.files import holds_manifest, read_json, write_json
 from glgpt.text.untrusted.chat_template import checked_messages
 
 termios: Any
@@ -47,6 +46,7 @@ class ChatTerminal:
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
         self._stopped = self._answering = False
+        self._earlier: Generation | None = None  # the last answer before /clear or /load
         self._commands: dict[str, Callable[[str], None]] = {
             "/regenerate": self._regenerate,
             "/system": self._system,
@@ -158,15 +158,19 @@ class ChatTerminal:
 
     def _clear(self, _: str) -> None:
         self.conversation.clear()
+        self._earlier = self.conversation.last
         print("the conversation is empty")
 
     def _save(self, name: str) -> None:
         if not name:
             raise GlgptError("give a file: /save FILE")
         path = Path(name).expanduser()
+        if not self.conversation.messages:
+            raise GlgptError("the conversation is empty; there is nothing to save")
         saved = {"version": VERSION, "model": self.conversation.model.name, "messages": self.conversation.messages}
-        with named_errors(path):
-            path.write_text(json.dumps(saved, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        if path.exists() and not holds_manifest(path.parent, set(saved), path.name):
+            raise FileError(f"{quoted(path, 300)} is not a saved conversation and was not replaced; give another name")
+        write_json(path, saved)
         _say(f"{_counted(self.conversation.messages)} saved in {quoted(path, 300)}")
 
     def _load(self, name: str) -> None:
@@ -175,14 +179,16 @@ class ChatTerminal:
         path = Path(name).expanduser()
         messages = saved_messages(path)
         self.conversation.messages, self.conversation.dropped = messages, 0
+        self._earlier = self.conversation.last
         _say(f"{_counted(messages)} loaded from {quoted(path, 300)}")
         for message in messages[-2:]:
             print(f"{'> ' if message['role'] == 'user' else ''}{printable(str(message.get('content')))}")
 
     def _stats(self, _: str) -> None:
-        if self.conversation.last is None:
-            print("no answer yet")
+        if self.conversation.last is self._earlier:
+            _say(f"{_counted(self.conversation.messages)}; no answer yet")
             return
+        assert self.conversation.last
         _say(statistics(self.conversation.last))
         used = len(self.conversation.last_prompt.ids) + len(self.conversation.last.ids)
         count, dropped = _counted(self.conversation.messages), self.conversation.dropped
@@ -214,15 +220,22 @@ def statistics(answer: Generation) -> str:
 
 def saved_messages(path: Path) -> list[dict[str, Any]]:
     """Returns the messages of a saved conversation. Raises FileError, naming the file, for anything else."""
-    found = read_json(path)
-    if found.get("version") != VERSION:
-        raise FileError(
-            f"{quoted(path, 300)} is version {written(found.get('version'))}, not {VERSION}, of a saved chat"
-        )
+    name, instead = quoted(path, 300), "give a file that /save wrote"
+    if not path.exists():
+        raise FileError(f"{name} does not exist; {instead}")
+    try:
+        found = read_json(path)
+    except FileError as error:
+        raise FileError(f"{error}; {instead}") from None
+    if "version" not in found:
+        raise FileError(f"{name} is not a saved conversation: it has no version; {instead}")
+    if found["version"] != VERSION:
+        raise FileError(f"{name} is version {written(found['version'])}, not {VERSION}, of a saved chat; {instead}")
     try:
         return checked_messages(found.get("messages"))
     except GlgptError as error:
-        raise FileError(f"{quoted(path, 300)}: {error}") from None
+        why = str(error).partition("; ")[0]  # the remedy is for messages in Python
+        raise FileError(f"{name} is not a saved conversation: {why}; {instead}") from None
 
 
 class WrappedLines:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from glgpt.errors import ArgumentError, GlgptError, written
-from glgpt.inference.arguments.sampling_options import SamplingKeywords
+from glgpt.inference.arguments.checks import integer
+from glgpt.inference.arguments.sampling_options import MAX_SEED, SamplingKeywords
 from glgpt.inference.generation import Generation
 from glgpt.inference.model import CHAT_TOKENS, LanguageModel
 from glgpt.text.untrusted.chat_template import ChatPrompt, Message, checked_messages
@@ -49,6 +50,7 @@ class Conversation:
         self.dropped, self.notice = 0, ""
         self.last: Generation | None = None  # the latest answer
         self.last_prompt = ChatPrompt([])
+        self._regenerated = 0  # how often the last message was answered again
         if system is not None:
             self.set_system(system)
 
@@ -97,6 +99,7 @@ class Conversation:
         Raises GlgptError, and adds nothing, if the message cannot be used.
         """
         before = self.messages, self.dropped
+        self._regenerated = 0
         self.messages = [*self.messages, *checked_messages([{"role": "user", "content": text}])]
         try:
             return self.answer()
@@ -105,13 +108,17 @@ class Conversation:
             raise
 
     def regenerate(self) -> Iterator[str]:
-        """Removes the last answer and returns a new one. Raises ArgumentError if there is no message of the user."""
+        """Removes the last answer and returns a new one; with a seed, the next number is the seed.
+
+        Raises ArgumentError if there is no message of the user.
+        """
         end = len(self.messages)
         while end and self.messages[end - 1]["role"] == "assistant":
             end -= 1
         if not end or self.messages[end - 1]["role"] in SYSTEM:
             raise ArgumentError("there is no message to answer")
         self.messages = self.messages[:end]
+        self._regenerated += 1
         return self.answer()
 
     def answer(self) -> Iterator[str]:
@@ -121,7 +128,11 @@ class Conversation:
         GlgptError for settings that cannot be used, and if the last message alone exceeds the context.
         """
         self.last_prompt = self._fitting()
-        self.last = self.model.answer(self.last_prompt, self.tokens, **self.sampling)
+        sampling = self.sampling
+        if self._regenerated and (seed := sampling.get("seed")) is not None:
+            advanced = (integer("seed", seed, 0, MAX_SEED) + self._regenerated) % (MAX_SEED + 1)
+            sampling = {**sampling, "seed": advanced}
+        self.last = self.model.answer(self.last_prompt, self.tokens, **sampling)
         return self._streamed(self.last)
 
     def _streamed(self, generation: Generation) -> Iterator[str]:

@@ -168,6 +168,7 @@ def test_hub_refusals(hub, tmp_path):
     cache.mkdir()
     expected = {
         "no/such-model": f"there is no folder no/such-model here, and no model no/such-model on {hub.url}",
+        "smolm2": "did you mean smollm2? there is no folder smolm2 here",
         "nosuchmodel": "if it is private, run hf auth login",
         "gated/model": f"accept its terms at {hub.url}/gated/model",
         "broken/model": f"cannot be downloaded from {hub.url}",

@@ -22,8 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glgpt.cli import main
-from glgpt.cli.chat_terminal import WrappedLines, saved_messages
+from glgpt.cli.chat_terminal import ChatTerminal, WrappedLines, saved_messages
 from glgpt.errors import FileError
+from glgpt.inference.conversation import Conversation
+from glgpt.inference.model import LanguageModel
 
 
 @pytest.fixture(scope="module")
@@ -203,13 +205,62 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_ends(terminal: Callable[..., Terminal
     assert chat.end() == 0
 
 
+def typed(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Returns a function that handles a line as if it were typed."""
+    monkeypatch.setattr("glgpt.cli.chat_terminal._session", lambda _: None)
+    return ChatTerminal(conversation)._handle
+
+
+def test_saving_replaces_only_a_saved_conversation(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, other = tmp_path / "saved.json", tmp_path / "notes.txt"
+    other.write_text("my notes")
+    with LanguageModel.from_pretrained(model, device="software") as opened:
+        conversation = Conversation(opened, system="Be brief.")
+        handle = typed(conversation, monkeypatch)
+        for line in (f"/save {file}", "/system Be kind.", f"/save {file}", f"/save {other}", "/system -", "/save x"):
+            handle(line)
+    said = " ".join(capsys.readouterr().out.split())
+    assert saved_messages(file) == [{"role": "system", "content": "Be kind."}]
+    assert "is not a saved conversation and was not replaced; give another name" in said
+    assert "nothing to save" in said and other.read_text() == "my notes"
+    assert {path.name for path in tmp_path.iterdir()} == {"saved.json", "notes.txt"}
+
+
+def test_stats_are_those_of_the_conversation(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fails if /stats shows an answer from before /clear or /load."""
+    with LanguageModel.from_pretrained(model, device="software") as opened:
+        handle = typed(Conversation(opened, tokens=3, temperature=0), monkeypatch)
+        shown = []
+        for line in ("hello", f"/save {tmp_path / 'a.json'}", "/clear", f"/load {tmp_path / 'a.json'}", "hello"):
+            handle(line)
+            capsys.readouterr()
+            handle("/stats")
+            shown.append(capsys.readouterr().out)
+    assert [("first token" in text, "no answer yet" in text) for text in shown] == [
+        (True, False), (True, False), (False, True), (False, True), (True, False),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("{}", "version"), ('{"version": 1}', "messages"), ("[]", "object"), ('{"version": 1, "messages": [3]}', "role")],
+    [
+        ("{}", "it has no version"),
+        ('{"version": 1}', "there are no messages"),
+        ('{"version": 1, "messages": []}', "there are no messages"),
+        ("[]", "object"),
+        ('{"version": 1, "messages": [3]}', "the role is 3"),
+        ('{"version": 1, "messages": [{"role": "user", "content": null}]}', "message 0 has no content"),
+        (None, "does not exist"),
+    ],
 )
-def test_a_damaged_conversation_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    (tmp_path / "saved.json").write_text(text)
-    with pytest.raises(FileError, match=rf"saved\.json.*{why}"):
+def test_a_damaged_conversation_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
+    if text is not None:
+        (tmp_path / "saved.json").write_text(text)
+    with pytest.raises(FileError, match=rf"saved\.json.*{why}.*; give a file that /save wrote$"):
         saved_messages(tmp_path / "saved.json")
 
 

@@ -153,6 +153,10 @@ def test_what_cannot_be_used_is_refused(model: LanguageModel) -> None:
             model.generate("a", 3, constraint=Constraint.json_schema(wrong))
     with pytest.raises(ArgumentError, match="regular expression cannot be used"):
         model.generate("a", 3, constraint=Constraint.regex("(a"))
+    for pattern, why in (("(?=a)b", "look-around"), (r"(a)\1", "backreferences"), ("(", "unclosed group")):
+        for bad in (Constraint.regex(pattern), Constraint.json_schema({"type": "string", "pattern": pattern})):
+            with pytest.raises(ArgumentError, match=re.escape(f"{pattern}: {why}")):
+                model.generate("a", 3, constraint=bad)
     for wrong in ([], "text", [3], [""]):
         with pytest.raises(ArgumentError, match="list of texts"):
             Constraint.choice(wrong)  # type: ignore[arg-type]

@@ -91,6 +91,21 @@ def test_regenerating_computes_only_the_last_chunk_again(opened: Callable[..., L
         Conversation(opened(), system="hello").regenerate()
 
 
+def test_regenerating_advances_the_seed(opened: Callable[..., LanguageModel]) -> None:
+    """Fails if a seed gives the same answer each time, or the same commands give others."""
+    model = opened()
+
+    def answers() -> list[str]:
+        conversation = Conversation(model, tokens=12, temperature=2.0, seed=5)
+        found = ["".join(conversation.send("hello")), *("".join(conversation.regenerate()) for _ in range(2))]
+        conversation.clear()
+        return [*found, "".join(conversation.send("hello"))]
+
+    first, second, third, fresh = found = answers()
+    assert len({first, second, third}) == 3 and fresh == first
+    assert answers() == found
+
+
 def test_edits_roll_the_caches_back_to_what_is_the_same(opened: Callable[..., LanguageModel]) -> None:
     conversation = Conversation(opened(), turns(4, "You are brief."), tokens=4, **GREEDY)
     first_logits(conversation)

@@ -90,5 +90,7 @@ def test_the_option_saves_and_loads(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "was loaded" in second.err
     assert json.loads(second.out)["messages"] == json.loads(first.out)["messages"]
     assert json.loads(second.out)["turns"][0]["cached_tokens"] > 0
-    file.write_bytes(b"nothing")
-    assert main(command) == 2
+    for other in (b"nothing", b"The notes of Monday, which are long enough."):
+        file.write_bytes(other)
+        assert main(command) == 2
+        assert "is not a saved cache; give a file that --cache wrote, or a new name" in capsys.readouterr().err

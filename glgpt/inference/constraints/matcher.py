@@ -18,6 +18,7 @@ from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import Tokenizer
 
 BLANKS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as `json.dumps` has them
+_INVALID = re.compile(r"regex parse error:\n(?: {4})?(.*)\n(?:.*\n)*?error: (.*)")
 
 
 class _Vocabulary:
@@ -69,11 +70,14 @@ class Grammars:
         except (ValueError, RuntimeError) as error:
             why = str(error)
         if why:
-            raise ConstraintError(f"the {what} cannot be used to constrain text: {_first_line(why)}")
+            raise ConstraintError(f"the {what} cannot be used to constrain text: {_reason(why)}")
         return Matcher(found, self)
 
 
-def _first_line(why: str) -> str:
+def _reason(why: str) -> str:
+    """Returns the first line of an error; of an invalid expression, the expression and what is wrong with it."""
+    if found := _INVALID.search(why):
+        return f"the expression {quoted(found[1], 80)}: {quoted(found[2], 120)}"
     return quoted(why.strip().split("\n")[0], 200)
 
 
@@ -139,4 +143,4 @@ class Matcher:
 
     def _check(self) -> None:
         if why := self._engine.get_error():
-            raise GlgptError(f"the constraint cannot be followed further: {_first_line(why)}; simplify it")
+            raise GlgptError(f"the constraint cannot be followed further: {_reason(why)}; simplify it")

@@ -20,7 +20,7 @@ from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk
 from glgpt.models.activations import K, V, part_of
 from glgpt.program.formats import Floats
-from glgpt.system.files import named_errors, parsed_json, written_whole
+from glgpt.system.files import named_errors, open_input, parsed_json, written_whole
 
 VERSION = 1
 ABOUT = "glgpt.cache"  # key in the metadata
@@ -54,10 +54,14 @@ def load_prefix(path: Path, player: Player, sizes: tuple[int, ...], about: Mappi
     changes: for another model, device or format, for other shapes, and for values that are damaged or not finite.
     """
     name = quoted(path, 300)
+    other = f"{name} is not a saved cache; give a file that --cache wrote, or a new name"
+    with open_input(path) as file:
+        if file.read(9)[8:] != b"{":  # after the length, a header begins
+            raise FileError(other)
     places, metadata = safetensors_places(path)
     found = parsed_json(str(metadata.get(ABOUT, "{}")), f"{name}: its metadata")
     if not found:
-        raise FileError(f"{name} is not a saved cache; give a file that --cache wrote, or a new name")
+        raise FileError(other)
     for key, value in {"version": VERSION, **about}.items():
         if found.get(key) != value:
             given = "" if key == "model" else f", {quoted(found.get(key))}"  # a digest says nothing

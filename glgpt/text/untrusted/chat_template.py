@@ -36,6 +36,8 @@ def checked_messages(messages: Any) -> list[dict[str, Any]]:
 
     Raises ArgumentError, naming the message, for anything else: other roles, text that is not Unicode, no messages.
     """
+    if messages is None or messages == []:
+        raise ArgumentError("there are no messages; give a list of messages with role and content")
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
         raise ArgumentError(f"messages is {written(messages)}; it must be a list of messages with role and content")
     for i, message in enumerate(messages):
@@ -44,6 +46,8 @@ def checked_messages(messages: Any) -> list[dict[str, Any]]:
             raise ArgumentError(f"message {i}: the role is {written(given)}; it must be one of {', '.join(ROLES)}")
         content = message.get("content")
         parts = [part.get("text", "") if isinstance(part, Mapping) else None for part in _list(content)]
+        if content is None and not message.get("tool_calls"):
+            raise ArgumentError(f"message {i} has no content; give it a text")
         if not isinstance(content, (str, list)) and not message.get("tool_calls"):
             raise ArgumentError(f"message {i}: the content is {written(content)}; it must be a text")
         if not all(isinstance(part, str) for part in parts):
