@@ -239,7 +239,7 @@ function unknownShape(
   const known = player.shapes.map((shape) => shape.name).join(", ");
   return new PageError(
     `${name} has a shape for which this page has no program (${sizes}).${near} It has programs for ${known}. ` +
-      `Add one with: ${commandFor(path)}`,
+      `If glgpt supports the model, this adds one: ${commandFor(path)}`,
   );
 }
 
