@@ -88,3 +88,18 @@ Storage.prototype.getItem = function (key) {{
 
 
 MEASURED = preferring("contiguous")
+
+# JavaScript that loses the context right before the `count`-th `call` of `gl` while `player` plays an entry whose name
+# begins with `entry`; "" stands for any time. `delete gl[call]` ends it.
+LOSE_AT = """
+      const issue = player.issue.bind(player), original = gl[call].bind(gl);
+      const context = gl.getExtension('WEBGL_lose_context');
+      let playing = '', calls = 0;
+      player.issue = (name, ...rest) => { playing = name; issue(name, ...rest); playing = ''; };
+      gl[call] = (...args) => {
+        if (playing.startsWith(entry) && ++calls === count) {
+          context.loseContext();
+          setTimeout(() => context.restoreContext(), 100);
+        }
+        return original(...args);
+      };"""

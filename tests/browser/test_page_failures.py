@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from browser import FLAGS, MEASURED, wait_without_eval
+from browser import FLAGS, LOSE_AT, MEASURED, wait_without_eval
 
 from glgpt.inference.model import LanguageModel
 
@@ -275,17 +275,7 @@ def test_a_context_lost_at_any_call_changes_no_token(opened: Any, call: str, ent
     """Loses the context right before the `count`-th call while an entry of this name is played, or at any time."""
     script = """async ([options, call, entry, count]) => {
       const {model} = glgpt, {player} = model, {gl} = model.device, {contexts} = glgpt.info();
-      const original = gl[call].bind(gl), issue = player.issue.bind(player);
-      const context = gl.getExtension('WEBGL_lose_context');
-      let playing = '', calls = 0;
-      player.issue = (name, ...rest) => { playing = name; issue(name, ...rest); playing = ''; };
-      gl[call] = (...args) => {
-        if (playing.startsWith(entry) && ++calls === count) {
-          context.loseContext();
-          setTimeout(() => context.restoreContext(), 100);
-        }
-        return original(...args);
-      };
+      LOSE_AT
       model.cache.ids = [];
       const {ids} = await glgpt.generate(options);
       delete gl[call];
@@ -294,7 +284,7 @@ def test_a_context_lost_at_any_call_changes_no_token(opened: Any, call: str, ent
     options = {"prompt": PROMPT, "tokens": 8, "topK": 20, "seed": 3}
     expected = opened.evaluate("(options) => glgpt.generate(options).then((r) => r.ids)", options)
     assert len(expected) == 8
-    assert opened.evaluate(script, [options, call, entry, count]) == [expected, 1]
+    assert opened.evaluate(script.replace("LOSE_AT", LOSE_AT), [options, call, entry, count]) == [expected, 1]
 
 
 LOADING = """

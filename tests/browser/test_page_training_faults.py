@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import LOSE_AT
 from playwright.sync_api import expect
 from training_page import PLAY, QUIET, SEED, STATE, TRAIN, TWELVE, Browse, Serve, whole_run
 
@@ -217,21 +218,12 @@ def test_a_context_lost_while_a_training_is_made_is_waited_for(page: Any) -> Non
 def test_a_context_lost_at_any_call_of_a_step_changes_no_number(page: Any) -> None:
     """Loses the context right before the `count`-th call while an entry of this name is played, or at any time."""
     script = """async ([options, cases]) => {
-      const {gl} = glgpt.model.device, context = gl.getExtension('WEBGL_lose_context');
+      const {gl} = glgpt.model.device;
       const losses = async (call, entry, count) => {
         const session = await glgpt.training.create(options);
         await session.one();
-        const {player} = session.trainer, issue = player.issue.bind(player), original = gl[call].bind(gl);
-        const {contexts} = glgpt.info();
-        let playing = '', calls = 0;
-        player.issue = (name, ...rest) => { playing = name; issue(name, ...rest); playing = ''; };
-        gl[call] = (...args) => {
-          if (playing.startsWith(entry) && ++calls === count) {
-            context.loseContext();
-            setTimeout(() => context.restoreContext(), 100);
-          }
-          return original(...args);
-        };
+        const {player} = session.trainer, {contexts} = glgpt.info();
+        LOSE_AT
         await session.one();
         delete gl[call];
         return [session.points.map((p) => [p.step, p.loss, p.gradNorm]), glgpt.info().contexts - contexts];
@@ -248,7 +240,7 @@ def test_a_context_lost_at_any_call_of_a_step_changes_no_number(page: Any) -> No
         ("getBufferSubData", "", 2),
     ]
     options = {"text": PLAY, "config": QUIET, "steps": 9, "seed": SEED}
-    (expected, none), *found = page.evaluate(script, [options, cases])
+    (expected, none), *found = page.evaluate(script.replace("LOSE_AT", LOSE_AT), [options, cases])
     assert len(expected) == 2 and none == 0
     assert found == [[expected, 1]] * (len(cases) - 1)
 

@@ -64,7 +64,7 @@ export interface ChatCompletionRequest {
   user?: string | null;
 }
 
-/** An error with the fields of OpenAI's: `param` is the field at fault, `code` a word for programs. */
+/** An error with the fields of OpenAI's: `param` is the field at fault, `code` a name for programs. */
 export class CompletionError extends PageError {
   override readonly name = "CompletionError";
   readonly status = 400;

@@ -35,7 +35,7 @@ export interface Field {
  * format of the matrix that it holds; without it, the first format with such texels.
  */
 export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
-  const read = spec.format === "half" ? "float" : spec.format; // halves are read as 32-bit floats
+  const read = spec.format === "half" ? "float" : spec.format; // float16 is read as 32-bit floats
   const first = Object.values(FORMATS).find(({ texture }) => texture === read);
   const format = dtype ? FORMATS[FORMATS[dtype].memory] : first;
   const { name, columnTiles } = must(format, `a format of ${spec.format} texels`);

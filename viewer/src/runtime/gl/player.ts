@@ -221,7 +221,7 @@ export class Player {
           texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
       }
     }
-    const busy = this.prepared.size > 0; // entries may be played meanwhile
+    const busy = this.prepared.size > 0; // entries may be played while others compile
     const compiled = await compileAll(this.device, texts, this.options, busy);
     const reader = new Reader(this.device);
     this.device.still(generation);

@@ -30,8 +30,8 @@ export function header(options: Options): string {
 /**
  * Compiles and links fragment shaders by name. Resolves when all are ready; `Device.compiling` counts them.
  * In a browser without parallel compilation, any query waits for all commands issued before it, so fences, which do not
- * block, are polled first and the page stays responsive. `busy`: something else draws meanwhile, so that a query waits
- * for a fence, too.
+ * block, are polled first and the page stays responsive. `busy`: something else draws too, so that a query waits
+ * for a fence as well.
  */
 export async function compileAll(
   device: Device,

@@ -69,7 +69,7 @@ export class TargetProbe {
 
   /**
    * Returns the storage and the number of targets to use, at most `announced`. Results of an earlier visit are used
-   * without drawing. Throws PageError if the context is lost meanwhile; the next visit then tries less, but never fewer
+   * without drawing. Throws PageError if the context is lost; the next visit then tries less, but never fewer
    * targets than models need.
    */
   find(announced: number): Drawable {

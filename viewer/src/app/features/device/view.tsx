@@ -163,7 +163,7 @@ function ParityPanel() {
         )}
         {r && (
           <>
-            <strong class={r.pass ? style.pass : style.fail}>
+            <strong class={r.pass ? ui.pass : ui.fail}>
               <Icon of={r.pass ? CircleCheck : CircleX} /> {r.pass ? "PASS" : "FAIL"}
             </strong>
             <p>

@@ -63,7 +63,7 @@ function Verdict({ report }: { report: Report | null }) {
         )}
         {report && (
           <>
-            <strong class={report.failed ? style.fail : style.pass}>
+            <strong class={report.failed ? ui.fail : ui.pass}>
               <Icon of={report.failed ? CircleX : CircleCheck} /> {report.failed ? "FAIL" : "PASS"}
             </strong>
             <p>{sentence(report)}</p>
