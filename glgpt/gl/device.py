@@ -25,11 +25,14 @@ GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 
 HEADERS = {"300 es": "#version 300 es\n", "330": "#version 330\n"}
 PACKING = "#extension GL_ARB_shading_language_packing : require\n"  # built into GLSL ES
 VERTEX = """
-// One triangle that covers the viewport, computed from gl_VertexID.
+// One triangle, computed from gl_VertexID. Vertices 0 to 2 cover the viewport; 3 to 5 are corners of the viewport and
+// cover half of it: see `Device.covering`.
 void main() {
-  gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0);
+  float far = gl_VertexID < 3 ? 3.0 : 1.0;
+  gl_Position = vec4(gl_VertexID % 3 == 1 ? far : -1.0, gl_VertexID % 3 == 2 ? far : -1.0, 0.0, 1.0);
 }
 """
+INSIDE = 3  # first vertex of the triangle that is not clipped
 # The same for blended passes: each instance is the triangle of a slice, of which the fragment shader gets the number.
 SLICED_VERTEX = "flat out int slice_of_k;" + VERTEX.replace("{", "{\n  slice_of_k = gl_InstanceID;", 1)
 
@@ -72,6 +75,7 @@ class Device:
             ctx.info["GL_MAX_TEXTURE_IMAGE_UNITS"],
             ctx.info["GL_MAX_UNIFORM_BLOCK_SIZE"],
         )
+        self._max_viewport: int = min(ctx.info["GL_MAX_VIEWPORT_DIMS"])
         self.live: dict[int, str] = {}  # id of each live GL object -> its description, for the tests
         self.texture_bytes = 0
         self._abandoned: deque[list[Any]] = deque()
@@ -91,6 +95,17 @@ class Device:
             kind = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)  # GL is stdcall on Windows
             self._gl[name] = kind(restype, *argtypes)(address)
         return self._gl[name]
+
+    def covering(self, width: int, height: int) -> tuple[int, int, int]:
+        """Returns the (width, height) of a viewport and the first vertex with which `VERTEX` covers these pixels.
+
+        Mesa's software drivers clip a triangle that extends beyond the viewport into two, and shade each block of 4 x 4
+        pixels that both touch twice, a quarter to a half of a small target. In a viewport of twice the size the
+        triangle lies inside, and the framebuffer or the scissor limits the pixels.
+        """
+        if self.software and 2 * max(width, height) <= self._max_viewport:
+            return 2 * width, 2 * height, INSIDE
+        return width, height, 0
 
     def _compiles(self, header: str, extension: str = "") -> bool:
         """True if the driver compiles shaders with this header; some desktop drivers lack GLSL ES or the extension."""

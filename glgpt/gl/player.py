@@ -221,25 +221,34 @@ class Player:
                     commands.append(partial(self.textures[name].use, unit))
                     bound[unit] = name
             framebuffer = self._framebuffer(p)
-            draw = partial(vertex_array.render, moderngl.TRIANGLES, 3)
+            wide, high, first = self.device.covering(*p.viewport)
+            draw = partial(vertex_array.render, moderngl.TRIANGLES, 3, first=first)
             if p.slices:
-                commands.append(partial(self._add_up, self.device.ctx, clear, framebuffer, vertex_array, p))
+                draw = partial(vertex_array.render, moderngl.TRIANGLES, 3, first=first, instances=p.slices)
+                commands.append(partial(self._add_up, self.device.ctx, clear, framebuffer, draw, p))
             elif p.row is None:
                 commands += self._draws(p, framebuffer, draw)
             else:
-                commands += [partial(self._at_row, self.scalars, framebuffer, p), draw]
+                commands += [partial(self._at_row, self.scalars, framebuffer, p, (wide, high)), draw]
         return commands
 
     def _draws(self, p: Pass, framebuffer: moderngl.Framebuffer, draw: Callable[[], Any]) -> list[Callable[[], Any]]:
-        width, height = p.viewport
+        width, height = p.viewport[0] - p.left, p.viewport[1]
         columns = min(width, -(-p.flops // self.draw_flops))
         if columns <= 1:
             return [framebuffer.use, draw]
         commands: list[Callable[[], Any]] = []
         for i in range(columns):
-            left, right = i * width // columns, (i + 1) * width // columns
+            left, right = (p.left + k * width // columns for k in (i, i + 1))
             commands += [partial(self._band, framebuffer, (left, 0, right - left, height)), draw]
-        return [*commands, partial(setattr, framebuffer, "scissor", None)]
+        return [*commands, partial(setattr, framebuffer, "scissor", self._scissor(p))]
+
+    def _scissor(self, p: Pass) -> tuple[int, int, int, int] | None:
+        """Returns the (x, y, width, height) that a pass draws, or None if it is all of its targets."""
+        targets = (self.program.textures[name] for name, _ in p.outputs)
+        if not p.left and all((t.width, t.height) == p.viewport for t in targets):
+            return None
+        return p.left, 0, p.viewport[0] - p.left, p.viewport[1]
 
     @staticmethod
     def _band(framebuffer: moderngl.Framebuffer, scissor: tuple[int, int, int, int]) -> None:
@@ -247,8 +256,11 @@ class Player:
         framebuffer.use()
 
     @staticmethod  # no command refers to the player, since a cycle would delay its release until garbage collection
-    def _at_row(scalars: Mapping[str, float], framebuffer: moderngl.Framebuffer, p: Pass) -> None:
-        framebuffer.viewport = (0, int(scalars[p.row or ""]), *p.viewport)
+    def _at_row(
+        scalars: Mapping[str, float], framebuffer: moderngl.Framebuffer, p: Pass, covering: tuple[int, int]
+    ) -> None:
+        row = int(scalars[p.row or ""])
+        framebuffer.viewport, framebuffer.scissor = (0, row, *covering), (0, row, *p.viewport)
         framebuffer.use()
 
     @staticmethod
@@ -256,14 +268,14 @@ class Player:
         ctx: moderngl.Context,
         clear: Callable[..., Any],
         framebuffer: moderngl.Framebuffer,
-        vertex_array: moderngl.VertexArray,
+        draw: Callable[[], Any],
         p: Pass,
     ) -> None:
         framebuffer.use()
         if p.clear:
             clear(GL_COLOR_BUFFER_BIT)
         ctx.enable_only(moderngl.BLEND)
-        vertex_array.render(moderngl.TRIANGLES, 3, instances=p.slices)
+        draw()
         ctx.enable_only(moderngl.NOTHING)
 
     def _shader(self, p: Pass) -> moderngl.VertexArray:
@@ -275,10 +287,12 @@ class Player:
         return self._shaders[p.shader]
 
     def _framebuffer(self, p: Pass) -> moderngl.Framebuffer:
-        key = (tuple((id(self.textures[t]), layer) for t, layer in p.outputs), p.viewport, p.row)
+        key = (tuple((id(self.textures[t]), layer) for t, layer in p.outputs), p.viewport, p.left, p.row)
         if key not in self._framebuffers:
             framebuffer = self.device.framebuffer([(self.textures[t], layer) for t, layer in p.outputs])
-            framebuffer.viewport = (0, 0, *p.viewport)
+            framebuffer.viewport = (0, 0, *self.device.covering(*p.viewport)[:2])
+            if scissor := self._scissor(p):
+                framebuffer.scissor = scissor
             self._own.append(framebuffer)
             self._framebuffers[key] = framebuffer
         return self._framebuffers[key]

@@ -17,9 +17,9 @@ from glgpt.ops.pointwise import (
     plus,
     transpose,
 )
-from glgpt.program.formats import ALL, FORMATS
+from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout, fold, in_panels, one_layer, texels
-from glgpt.program.recorder import Cost, Recorder
+from glgpt.program.recorder import Cost, Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
@@ -30,12 +30,13 @@ INTEGERS = 8, 2  # integer weights on a GPU: texels of K for each fragment, and 
 # Integer weights on a GPU: with this many texels of partial sums, slices of K are twice as long, with double that, four
 # times as long.
 MANY_SUMS = 60_000
-PANEL_SLICE = 32  # integer weights on software GL: texels of K for each fragment, whole groups of rows
+PANEL_START = (
+    10  # integer weights on software GL: texels of K that take as long as the start and the stores of a fragment
+)
 PANEL = 8  # fragments that read a row of a panel: software GL runs this many together
 WRITTEN_OUT = 8  # segments of K (each in one tile of both factors) that are unrolled; a loop walks more than this
 MIN_SLICE_TEXELS = 24  # texels of K: adding up shorter slices costs more than they save
 MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads of software GL
-ROW_PIXELS = 12  # minimum width in pixels of a product with integer weights on software GL; narrower ones are slower
 BIN = 64  # software GL hands out bins of 64 x 64 pixels to its threads
 NARROW = 128  # a one-row product with fewer columns of fragments has shorter slices of K
 WIDE = 4096  # a one-row product of this many texels across keeps a GPU busy with one column for each fragment
@@ -221,12 +222,25 @@ def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
     follows it in memory, and the processor prefetches it; the rows of a wide tile are too far apart for that.
     """
     limit = rec.limits.max_texture_size
-    if one_layer(rows, cols, dtype).stored_height <= limit:
-        width = PANEL * (1 if ALL[dtype].packed else CONTIGUOUS)
-        layout = in_panels(rows, cols, limit, width, dtype)
+    whole = one_layer(rows, cols, dtype)
+    if whole.stored_height <= limit:
+        if whole.format.quantised:
+            panel, exact = _panel_of_integers(whole.width), True
+        else:
+            panel, exact = PANEL * (1 if whole.format.packed else CONTIGUOUS), False
+        layout = in_panels(rows, cols, limit, panel, dtype, exact)
         if layout.layers <= rec.limits.max_layers:
             return layout
     return fold(rows, cols, limit, dtype=dtype)
+
+
+def _panel_of_integers(width: int) -> int:
+    """Returns the width of a panel of integers, so that a row of it is one or two cache lines.
+
+    Narrow panels are for weights whose last wide panel would be mostly empty.
+    """
+    wide, narrow = (-(-width // panel) * panel for panel in (PANEL, PANEL // 2))
+    return PANEL if width >= PANEL and 8 * wide <= 9 * narrow else PANEL // 2
 
 
 def matvec(
@@ -244,25 +258,25 @@ def matvec(
     shared, k4 = w.layout.format.column_tiles_per_texel, -(-x.cols // 4)
     contiguous, texels, columns = columns_of(w, contiguous)
     by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout)
-    split_k, stride = -(-k4 // slice_texels), columns
-    pad = (
-        _pad(split_k * by, rec.limits.max_texture_size)
-        if _integers_in_panels(w.layout) and columns < MANY_COLUMNS
-        else 0
-    )
-    width = 16 * texels * shared * -(-columns // (4 * by))
-    y = rec.scratch(name, Layout(pad + split_k * by, width, (1, texels * shared)))
-    place: dict[str, int | float | str] = {"BY": by, "STRIDE": stride, "CONTIGUOUS": contiguous}
-    if pad:
-        place["PAD"] = pad
+    split_k, across = -(-k4 // slice_texels), 4 * -(-columns // (4 * by))
+    panels_of_integers = _integers_in_panels(w.layout)
+    left = _left(across, rec.limits.max_texture_size) if panels_of_integers and split_k * by <= BIN else 0
+    y = rec.scratch(name, Layout(split_k * by, 4 * texels * shared * (left + across), (1, texels * shared)))
+    place: dict[str, int | float | str] = {"BY": by, "STRIDE": columns, "CONTIGUOUS": contiguous}
     at_once = INTEGERS[1] if _integers_on_a_gpu(w.layout) else 1
     defines = place | {"K4": k4, "SLICE": slice_texels, "AT_ONCE": at_once}
+    if panels_of_integers and _whole_groups(w.layout, k4, slice_texels):
+        defines |= {"AT_ONCE": 2 if shared > 4 else 1, "WHOLE_GROUPS": 1}
+    if left:
+        defines["LEFT"] = left
     if isinstance(x, AttendedRow):
         inputs, defines = {"x": x.values, "logs": x.logs, "w": w}, defines | {"KEYS": x.keys}
     else:
         inputs = {"x": x, "w": w}
-    rec.emit("matvec", inputs, {"y": y}, defines, cost=Cost(2 * x.cols * w.cols, w.layout.nbytes))
-    return PartialSums(y, w.cols, place | {"SPLIT_K": split_k, "SHARED": shared, "TILE": w.layout.width})
+    window = Window((y.layout.width, y.layout.height), left=left)
+    rec.emit("matvec", inputs, {"y": y}, defines, window=window, cost=Cost(2 * x.cols * w.cols, w.layout.nbytes))
+    sums = place | {"SPLIT_K": split_k, "SHARED": shared, "TILE": w.layout.width}
+    return PartialSums(y, w.cols, sums, first=left or None)
 
 
 def columns_of(w: Tensor, contiguous: int) -> tuple[int, int, int]:
@@ -286,13 +300,11 @@ def _integers_in_panels(w: Layout) -> bool:
 def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: Layout) -> tuple[int, int]:
     """Returns (height of a block of pixels, texels of K in a slice) of a one-row product of `columns` fragments."""
     by, limit = 2, rec.limits.max_texture_size
-    if slice_texels is None and _integers_in_panels(w):
-        slice_texels = PANEL_SLICE
-        by = next((b for b in range(columns // ROW_PIXELS // 2 * 2, 2, -2) if columns % (4 * b) == 0), by)
-        by = by if columns < MANY_COLUMNS and by * -(-k4 // slice_texels) <= limit else 2
+    if _integers_in_panels(w):
+        by, fastest = _panel_slices(k4, columns, w)
         while columns > limit * by:
             by *= 2
-        return by, slice_texels
+        return by, slice_texels or fastest
     least = INTEGERS[0] if _integers_on_a_gpu(w) else SLICE
     if slice_texels is None and w.stack > 1 and columns < MANY_COLUMNS:
         # Software GL draws bins of 64 x 64 pixels: fill two of them with whole blocks and slices long enough to pay off
@@ -312,13 +324,33 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
     return by, slice_texels
 
 
-def _pad(rows: int, limit: int) -> int:
-    """Returns how many rows to leave empty above `rows`, so that their middle is the edge of a bin.
+def _panel_slices(k4: int, columns: int, w: Layout) -> tuple[int, int]:
+    """Returns (height of a block of pixels, texels of K in a slice) that take software GL the least time.
 
-    Two threads then share the rows evenly.
+    It runs 4 x 2 pixels together, in blocks of 4 x 4, and two threads share the columns of blocks.
     """
-    pad = -(rows // 2) % BIN // 4 * 4
-    return pad if pad + rows <= limit else 0
+    by, group, found = 1 if w.panel < PANEL else 2, w.format.group // 4, []
+    across = -(-columns // (4 * by))  # columns of blocks
+    for split_k in (1, 2, 4):
+        slice_texels = -(-k4 // (split_k * group)) * group
+        high = -(-(-(-k4 // slice_texels) * by) // 2)
+        found.append((-(-across // 2) * high * (PANEL_START + slice_texels), -slice_texels))
+    return by, -min(found)[1]
+
+
+def _whole_groups(w: Layout, k4: int, slice_texels: int) -> bool:
+    """True if K, slices and row tiles are whole groups of rows."""
+    group = w.format.group // 4
+    return all(n % group == 0 for n in (k4, slice_texels, *([w.height // 4] if w.tiles[0] > 1 else [])))
+
+
+def _left(width: int, limit: int) -> int:
+    """Returns how many columns of pixels to leave out, so that the edge of a bin is in the middle of the others.
+
+    Two threads then share the columns evenly.
+    """
+    left = -(width // 2) % BIN // 4 * 4
+    return left if width < 4 * BIN and left + width <= limit else 0
 
 
 def combine(
@@ -342,7 +374,7 @@ def combine(
         if times.defines != x.defines or "gain_w" in inputs:
             raise ValueError(f"{name}: both products must have the same shape and an RMS norm or none")
         inputs |= times.second
-        defines |= {"SECOND_FIRST": times.first} if times.first is not None else {}
+        defines |= times.second_at
     else:
         inputs |= {"times": times} if times else {}
     rec.emit("combine", x.inputs | inputs, {"y": y}, activation_defines(act) | x.at | defines | each_row(x.rows))

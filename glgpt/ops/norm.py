@@ -116,7 +116,7 @@ def row_sum(
     defines: Defines = {"ROW": number, **each_row(n), **gain_offset(offset)}
     if isinstance(product, PartialSums):
         inputs |= product.inputs
-        defines |= product.defines
+        defines |= product.at
     elif product:
         inputs |= {"branch": product.scaled, "moments": product.moments}
         defines |= {"WIDTH": product.x.cols, "EPSILON": product.eps}

@@ -18,7 +18,9 @@ class PartialSums:
     defines: dict[str, int | float | str]
     rows: int = 1
     bias: Tensor | None = None
-    first: int | None = None  # pixel column at which it begins, if it was drawn next to other products
+    first: int | None = (
+        None  # pixel column at which it begins: after other products, or after pixels that are not drawn
+    )
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -34,6 +36,11 @@ class PartialSums:
     def at(self) -> Defines:
         """The defines of `partial_sums.glsl`."""
         return self.defines | ({"SUMS_FIRST": self.first} if self.first is not None else {})
+
+    @property
+    def second_at(self) -> Defines:
+        """The defines with which `finished_sum.glsl` finds it as the second product of a row."""
+        return {"SECOND_FIRST": self.first} if self.first is not None else {}
 
     def plus(self, bias: Tensor | None) -> PartialSums:
         """Returns the product of a linear layer with this bias `[1, N]`, which the op that finishes the sums adds."""

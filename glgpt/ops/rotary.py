@@ -163,7 +163,7 @@ def _copied(heads: HeadColumns, other: HeadColumns) -> tuple[dict[str, Tensor], 
     """Returns the inputs and defines with which `rotary.frag` copies other heads."""
     if not can_copy(heads, other) or not isinstance(other.x, PartialSums):
         raise ValueError("both products must have one shape and no folded norm")
-    return ({}, {"OTHER_FIRST": other.first}) if heads.x == other.x else (other.x.second, {})
+    return ({}, {"OTHER_FIRST": other.first}) if heads.x == other.x else (other.x.second, other.x.second_at)
 
 
 def _head_norm_vjp(

@@ -281,10 +281,11 @@ def _stored(height: int, fmt: Format) -> int:
     return height + (-(-height // fmt.group) * fmt.scale_rows if fmt.quantised else 0)
 
 
-def in_panels(rows: int, cols: int, limit: int, panel: int, dtype: str = "f32") -> Layout:
+def in_panels(rows: int, cols: int, limit: int, panel: int, dtype: str = "f32", exact: bool = False) -> Layout:
     """Returns a weight's layout in panels of at most `panel` texels, stacked in as few layers as `limit` rows allow.
 
-    It has the tiles of `fold`. Raises ValueError for more than `limit` rows.
+    It has the tiles of `fold`. All panels have as many texels as needed, or `panel` of them if `exact`. Raises
+    ValueError for more than `limit` rows.
     """
     high = _stored(rows, ALL[dtype])
     if high > limit:
@@ -292,4 +293,5 @@ def in_panels(rows: int, cols: int, limit: int, panel: int, dtype: str = "f32") 
     whole = fold(rows, cols, limit, dtype=dtype)
     panels = -(-whole.width // panel)  # of each group of tiles
     layers = -(-whole.groups * panels // (limit // high))
-    return replace(whole, panel=-(-whole.width // panels), stack=-(-whole.groups * panels // layers))
+    wide = panel if exact else -(-whole.width // panels)
+    return replace(whole, panel=wide, stack=-(-whole.groups * panels // layers))

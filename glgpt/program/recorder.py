@@ -64,10 +64,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Window:
-    """The rows of a state that a pass writes: `size` is (width, height) in texels, `row` the scalar for the first."""
+    """The part of its outputs that a pass writes: `size` is (width, height) in texels.
+
+    `row` is the scalar for the first row of a state. Columns before `left` are not drawn.
+    """
 
     size: tuple[int, int]
-    row: str
+    row: str | None = None
+    left: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,12 +205,12 @@ class Recorder:
         The keys of `inputs` and `outputs` name the samplers and the STORE macros. Each pass writes a range of column
         tiles of the outputs, and a range of row tiles if a single column has too many. `columns` is the maximum number
         of column tiles in a pass. `cost` is that of all passes; it is divided by their numbers of tiles. `window` is
-        for a pass that writes only some rows of a state.
+        for a pass that writes only a part.
         """
         cost = cost or Cost()
         first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
         samplers = tuple((f"u_{k}", t) for k, t in inputs.items())
-        size, row = (window.size, window.row) if window else ((first.layout.width, first.layout.height), None)
+        window = window or Window((first.layout.width, first.layout.height))
         ranges = split(list(layouts.values()), self.limits.max_draw_buffers, columns)
         done, total = 0, sum(tiles.count(first.layout) for tiles in ranges)
         read = tuple((name, t.layout) for name, t in inputs.items())
@@ -217,7 +221,7 @@ class Recorder:
                 self._shaders[key], self._texts[key] = "\n".join(texts), texts
             end = done + tiles.count(first.layout)
             flops, nbytes = (n * end // total - n * done // total for n in (cost.flops, cost.nbytes))
-            spec = Pass(label or first.name, key, (), (), size, row, flops, nbytes)
+            spec = Pass(label or first.name, key, (), (), window.size, window.row, flops, nbytes, left=window.left)
             layers = tuple((t, layer) for t in outputs.values() for layer in tiles.layers(t.layout))
             self._drafts[self._current].append(_Draft(spec, samplers, layers))
             done = end
@@ -252,7 +256,7 @@ class Recorder:
         first = len(drafts)
         yield
         inside = drafts[first:]
-        same = len({(d.spec.viewport, d.spec.row, self._texts[d.spec.shader][0]) for d in inside}) == 1
+        same = len({(d.spec.viewport, d.spec.left, d.spec.row, self._texts[d.spec.shader][0]) for d in inside}) == 1
         outputs, inputs = sum(len(d.outputs) for d in inside), sum(len(d.inputs) for d in inside)
         if same and outputs <= self.limits.max_draw_buffers and inputs <= self.limits.max_texture_units:
             drafts[first:] = [self._fused_draft(inside)]

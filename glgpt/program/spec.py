@@ -52,7 +52,8 @@ class Pass:
 
     `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are pairs (texture, layer), in
     the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0, or the value of the
-    runtime scalar that `row` names. The cost of the pass is `flops` and `nbytes` (bytes of weights read).
+    runtime scalar that `row` names. Its columns before `left` are not drawn, and no pass reads them. The cost of the
+    pass is `flops` and `nbytes` (bytes of weights read).
 
     With `slices`, as many triangles are drawn, one after the other, and each adds its colours to the outputs, which are
     zero before the first one if `clear` is set. The shader finds the triangle's number in `slice_of_k`.
@@ -68,6 +69,7 @@ class Pass:
     nbytes: int = 0
     slices: int = 0
     clear: bool = False
+    left: int = 0
 
 
 @dataclass(frozen=True)

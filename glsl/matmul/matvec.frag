@@ -25,6 +25,11 @@
 #endif
 #else
 #define FACTOR(k4) x_at(0, k4)
+#ifdef WHOLE_GROUPS
+#if X_SHARED == 1 && X_W % (W_GROUP / 4) == 0
+#define X_OF_GROUP  // the columns of x that a group of rows needs are in one tile
+#endif
+#endif
 #endif
 #define COLUMNS ((Y_N + W_SHARED - 1) / W_SHARED)  // texels of a row of w; a pass may use only a part of one
 #ifdef PARTS
@@ -84,11 +89,8 @@ void main() {
 #ifdef PARTIAL_SUMS_W
   vec2 row_norm = mean_and_scale();
 #endif
-#ifdef PAD  // these rows are not read; `discard` would take Mesa's llvmpipe twenty times as long
-  bool is_read = p.y >= PAD;
-  p.y = max(p.y - PAD, 0);
-#else
-#define is_read true
+#ifdef LEFT  // columns of pixels that are not drawn
+  p.x -= LEFT;
 #endif
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;
 #ifdef PIXEL
@@ -120,13 +122,49 @@ void main() {
 #else
 #define EACH_OF_SLICE(sums) for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(sums, k4, end - 1)
 #endif
-  int end = is_read ? min((slice + 1) * SLICE, K4) : 0;
+  int end = min((slice + 1) * SLICE, K4);
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
   // The slice is inside one group of rows; scaling the sums at the end halves the registers.
   EACH_OF_SLICE(ADD)
 #define SCALING(n) w_scaling(0, 4 * slice * SLICE, at[n / W_SHARED], TILE_OF(n))
 #define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n] * W_UNIT(TILE_OF(n)), SCALING(n), inputs);
   Y_TILES(SCALE)
+#elif defined WHOLE_GROUPS
+  // The sums of each group of rows are multiplied with the group's scales. Loops have a constant number of rounds.
+  for (int first = slice * SLICE; first < end; first += W_GROUP / 4) {
+    int tile = W_TR == 1 ? 0 : 4 * first / W_H, row = 4 * first - tile * W_H, row_of_w = W_Y(row);
+    inputs = 0.0;
+    vec4 of_group[Y_N];
+#ifdef X_OF_GROUP
+    ivec3 of_x = X_PLACE(first);
+#endif
+#define START_GROUP(n, i, j) of_group[n] = vec4(0.0);
+    Y_TILES(START_GROUP)
+    for (int k = 0; k < W_GROUP / 4; k += AT_ONCE) {
+      vec4 xs[AT_ONCE];
+      W_TEXEL w[4 * COLUMNS * AT_ONCE];
+      for (int m = 0; m < AT_ONCE; m++) {
+#ifdef X_OF_GROUP
+        xs[m] = X(of_x.z, of_x.y, of_x.x + k + m);
+#else
+        xs[m] = FACTOR(first + k + m);
+#endif
+        for (int o = 0; o < 4; o++) {
+          for (int n = 0; n < COLUMNS; n++) {
+            w[4 * (COLUMNS * m + n) + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row_of_w + 4 * (k + m) + o, at[n].x);
+          }
+        }
+      }
+      for (int m = 0; m < AT_ONCE; m++) {
+        vec4 x = xs[m];
+        Y_TILES(ADD_TO_GROUP)
+        ADD_INPUTS(x)
+      }
+    }
+#define SCALING(n) w_scaling(tile, row, at[n / W_SHARED], TILE_OF(n))
+#define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(acc[n], of_group[n] * W_UNIT(TILE_OF(n)), SCALING(n), inputs);
+    Y_TILES(SCALE)
+  }
 #elif defined W_GROUP
   // The sums of each group of rows are multiplied with the group's scales.
   for (int k4 = slice * SLICE; k4 < end;) {

@@ -7,9 +7,6 @@
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
 #endif
-#ifndef PAD
-#define PAD 0
-#endif
 #ifndef SUMS_FIRST
 #define SUMS_FIRST 0
 #endif
@@ -30,7 +27,7 @@ ivec3 place_of_sums(int c4) {
   layer = layer * SHARED + c4 / TILE % SHARED;
 #endif
   layer += BATCH_ROW / ROW_GROUPS * PARTIAL_SUMS_TC;
-  int y = PAD + BATCH_ROW % ROW_GROUPS * (SUMS_SPLIT_K * SUMS_BY) + column / 4 % SUMS_BY;
+  int y = BATCH_ROW % ROW_GROUPS * (SUMS_SPLIT_K * SUMS_BY) + column / 4 % SUMS_BY;
   return ivec3(column / (4 * SUMS_BY) * 4 + column % 4, y, layer);
 }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from glgpt.program.spec import Entry, Limits, Pass, Program, Texture
 
 Array = NDArray[Any]
 M, K, N = 37, 30, 130
+INVOCATIONS, QUERY_RESULT = 0x82F4, 0x8866  # GL_FRAGMENT_SHADER_INVOCATIONS, GL_QUERY_RESULT
 WRITE = "precision highp float;\nlayout(std140) uniform Scalars { int pos; float seed; };\n"
 WRITE += "layout(location = 0) out vec4 y;\nvoid main() { y = vec4(gl_FragCoord.y, pos, seed, 1.0); }\n"
 ROWS = Program(
@@ -105,6 +108,40 @@ def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
         player.play("all", pos=3, seed=-1.5)
         player.finish()
         assert player.read("s")[0, :, 1].tolist() == [[y + 0.5, 3, -1.5, 1] for y in range(6)]
+
+
+@pytest.mark.parametrize("draw_flops", [10**10, 500])
+def test_columns_on_the_left_are_left_out(device: Device, draw_flops: int) -> None:
+    """Fails if a pass draws columns before `left`, in one draw or its scissor stays for the next pass."""
+    width = 12
+    textures = {"c": Texture("c", width, 6, 1, "float", "state")}
+    part = Pass("part", "f", (), (("c", 0),), (width, 6), flops=1000, left=8)
+    entries = {"part": Entry("part", (), (part,), {}), "whole": Entry("whole", (), (replace(part, left=0),), {})}
+    program = Program(textures, {"f": WRITE}, entries, {}, ROWS.scalars)
+    with Player(device, program, draw_flops=draw_flops) as player:
+        player.play("part", pos=1)
+        assert (player.read("c")[0, :, :, 3].sum(axis=0) > 0).tolist() == [x >= 8 for x in range(width)]
+        player.play("whole", pos=1)
+        assert player.read("c")[..., 3].all()
+
+
+def test_no_block_of_pixels_is_shaded_twice(device: Device) -> None:
+    """Fails if a software driver clips the triangle, so that blocks on its diagonal are drawn twice."""
+    if not device.software:
+        pytest.skip("a GPU shades blocks of 2 x 2 pixels")
+    number, shaded = ctypes.c_uint(), ctypes.c_uint64()
+    device.gl("glGenQueries", None, ctypes.c_int, ctypes.POINTER(ctypes.c_uint))(1, ctypes.byref(number))
+    textures = {"s": Texture("s", 24, 20, 1, "float", "scratch")}
+    entry = Entry("e", (), (Pass("all", "f", (), (("s", 0),), (24, 20)),), {})
+    with Player(device, Program(textures, {"f": WRITE}, {"e": entry}, {}, ROWS.scalars)) as player:
+        player.prepare("e")
+        device.gl("glBeginQuery", None, ctypes.c_uint, ctypes.c_uint)(INVOCATIONS, number.value)
+        player.play("e", pos=0)
+        device.gl("glEndQuery", None, ctypes.c_uint)(INVOCATIONS)
+        read = device.gl("glGetQueryObjectui64v", None, ctypes.c_uint, ctypes.c_uint, ctypes.POINTER(ctypes.c_uint64))
+        read(number.value, QUERY_RESULT, ctypes.byref(shaded))
+    device.gl("glDeleteQueries", None, ctypes.c_int, ctypes.POINTER(ctypes.c_uint))(1, ctypes.byref(number))
+    assert shaded.value == 24 * 20
 
 
 def counting(entries: dict[str, tuple[str, str, bool]]) -> Program:

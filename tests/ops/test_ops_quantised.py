@@ -18,6 +18,7 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 
 ROWS = 300  # of a weight: ten groups, the last one incomplete
+WHOLE = 320  # the same with whole groups
 NAMES = [name for name, fmt in FORMATS.items() if fmt.quantised]
 LIMITS = {"one tile": Limits(), "folded": Limits(212), "four targets": Limits(max_draw_buffers=4)}
 
@@ -71,12 +72,12 @@ def test_one_row(device: Device, name: str, limits: str, panels: bool, slice_tex
 
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("panels", [True, False])
-def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, panels: bool) -> None:
+@pytest.mark.parametrize(("panels", "inner"), [(True, ROWS), (True, WHOLE), (False, ROWS)])
+def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, panels: bool, inner: int) -> None:
     """Fails if the logits of a text depend on how many texts are decoded with it."""
 
     def record(b: Bench) -> list[Want]:
-        x, w = b.normal("x", 5, ROWS), b.weight("w", ROWS, 150, panels)
+        x, w = b.normal("x", 5, inner), b.weight("w", inner, 150, panels)
         one, contiguous = b.given("one", b.held["x"][3:4]), 4 * panels
         y = ops.combine(b, ops.few_rows(b, x, w, "few", contiguous), "y")
         z = ops.combine(b, ops.matvec(b, one, w, "single", contiguous=contiguous), "z")
@@ -88,26 +89,27 @@ def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, p
 
 
 @pytest.mark.parametrize(
-    ("name", "inner", "cols", "by", "rows"),
-    [("q8", 768, 2304, 12, 72), ("q8", 768, 3072, 16, 96), ("q8", 3072, 768, 4, 96), ("q4", 768, 768, 2, 12)],
+    ("name", "inner", "cols", "panel", "slices_of_k"),
+    [("q8", 768, 2304, 8, 1), ("q4", 576, 1536, 8, 1), ("q4", 1536, 576, 4, 2), ("q4", 576, 192, 4, 2)],
 )
-def test_two_threads_share_a_row_of_integers(name: str, inner: int, cols: int, by: int, rows: int) -> None:
-    """Fails if one thread of software GL draws two thirds of a product, or slices are not four groups."""
+def test_two_threads_share_a_row_of_integers(name: str, inner: int, cols: int, panel: int, slices_of_k: int) -> None:
+    """Fails if one thread of software GL draws two thirds of a product, or rows of panels cross cache lines."""
     b = bench(name, Limits())
     with b.entry("test"):
-        sums = ops.matvec(b, b.normal("x", 1, inner), b.weight("w", inner, cols, panels=True), "sums", contiguous=4)
-    place = sums.defines
-    assert (place["BY"], place["SPLIT_K"]) == (by, inner // 128)
-    assert place["BY"] * place["SPLIT_K"] == rows
-    assert (place["PAD"] + rows // 2) % 64 in (0, 62)  # two bins of 64 pixels meet in the middle, or two rows from it
-    assert sums.tensor.layout.height == place["PAD"] + rows
+        w = b.weight("w", inner, cols, panels=True)
+        sums = ops.matvec(b, b.normal("x", 1, inner), w, "sums", contiguous=4)
+    assert (w.layout.panel, sums.defines["SPLIT_K"]) == (panel, slices_of_k)
+    (drawn,) = {(p.left, p.viewport[0]) for p in b.program().entries["test"].passes}
+    assert drawn[0] == sums.first and sums.first % 4 == 0
+    parts = 64 - drawn[0] % 64, (drawn[1] - drawn[0] - (64 - drawn[0] % 64)) % 64  # of the first and the last bin
+    assert abs(parts[0] - parts[1]) <= 4
 
 
-def test_rows_that_do_not_fit_are_not_padded() -> None:
+def test_rows_that_do_not_fit_leave_nothing_out() -> None:
     b = bench("q8", Limits(max_texture_size=32))
     with b.entry("test"):
         sums = ops.matvec(b, b.normal("x", 1, 12), b.weight("w", 12, 30, panels=True), "sums", contiguous=4)
-    assert "PAD" not in sums.defines and sums.tensor.layout.height <= 32
+    assert sums.first is None and sums.tensor.layout.width <= 32
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,13 +126,13 @@ def test_slices_of_large_weights_are_whole_groups(name: str, inner: int, cols: i
     assert 4 * slice_texels % FORMATS[name].group == 0
 
 
-@pytest.mark.parametrize("panels", [True, False])
+@pytest.mark.parametrize(("panels", "inner"), [(True, 84), (True, 96), (False, 84)])
 @pytest.mark.parametrize("name", STORED)
-def test_formats_of_files_have_all_products(device: Device, name: str, panels: bool) -> None:
+def test_formats_of_files_have_all_products(device: Device, name: str, panels: bool, inner: int) -> None:
     """Fails if a product leaves out minima of levels from 0 to 255, or reads float32 scales as float16."""
 
     def record(b: Bench) -> list[Want]:
-        x, w = b.normal("x", 5, 84, b.many(5, 84)), b.weight("w", 84, 70, panels)
+        x, w = b.normal("x", 5, inner, b.many(5, inner)), b.weight("w", inner, 70, panels)
         many = ops.matmul(b, x, w, None, "many", dtype="f16", tile_cols=2)
         rows = b.given("rows", b.held["x"])
         one, contiguous = b.given("one", b.held["x"][3:4]), 4 * panels

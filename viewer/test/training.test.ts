@@ -287,6 +287,7 @@ describe("ping-pong states", () => {
     row: null,
     slices: 0,
     clear: false,
+    left: 0,
     flops: 0,
     nbytes: 0,
   });

@@ -20,8 +20,8 @@ Step = Annotated[
 ]
 # name, width, height, layers, format, role
 PackedTexture = tuple[str, int, int, int, TextureFormat, Role]
-# shader, samplers, outputs (number of the output, layer), viewport, row, flops, nbytes, slices, clear
-Kind = tuple[str, list[str], list[tuple[int, int]], tuple[int, int], str | None, int, int, int, bool]
+# shader, samplers, outputs (number of the output, layer), viewport, row, flops, nbytes, slices, clear, left
+Kind = tuple[str, list[str], list[tuple[int, int]], tuple[int, int], str | None, int, int, int, bool, int]
 
 
 class PackedEntry(TypedDict):

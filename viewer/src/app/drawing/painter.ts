@@ -190,18 +190,26 @@ export class Painter {
 
   /**
    * Draws the first `rows` rows of a texture's matrix, from row `first` of each tile on, in tiles of `height` rows.
-   * `range` maps values to colours; null: estimated from the values.
+   * The matrix begins `left` texels from the left edge of each layer. `range` maps values to colours; null: estimated
+   * from the values.
    */
   matrix(
     target: HTMLCanvasElement,
     texture: WebGLTexture,
     view: View,
-    shown: { rows: number; first: number; height: number; range: readonly [number, number] | null; palette: Palette },
+    shown: {
+      rows: number;
+      first: number;
+      height: number;
+      left?: number;
+      range: readonly [number, number] | null;
+      palette: Palette;
+    },
     width: number,
     height: number,
   ): void {
     const { gl } = this.device;
-    const { rows, first, range, palette } = shown;
+    const { rows, first, left = 0, range, palette } = shown;
     const { width: texels, stored, panels } = shape(view);
     const tile = [shown.height, texels, view.tiles[1], first];
     const size = [rows, view.cols, width, height];
@@ -209,7 +217,7 @@ export class Painter {
     if (!range) {
       gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
       gl.viewport(0, 0, 1, 1);
-      this.use(`reach ${view.dtype}`, [texture], { u_tile: tile, u_size: size, u_panel: panel });
+      this.use(`reach ${view.dtype}`, [texture], { u_tile: tile, u_size: size, u_panel: panel, u_left: left });
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     }
     this.present(target, width, height, () => {
@@ -217,6 +225,7 @@ export class Painter {
         u_tile: tile,
         u_size: size,
         u_panel: panel,
+        u_left: left,
         u_auto: range === null,
         u_range: Float32Array.from(range ?? [-1, 1]),
         u_signed: palette.signed,
@@ -246,7 +255,7 @@ export class Painter {
     if (measure) {
       gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
       gl.viewport(1 + cell.number, 0, 1, 1);
-      this.use(`reach ${view.dtype}`, [texture], { u_tile: tile, u_size: across, u_panel: panel });
+      this.use(`reach ${view.dtype}`, [texture], { u_tile: tile, u_size: across, u_panel: panel, u_left: 0 });
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     }
     gl.bindFramebuffer(gl.FRAMEBUFFER, this.strip.framebuffer);
@@ -259,6 +268,7 @@ export class Painter {
       u_tile: tile,
       u_size: across,
       u_panel: panel,
+      u_left: 0,
       u_auto: true,
       u_signed: true,
       u_place: [cell.x, cell.y, 1 + cell.number, fold],

@@ -46,7 +46,8 @@ function passesOf(steps: Steps, kinds: Kinds): Pass[] {
     }
     const [number, ...short] = step;
     const [label, ...names] = short.map((name) => name.replace("~", block));
-    const [shader, samplers, targets, viewport, row, flops, nbytes, slices, clear] = must(kinds[number], "a kind");
+    const kind = must(kinds[number], "a kind");
+    const [shader, samplers, targets, viewport, row, flops, nbytes, slices, clear, left] = kind;
     const outputs = names.slice(samplers.length);
     passes.push({
       label: label!,
@@ -59,6 +60,7 @@ function passesOf(steps: Steps, kinds: Kinds): Pass[] {
       nbytes,
       slices,
       clear,
+      left,
     });
   }
   return passes;

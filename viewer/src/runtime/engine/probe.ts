@@ -194,7 +194,7 @@ interface Probe {
   name: string;
   player: Player;
   output: string;
-  /** A row of the output that is computed. The first rows may be empty (PAD in `matvec.frag`). */
+  /** The row of the output that is read. */
   row: number;
   repeats: number;
   once: number[];

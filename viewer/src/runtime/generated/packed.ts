@@ -37,6 +37,7 @@ export interface PackedDocument {
     number,
     number,
     boolean,
+    number,
   ])[];
   entries: readonly PackedEntry[];
 }

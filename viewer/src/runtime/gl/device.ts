@@ -29,6 +29,7 @@ export interface Host {
   memory: Memory;
 }
 
+const INSIDE = 3; // first vertex of the triangle that is not clipped
 const SOFTWARE = /llvmpipe|softpipe|swiftshader|software|basic render/i;
 
 /** Thrown by work that was running when the browser took the context. `Device.restored` resolves when it is back. */
@@ -59,6 +60,7 @@ export class Device {
   generation = 0;
   restored: Promise<void> = Promise.resolve();
   private probe: TargetProbe | null = null;
+  private maxViewport = 0;
   private readonly formats = new WeakMap<WebGLTexture, TextureFormat>();
   /** The combinations of formats that this context has found complete: each check waits for the driver. */
   private readonly complete = new Set<string>();
@@ -159,6 +161,17 @@ export class Device {
     return SOFTWARE.test(this.renderer);
   }
 
+  /**
+   * Returns the size of a viewport, and the first of the three vertices, with which `VERTEX` covers these pixels.
+   * Mesa's software drivers clip a triangle that extends beyond the viewport into two, and shade the blocks of pixels
+   * that both touch twice. In a viewport of twice the size the triangle lies inside, and the framebuffer or the scissor
+   * limits the pixels.
+   */
+  covering(width: number, height: number): [width: number, height: number, first: number] {
+    const inside = this.software && 2 * Math.max(width, height) <= this.maxViewport;
+    return inside ? [2 * width, 2 * height, INSIDE] : [width, height, 0];
+  }
+
   /** Tests more targets than a first visit uses on some platforms, for the next visit. */
   tryMoreTargets(): void {
     this.probe?.tryMore(this.announced);
@@ -182,6 +195,7 @@ export class Device {
       textureUnits: get(gl.MAX_TEXTURE_IMAGE_UNITS),
       uniformBlock: get(gl.MAX_UNIFORM_BLOCK_SIZE),
     };
+    this.maxViewport = Math.min(...(gl.getParameter(gl.MAX_VIEWPORT_DIMS) as Int32Array));
     gl.disable(gl.BLEND);
     gl.blendFunc(gl.ONE, gl.ONE);
     gl.clearColor(0, 0, 0, 0);

@@ -29,7 +29,8 @@ export interface Block {
 
 /**
  * One draw and its state. `row`: index of the scalar that holds the viewport's y, or -1. `bands`: see `banded`.
- * `slices`, `clear`: see `Pass`.
+ * `left`, `slices`, `clear`: see `Pass`. `covering`: see `Device.covering`. `scissored`: only a part of the targets is
+ * drawn.
  */
 interface Step {
   program: WebGLProgram;
@@ -37,6 +38,9 @@ interface Step {
   framebuffer: WebGLFramebuffer;
   width: number;
   height: number;
+  left: number;
+  covering: readonly [width: number, height: number, first: number];
+  scissored: boolean;
   row: number;
   bands: number;
   slices: number;
@@ -285,17 +289,27 @@ export class Player {
 
   private step(p: Pass): Step {
     const [width, height] = p.viewport;
+    const covering = this.device.covering(width, height);
+    const part = p.outputs.map(([name]) => this.spec(name)).some((t) => t.width > width || t.height > height);
     return {
       program: must(this.shaders.get(p.shader), `shader ${p.shader}`),
       units: p.inputs.map(([, name]) => this.texture(name)),
       framebuffer: this.framebuffer(p.outputs),
       width,
       height,
+      left: p.left,
+      covering,
+      scissored: p.left > 0 || (covering[0] > width && part),
       row: p.row === null ? -1 : this.names.indexOf(p.row),
       slices: p.slices,
       clear: p.clear,
-      bands: p.row === null && !p.slices ? Math.max(1, Math.min(width, Math.ceil(p.flops / this.drawFlops))) : 1,
+      bands: p.row === null && !p.slices ? this.bands(p) : 1,
     };
+  }
+
+  /** Returns the number of draws of a pass. */
+  private bands({ flops, viewport, left }: Pass): number {
+    return Math.max(1, Math.min(viewport[0] - left, Math.ceil(flops / this.drawFlops)));
   }
 
   private framebuffer(outputs: readonly (readonly [string, number])[]): WebGLFramebuffer {
@@ -363,10 +377,16 @@ export class Player {
       }
       before = s.units;
       gl.bindFramebuffer(gl.DRAW_FRAMEBUFFER, s.framebuffer);
-      gl.viewport(0, s.row < 0 ? 0 : scalars.getInt32(4 * s.row, true), s.width, s.height);
+      const y = s.row < 0 ? 0 : scalars.getInt32(4 * s.row, true);
+      gl.viewport(0, y, s.covering[0], s.covering[1]);
+      if (s.scissored) {
+        gl.enable(gl.SCISSOR_TEST);
+        gl.scissor(s.left, y, s.width - s.left, s.height);
+      }
       if (s.slices) this.addUp(s);
-      else if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, 0, 3);
+      else if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, s.covering[2], 3);
       else this.banded(s);
+      if (s.scissored) gl.disable(gl.SCISSOR_TEST);
     }
     if (last === steps.length) this.pingPong.swap(entry, this.textures);
   }
@@ -376,7 +396,7 @@ export class Player {
     const { gl } = this.device;
     if (s.clear) gl.clear(gl.COLOR_BUFFER_BIT);
     gl.enable(gl.BLEND);
-    gl.drawArraysInstanced(gl.TRIANGLES, 0, 3, s.slices);
+    gl.drawArraysInstanced(gl.TRIANGLES, s.covering[2], 3, s.slices);
     gl.disable(gl.BLEND);
   }
 
@@ -384,10 +404,11 @@ export class Player {
   private banded(s: Step): void {
     const { gl } = this.device;
     gl.enable(gl.SCISSOR_TEST);
+    const width = s.width - s.left;
     for (let i = 0; i < s.bands; i++) {
-      const left = Math.floor((i * s.width) / s.bands);
-      gl.scissor(left, 0, Math.floor(((i + 1) * s.width) / s.bands) - left, s.height);
-      gl.drawArrays(gl.TRIANGLES, 0, 3);
+      const left = Math.floor((i * width) / s.bands);
+      gl.scissor(s.left + left, 0, Math.floor(((i + 1) * width) / s.bands) - left, s.height);
+      gl.drawArrays(gl.TRIANGLES, s.covering[2], 3);
       gl.flush();
     }
     gl.disable(gl.SCISSOR_TEST);

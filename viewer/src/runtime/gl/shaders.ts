@@ -7,7 +7,8 @@ import { pause, TASK } from "./wait";
 import type { Device, Options } from "./device";
 
 export const VERTEX = `#version 300 es
-// One triangle over the whole viewport, made from the vertex's number alone. A pass of slices has one for each.
+// One triangle, made from the vertex's number alone. Vertices 0 to 2 cover the viewport; 3 to 5 are corners of the
+// viewport and cover half of it: see \`Device.covering\`. A pass of slices has a triangle for each.
 #ifdef SLICES
 flat out highp int slice_of_k;
 #endif
@@ -15,7 +16,8 @@ void main() {
 #ifdef SLICES
   slice_of_k = gl_InstanceID;
 #endif
-  gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0);
+  float far = gl_VertexID < 3 ? 3.0 : 1.0;
+  gl_Position = vec4(gl_VertexID % 3 == 1 ? far : -1.0, gl_VertexID % 3 == 2 ? far : -1.0, 0.0, 1.0);
 }
 `;
 

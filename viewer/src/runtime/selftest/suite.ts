@@ -18,6 +18,7 @@ type PassJson = [
   row: string | null,
   slices: number,
   clear: boolean,
+  left: number,
 ];
 
 /** Textures and passes of a program with one entry. */
@@ -114,8 +115,8 @@ export class Suite {
           inputs: uploads,
           outputs: {},
           ping_pong,
-          passes: passes.map(([label, shader, inputs, outputs, viewport, row, slices, clear]) => {
-            return { label, shader, inputs, outputs, viewport, row, slices, clear, flops: 0, nbytes: 0 };
+          passes: passes.map(([label, shader, inputs, outputs, viewport, row, slices, clear, left]) => {
+            return { label, shader, inputs, outputs, viewport, row, slices, clear, left, flops: 0, nbytes: 0 };
           }),
         },
       },

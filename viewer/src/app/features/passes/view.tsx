@@ -284,12 +284,13 @@ function Sheet({ entry, at, choose }: SheetProps) {
           word.value = generation.label((await model.player.read(TOKEN))[0] ?? 0);
           continue;
         }
-        const view = memoryView(model.player.spec(texture));
+        const whole = memoryView(model.player.spec(texture));
         model.player.play(entry.name, i, i + 1);
-        const empty = emptyRows(model, entry.passes[i]!);
-        const written = entry.passes[i]!.row ? text.length : Infinity; // a cache is as long as the context
-        const height = Math.min(view.rows / view.tiles[0], written) - empty;
-        const shown = { rows: height * view.tiles[0], first: empty, height, range: null, palette: PALETTES[0] };
+        const { left, row } = entry.passes[i]!;
+        const view = { ...whole, cols: whole.cols - 4 * left * whole.tiles[1] };
+        const written = row ? text.length : Infinity; // a cache is as long as the context
+        const height = Math.min(view.rows / view.tiles[0], written);
+        const shown = { rows: height * view.tiles[0], first: 0, height, left, range: null, palette: PALETTES[0] };
         painter.matrix(canvases[i]!, model.player.texture(texture), view, shown, ...THUMB);
       }
       painted.current.upTo = at;
@@ -504,12 +505,6 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
       )}
     </span>
   );
-}
-
-/** Returns the number of empty rows above the sums of a one-row product, for software drivers (`matvec.frag`). */
-function emptyRows(model: Model, { shader }: Pass): number {
-  const text = shader.startsWith("matvec") ? (model.programs.generate.shaders[shader] ?? "") : "";
-  return Number(/#define PAD (\d+)/.exec(text)?.[1] ?? 0);
 }
 
 /** Returns the row and column labels of a pass's output if it is an activation or a cache; else none. */
