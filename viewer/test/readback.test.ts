@@ -9,12 +9,18 @@ import { pause } from "../src/runtime/gl/wait";
 class Drawing {
   readonly fences: { passed: boolean }[] = [];
   fetches = 0;
+  buffers = 0;
+  flushes = 0;
   lost = false;
   private bound: { bytes: Uint8Array } | null = null;
   private framebuffer = 0;
 
   readonly gl = {
-    createBuffer: () => ({ bytes: new Uint8Array() }),
+    createBuffer: () => {
+      this.buffers++;
+      return { bytes: new Uint8Array() };
+    },
+    deleteBuffer: () => this.buffers--,
     bindBuffer: (_: unknown, buffer: { bytes: Uint8Array } | null) => (this.bound = buffer),
     bufferData: (_: unknown, bytes: number) => (this.bound!.bytes = new Uint8Array(bytes)),
     bindFramebuffer: (_: unknown, framebuffer: number) => (this.framebuffer = framebuffer),
@@ -31,12 +37,12 @@ class Drawing {
       this.fences.push(fence);
       return this.lost ? null : fence;
     },
-    flush: () => {},
+    flush: () => this.flushes++,
     getSyncParameter: (fence: { passed: boolean }) => fence.passed,
     deleteSync: () => {},
     SIGNALED: true,
   };
-  readonly reader = new Reader({ gl: this.gl, generation: 0, lost: false, sleep: pause } as unknown as Device);
+  readonly reader = Reader.of({ gl: this.gl, generation: 0, lost: false, sleep: pause } as unknown as Device);
 
   /** Reads a framebuffer that holds this number. */
   async read(holds: number, bytes = 16): Promise<Uint8Array> {
@@ -62,14 +68,30 @@ test("reads of one task share a fence and a copy", async () => {
   expect([drawing.fences.length, drawing.fetches]).toEqual([1, 1]);
 });
 
-test("later reads have separate fences, and buffers are reused", async () => {
+test("later reads have separate fences, and only the buffers of large reads are kept", async () => {
   const drawing = new Drawing();
-  for (const holds of [1, 2, 3]) {
-    const read = drawing.read(holds);
+  for (const [holds, bytes, kept] of [
+    [1, 16, 0],
+    [2, 8192, 1],
+    [3, 16, 1],
+    [4, 8192, 1],
+  ] as const) {
+    const read = drawing.read(holds, bytes);
     await drawing.pass();
     expect([...new Set(await read)]).toEqual([holds]);
+    expect(drawing.buffers).toBe(kept);
   }
-  expect(drawing.fences).toHaveLength(3);
+  expect(drawing.fences).toHaveLength(4);
+});
+
+test("a fence that is due soon is polled with flushes", async () => {
+  const drawing = new Drawing();
+  const read = drawing.read(1);
+  const began = performance.now();
+  while (performance.now() - began < 2) await pause();
+  expect(drawing.flushes).toBeGreaterThan(1); // one sets the fence
+  await drawing.pass();
+  await read;
 });
 
 test("a read after a close waits for another fence", async () => {

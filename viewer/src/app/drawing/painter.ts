@@ -285,7 +285,7 @@ export class Painter {
   async resizeAhead(width: number, height: number): Promise<void> {
     const { canvas } = this.device;
     if (canvas.width === width && canvas.height === height) return;
-    const reader = new Reader(this.device);
+    const reader = Reader.of(this.device);
     await reader.passed();
     this.resize(width, canvas.height);
     await reader.passed();

@@ -16,14 +16,7 @@ export class Activations {
     const { model } = this;
     this.captured ??= new Capture(
       model.manifest,
-      new Player(
-        model.device,
-        model.programs.capture,
-        model.options,
-        model.player.shared(),
-        model.drawFlops,
-        model.reader,
-      ),
+      new Player(model.device, model.programs.capture, model.options, model.player.shared(), model.drawFlops),
     );
     return this.captured;
   }

@@ -47,18 +47,11 @@ export class ActiveInterventions {
   }
 
   private async open(): Promise<Played> {
-    const { device, loader, options, recording, whole, drawFlops, reader, compilation } = this.model;
+    const { device, loader, options, recording, whole, drawFlops, compilation } = this.model;
     if (!recording.interventions)
       throw new PageError("This page was exported without support for changes to the model.");
     const generate = parseProgram(await loader.packed(recording.interventions), recording.interventions);
-    const player = new Player(
-      device,
-      generate,
-      options,
-      must(whole, "the whole model").player.shared(),
-      drawFlops,
-      reader,
-    );
+    const player = new Player(device, generate, options, must(whole, "the whole model").player.shared(), drawFlops);
     await player.prepare(...compilation.first);
     player.play("prepare");
     return { player, generate };

@@ -105,8 +105,7 @@ export class BatchGenerator {
 
   /** Returns the textures and shaders of a batch, created on first use. */
   private async opened(): Promise<Several> {
-    const { device, loader, recording, interventions, placement, options, whole, drawFlops, reader, manifest } =
-      this.model;
+    const { device, loader, recording, interventions, placement, options, whole, drawFlops, manifest } = this.model;
     const { several: name } = recording;
     if (!name) throw new PageError("This model was exported without support for several texts at once.");
     if (interventions.active)
@@ -115,7 +114,7 @@ export class BatchGenerator {
     if (!this.several) {
       const program = parseProgram(await loader.packed(name), name);
       const main = must(whole, "the whole model").player;
-      const player = new Player(device, program, options, main.shared(["weight", "state"]), drawFlops, reader);
+      const player = new Player(device, program, options, main.shared(["weight", "state"]), drawFlops);
       if (device.full) {
         player.close();
         throw new PageError("This device does not have enough memory for several texts at once.");

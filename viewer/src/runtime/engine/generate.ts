@@ -7,9 +7,9 @@ import type { Model } from "./model";
 import { Sampler, type SamplingOptions, type Token } from "./sampling";
 import type { SpeculationStats } from "./speculation";
 
-const TARGET_MS = 33; // target ms of tokens issued together: two frames
+const GROUP_MS = 25; // target ms of tokens issued together, so that two groups take three frames
 const MAX_UNCHECKED = 4; // tokens issued together between two attempts to guess
-const MAX_PAIR_MS = 40; // maximum ms of two tokens issued together; slower ones run singly to keep the page responsive
+const MAX_PAIR_MS = 40; // maximum ms of two tokens issued ahead; slower ones run singly to keep the page responsive
 
 export interface Run {
   tokens: number;
@@ -37,8 +37,49 @@ export interface Stretch {
   drawn: number;
 }
 
+/** Tokens that the device computes and that are not read yet, in groups that share a fence and a read. */
+class InFlight {
+  private groups: Promise<Token | null>[][] = [];
+  private began = 0; // when the device began the first group, ms
+  private taken = 0; // tokens read since then
+
+  /** The number of groups. */
+  get length(): number {
+    return this.groups.length;
+  }
+
+  add(group: Promise<Token | null>[]): void {
+    if (!this.groups.length) this.began = performance.now();
+    for (const token of group) token.catch(() => {}); // `next` awaits it
+    this.groups.push(group);
+  }
+
+  /** Returns the next token, null if the device could not decide, and the number of tokens after it in its group. */
+  async next(): Promise<{ token: Token | null; more: number }> {
+    const group = this.groups[0]!;
+    const token = await group.shift()!;
+    this.taken++;
+    if (!group.length) void this.groups.shift();
+    return { token, more: group.length };
+  }
+
+  /** Waits for all tokens and drops them, for example since they follow another token than the one chosen. */
+  async drop(): Promise<void> {
+    await Promise.allSettled(this.groups.flat());
+    this.groups = [];
+  }
+
+  /** Returns how many tokens were read since the last call, or since the device began, and the ms that each took. */
+  measured(): { tokens: number; ms: number } {
+    const now = performance.now();
+    const [tokens, ms] = [this.taken, (now - this.began) / this.taken];
+    [this.began, this.taken] = [now, 0];
+    return { tokens, ms };
+  }
+}
+
 export class TextGenerator {
-  /** Milliseconds per token of the tokens issued last. Infinity until known, so that one is issued at a time. */
+  /** Milliseconds per token of the tokens read last. Infinity until known, so that one is issued at a time. */
   private tokenMs = Infinity;
 
   constructor(private readonly model: Model) {}
@@ -96,8 +137,8 @@ export class TextGenerator {
   }
 
   /**
-   * Generates tokens that a constraint allows. The device computes the logits after a token while the grammar finds
-   * which tokens may follow it.
+   * Generates tokens that a constraint allows. The device computes the logits after a token while the page reads it and
+   * the grammar finds which tokens may follow it.
    */
   private async *constrained({ text, count, run, sampler, drawn }: Stretch, matcher: Matcher): AsyncGenerator<Token> {
     const { cache, sampling } = this.model;
@@ -113,7 +154,11 @@ export class TextGenerator {
       const chosen = sampler.adjusts ? null : sampling.chooseAllowed(sampler, drawn + taken, allowed, run.alternatives);
       // A prompt's logits cannot be computed again with equal bits, should the device not decide.
       const ahead = more && taken > 0 && chosen !== null && sampling.masked.ready;
-      if (ahead) cache.decode(first + taken);
+      if (ahead) {
+        this.model.reader.close(); // the read does not wait for the next token's passes
+        cache.decode(first + taken);
+        this.model.device.gl.flush();
+      }
       let token = await chosen;
       const decided = token !== null;
       if (!token) {
@@ -129,16 +174,14 @@ export class TextGenerator {
   /** Generates tokens that the device samples. Several are issued at once, and a few texels of each are read. */
   private async *local(stretch: Stretch): AsyncGenerator<Token> {
     const { text, count, run, sampler, drawn } = stretch;
-    const { cache, sampling, placement, reader, batch } = this.model;
+    const { cache, sampling, placement, batch } = this.model;
     const speculation = run.speculate && !sampler.adjusts ? await batch.speculation() : null;
-    let under: Promise<Token | null>[] = [];
+    const inFlight = new InFlight();
     const { here } = placement;
     const first = text.length;
     const top = run.alternatives;
-    let inPage = false; // chooses the tokens issued last
     await cache.prepare(text);
     if (speculation || sampler.settings.topK !== null) await sampling.prepare(sampler, top);
-    let [began, together] = [0, 1]; // when the latest tokens were issued, and how many
     try {
       for (let issued = 0, taken = 0; taken < count; taken++) {
         const checked = issued === taken && taken ? ((await speculation?.step(stretch, taken)) ?? []) : [];
@@ -152,27 +195,20 @@ export class TextGenerator {
           issued = taken + 1;
           continue;
         }
-        if (issued === taken) {
-          // Tokens issued together share a fence and a read. None is issued before the read, which would wait for it.
-          inPage = sampling.inPage(sampler, top);
+        const inPage = sampling.inPage(sampler, top);
+        // A fast device computes a group of tokens while the one before it is read.
+        const groups = taken && !inPage && !speculation && 2 * this.tokenMs <= MAX_PAIR_MS ? 2 : 1;
+        while (inFlight.length < groups && issued < count) {
           const most = taken && !inPage ? Math.min(this.ahead(), speculation ? MAX_UNCHECKED : Infinity) : 1;
-          began = performance.now();
-          for (; issued < count && issued - taken < most; issued++) {
-            if (issued === 0) cache.prefill(text);
-            else cache.decode(first + issued - 1);
-            const token = inPage ? Promise.resolve(null) : sampling.choose(sampler, drawn + issued, top);
-            token.catch(() => {}); // awaited below
-            under.push(token);
-          }
-          together = issued - taken;
-          reader.close();
+          const end = Math.min(count, issued + most);
+          inFlight.add(this.issue(stretch, first, issued, end, inPage));
+          issued = end;
         }
-        let token = await under.shift()!;
+        let { token, more } = await inFlight.next();
         if (taken) cache.ids.push(text.at(-1)!);
         if (!token) {
-          await Promise.allSettled(under); // discarded: they follow another token
-          under = [];
-          together = 1;
+          await inFlight.drop(); // they follow another token
+          more = 0;
           if (taken > 0 && !inPage) cache.again(text); // the device no longer holds these logits
           token =
             inPage && !sampler.adjusts
@@ -180,26 +216,46 @@ export class TextGenerator {
               : await sampling.fromRow(text, sampler, drawn + taken, top);
           issued = taken + 1;
         }
-        if (taken) {
-          if (under.length === together - 1) {
-            this.tokenMs = (performance.now() - began) / together;
-            speculation?.guessing.plainTokens(this.tokenMs, together);
-          }
-          this.model.splitGenerator.report(here, this.tokenMs);
+        if (!more) {
+          const { tokens, ms } = inFlight.measured();
+          if (taken) this.tokenMs = ms;
+          if (taken) speculation?.guessing.plainTokens(ms, tokens);
         }
-        if (under.length) token.more = under.length;
+        if (taken) this.model.splitGenerator.report(here, this.tokenMs);
+        if (more) token.more = more;
         yield token;
         if (run.signal?.aborted) return;
       }
     } finally {
-      await Promise.allSettled(under);
+      await inFlight.drop();
       if (speculation) run.speculate?.(speculation.stats);
     }
   }
 
+  /**
+   * Issues the tokens number `from` to `end` - 1 of a stretch that begins at position `first`, and returns them;
+   * null for a token that the page chooses (`inPage`).
+   */
+  private issue(
+    { text, run, sampler, drawn }: Stretch,
+    first: number,
+    from: number,
+    end: number,
+    inPage: boolean,
+  ): Promise<Token | null>[] {
+    const { cache, sampling, reader } = this.model;
+    const tokens: Promise<Token | null>[] = [];
+    for (let i = from; i < end; i++) {
+      if (i === 0) cache.prefill(text);
+      else cache.decode(first + i - 1);
+      tokens.push(inPage ? Promise.resolve(null) : sampling.choose(sampler, drawn + i, run.alternatives));
+    }
+    reader.close();
+    return tokens;
+  }
+
   /** Returns how many tokens to issue at once. */
   private ahead(): number {
-    const fitting = Math.min(this.model.manifest.tuning.ahead, Math.floor(TARGET_MS / this.tokenMs));
-    return Math.max(1, fitting, 2 * this.tokenMs <= MAX_PAIR_MS ? 2 : 1);
+    return Math.max(1, Math.min(this.model.manifest.tuning.ahead, Math.floor(GROUP_MS / this.tokenMs)));
   }
 }

@@ -22,12 +22,12 @@ export class MaskedSampling {
 
   /** Builds its textures and shaders for the player in use, if the recording has the program. */
   async prepare(): Promise<void> {
-    const { device, loader, options, player, reader, recording, drawFlops } = this.model;
+    const { device, loader, options, player, recording, drawFlops } = this.model;
     if (!recording.masked || this.ready) return;
     this.close();
     const program = parseProgram(await loader.packed(recording.masked), recording.masked);
     const shared = new Map(SHARED.map((name) => [name, player.texture(name)]));
-    const made = new Player(device, program, options, shared, drawFlops, reader);
+    const made = new Player(device, program, options, shared, drawFlops);
     try {
       await made.prepare(...Object.keys(program.entries));
     } catch (error) {

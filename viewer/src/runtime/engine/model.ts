@@ -221,7 +221,7 @@ export class Model {
   private async build(): Promise<void> {
     const { device, options } = this;
     const { generation } = device;
-    this.reader = new Reader(device);
+    this.reader = Reader.of(device);
     this.generator.reset();
     this.cache.clear();
     this.activations.close(true);
@@ -231,14 +231,7 @@ export class Model {
     if (this.whole) this.programs.generate = this.whole.generate;
     this.cache.known = this.complete ? this.recorded : this.compilation.firstSizes;
     this.seen = this.weights?.version() ?? "";
-    this.player = new Player(
-      device,
-      this.programs.generate,
-      options,
-      this.weights?.shared(),
-      this.drawFlops,
-      this.reader,
-    );
+    this.player = new Player(device, this.programs.generate, options, this.weights?.shared(), this.drawFlops);
     if (device.full) {
       this.player.close();
       throw new PageError(noMemory(this.programs.generate, this.manifest, this.weights === null));

@@ -75,11 +75,10 @@ export class Player {
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
     /** Maximum operations of one draw. A costlier pass is drawn in bands, since drivers reset after about 2 s. */
     private readonly drawFlops = Infinity,
-    reader?: Reader,
   ) {
     check(program, device);
     this.pingPong = new PingPong(program);
-    this.reader = reader ?? new Reader(device);
+    this.reader = Reader.of(device);
     this.pace = new Pace(
       () => this.passed(),
       () => this.reader.close(),
@@ -227,7 +226,6 @@ export class Player {
     }
     const busy = this.prepared.size > 0; // entries may be played while others compile
     const compiled = await compileAll(this.device, texts, this.options, busy);
-    const reader = new Reader(this.device);
     this.device.still(generation);
     const yieldIfLate = this.yielder(generation);
     for (const name of todo) {
@@ -235,7 +233,7 @@ export class Player {
         const program = this.shaders.has(p.shader) ? undefined : compiled.get(p.shader);
         if (!program) continue;
         if (busy) {
-          await reader.passed();
+          await this.reader.passed();
           this.device.still(generation);
         }
         this.bindSamplers(program, p);

@@ -1,7 +1,9 @@
 // Reads texels without blocking the page: copies them into a buffer, sets a fence and polls until the fence has passed.
 //
-// A fence costs Chrome half a millisecond on some GPUs, and `getBufferSubData` waits for all commands issued before it,
-// even those after the fence. So reads requested in one task of the page share a fence, and small reads share a buffer.
+// A fence costs Chrome half a millisecond on some GPUs, so reads requested in one task of the page share a fence, and
+// small reads share a buffer. `getBufferSubData` waits for all commands issued before it, even those after the fence,
+// except from a buffer that is made for a single read (STREAM_READ): Chrome copies such a buffer when the fence passes,
+// but not one that is written or fenced again, about which it warns. So all that wait for a context share a reader.
 
 import { ContextLost, type Device } from "./device";
 import { pause, yielder } from "./wait";
@@ -10,6 +12,8 @@ const HEARD = 50; // ms within which the browser reports a lost context
 const LATEST = 600_000; // ms after which a fence counts as lost; a step may take a minute on a slow device
 const SMALL = 4096; // maximum bytes of a read that shares a buffer
 const SHARED = 4 * SMALL; // bytes of a shared buffer
+const SOON = 6; // ms: a fence that usually passes within these is polled without sleeping
+const NUDGE = 0.3; // ms between two flushes, after each of which Chrome checks its fences; by itself it does after 2 ms
 
 interface Slot {
   buffer: WebGLBuffer;
@@ -36,6 +40,8 @@ interface Group {
   reject: (error: Error) => void;
 }
 
+const readers = new WeakMap<Device, Reader>();
+
 export class Reader {
   private readonly free: Slot[] = [];
   private readonly queue: Group[] = [];
@@ -44,8 +50,15 @@ export class Reader {
 
   private readonly generation: number;
 
-  constructor(private readonly device: Device) {
+  private constructor(private readonly device: Device) {
     this.generation = device.generation;
+  }
+
+  /** Returns the reader of a device's current context. */
+  static of(device: Device): Reader {
+    let found = readers.get(device);
+    if (found?.generation !== device.generation) readers.set(device, (found = new Reader(device)));
+    return found;
   }
 
   /**
@@ -111,7 +124,7 @@ export class Reader {
     const bytes = into.byteLength;
     let copy: Copy;
     if (bytes <= SMALL && group.filled + bytes <= SHARED) {
-      group.shared ??= this.slot(SHARED);
+      group.shared ??= this.allocated(SHARED, this.device.gl.STREAM_READ);
       copy = { slot: group.shared, offset: group.filled, into };
       group.filled += bytes;
     } else {
@@ -123,13 +136,22 @@ export class Reader {
 
   private slot(bytes: number): Slot {
     const at = this.free.findIndex((b) => b.bytes === bytes);
-    if (at >= 0) return this.free.splice(at, 1)[0]!;
+    return at < 0 ? this.allocated(bytes, this.device.gl.STREAM_COPY) : this.free.splice(at, 1)[0]!;
+  }
+
+  private allocated(bytes: number, usage: number): Slot {
     const { gl } = this.device;
     const buffer = gl.createBuffer();
     gl.bindBuffer(gl.PIXEL_PACK_BUFFER, buffer);
-    // Not STREAM_READ: Chrome would then make shadow copies that it warns about and does not use.
-    gl.bufferData(gl.PIXEL_PACK_BUFFER, bytes, gl.STREAM_COPY);
+    gl.bufferData(gl.PIXEL_PACK_BUFFER, bytes, usage);
     return { buffer, bytes };
+  }
+
+  /** Keeps the buffers of a group that was read for later reads, except the one made for a single read. */
+  private release({ copies, shared }: Group): void {
+    const slots = new Set(copies.map(({ slot }) => slot));
+    if (shared && slots.delete(shared)) this.device.gl.deleteBuffer(shared.buffer);
+    this.free.push(...slots);
   }
 
   /** Waits for all fences. Rejects all waiting reads if the context is lost or anything throws. */
@@ -147,6 +169,7 @@ export class Reader {
   private async passAll(): Promise<void> {
     const { gl } = this.device;
     let since = performance.now();
+    let flushed = since;
     const yieldIfLate = yielder();
     await pause();
     for (let head = this.queue[0]; head; head = this.queue[0]) {
@@ -161,11 +184,15 @@ export class Reader {
         if (this.gone()) continue;
         this.queue.shift();
         gl.deleteSync(head.fence);
-        this.free.push(...new Set(head.copies.map(({ slot }) => slot)));
+        this.release(head);
         head.resolve();
       } else {
         await pause(); // browsers do not throttle a timer that is set after this
-        if (this.between > 3 || waited > this.between + 2) await this.device.sleep(1);
+        if (this.between > SOON || waited > this.between + 2) await this.device.sleep(1);
+        else if (head.fence && performance.now() - flushed > NUDGE) {
+          if (!this.gone()) gl.flush();
+          flushed = performance.now();
+        }
       }
     }
   }

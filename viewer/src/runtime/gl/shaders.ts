@@ -62,7 +62,7 @@ async function compiled(
   const sliced = vertexShader(gl, VERTEX.replace("\n", "\n#define SLICES 1\n"));
   const found = new Map<string, WebGLProgram>();
   const shaders = new Map<string, WebGLShader>();
-  const reader = new Reader(device);
+  const reader = Reader.of(device);
   for (const [name, text] of texts) {
     const shader = gl.createShader(gl.FRAGMENT_SHADER)!;
     gl.shaderSource(shader, header(options) + text);
