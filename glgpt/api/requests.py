@@ -98,6 +98,11 @@ class GenerationRequest(_Strict):
         """The texts before which an answer ends."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
+    @property
+    def constrained(self) -> bool:
+        """True if a field constrains the answer."""
+        return any(True for _ in self._constraints())
+
     def constraint(self) -> Constraint | None:
         """Returns what the answer must match. Raises ApiError for several of them, and for one that is invalid."""
         asked = list(self._constraints())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +15,14 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 import jsonschema
 import pytest
-from helpers.chat_models import chat_llama
+from helpers.chat_models import ENDLESS, chat_llama
 
 from glgpt.api.engine import Engine
 from glgpt.api.requests import ChatRequest
 from glgpt.api.server import ApiServer
 from glgpt.errors import ArgumentError
 from glgpt.inference.model import LanguageModel
+from glgpt.system import limited_process
 
 if TYPE_CHECKING:
     import openai
@@ -283,6 +285,32 @@ def test_only_clients_with_the_key_and_listed_pages_are_answered(url: str, web: 
     assert web.get("/health", headers={"Host": "evil.example"}).status_code == 421
     with pytest.raises(ArgumentError, match="--api-key-file"):
         ApiServer(0, "0.0.0.0")
+
+
+def test_a_constraint_that_takes_long_holds_up_no_other_request(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if constraints occupy all threads, or the server waits for clients that have left."""
+    import openai
+
+    monkeypatch.setattr(limited_process, "TIMEOUT_S", 4.0)
+    endless = {"type": "json_schema", "json_schema": {"name": "endless", "schema": ENDLESS}}
+
+    def ask(timeout: float) -> Exception:
+        with pytest.raises(openai.OpenAIError) as caught:
+            chat(client, response_format=endless, timeout=timeout)
+        return caught.value
+
+    with ThreadPoolExecutor(20) as pool:
+        patient = pool.submit(ask, 60)
+        leaving = [pool.submit(ask, 0.5) for _ in range(19)]
+        assert chat(client, max_tokens=2).choices and not patient.done()
+        assert isinstance(refused := patient.result(), openai.BadRequestError)
+        assert refused.param == "response_format" and "takes more than" in str(refused)
+        assert all(isinstance(each.result(), openai.APITimeoutError) for each in leaving)
+    began = time.perf_counter()
+    assert chat(client, extra_body={"guided_choice": ["yes"]}).choices[0].message.content == "yes"
+    assert time.perf_counter() - began < 15  # of the 19 requests, those that waited were dropped
 
 
 def test_a_full_queue_and_a_client_that_leaves(client: openai.OpenAI, engine: Engine, url: str) -> None:
