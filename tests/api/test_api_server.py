@@ -18,7 +18,7 @@ import pytest
 from helpers.chat_models import ENDLESS, chat_llama
 
 from glgpt.api.engine import Engine
-from glgpt.api.requests import ChatRequest
+from glgpt.api.requests import ChatRequest, CompletionRequest
 from glgpt.api.server import ApiServer
 from glgpt.errors import ArgumentError
 from glgpt.inference.model import LanguageModel
@@ -219,7 +219,7 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
     broken = {"type": "function", "function": {"name": "broken", "parameters": BAD}}
     wrong: dict[str, tuple[dict[str, Any], str | None]] = {
         "at most|list of messages": ({"messages": []}, "messages"),
-        "greater than or equal": ({"temperature": -1}, "temperature"),
+        "it must be at least 0": ({"temperature": -1}, "temperature"),
         "not a field": ({"extra_body": {"beams": 3}}, "beams"),
         "not supported": ({"frequency_penalty": 1}, "frequency_penalty"),
         "reads text only": (
@@ -230,7 +230,7 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
         "which tools lacks": ({"tools": TOOLS, "tool_choice": {**TOOL, "function": {"name": "f"}}}, "tool_choice"),
         'it must be "none"': ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
         "two functions": ({"tools": [TOOL, TOOL]}, "tools"),
-        "should match pattern": (
+        "it must be text that matches": (
             {"tools": [{"type": "function", "function": {"name": "a b"}}]},
             "tools.0.function.name",
         ),
@@ -264,6 +264,31 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
     with pytest.raises(openai.NotFoundError, match="there is no model"):
         client.models.retrieve("other")
     assert client.models.list().data[0].id == client.models.retrieve("model.gguf").id
+
+
+@pytest.mark.slow
+def test_no_value_of_a_field_fails_the_server(web: httpx.Client) -> None:
+    """Fails if a wrong type or an extreme value gives status 500, or an error that does not name the field."""
+    values = [None, [], {}, "x", -1, 10**400, 1e300, [None], {"1": 1e300}]
+    message: list[Any] = [3, [], {}, [3], {"a": None}, [{"type": "text", "text": 3}]]
+    asked: list[dict[str, Any]] = [{field: value} for field in ChatRequest.model_fields for value in values]
+    fields = ("role", "content", "tool_calls", "tool_call_id", "name")
+    asked += [{"messages": [HELLO[0] | {field: value}]} for field in fields for value in message]
+    own = CompletionRequest.model_fields.keys() - ChatRequest.model_fields.keys() | {"logprobs"}
+    asked += [
+        {"prompt": "a", field: value} for field in sorted(own) for value in [*values, [[]], [-1], [1e9], ["", "a"]]
+    ]
+    for each in asked:
+        path = "/v1/completions" if "prompt" in each else "/v1/chat/completions"
+        limit = {"guided_choice": ["a"]} if "max" in [*each][-1] else {"max_tokens": 1}
+        body = ({} if "prompt" in each else {"messages": HELLO}) | limit | each
+        head = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        found = web.post(path, content=json.dumps(body), headers=head)
+        assert found.status_code in (200, 400), (each, found.text)
+        if found.status_code == 400:
+            error = found.json()["error"]
+            assert error["param"].startswith([*each][-1]) and error["message"].isprintable(), (each, error)
+            assert len(error["message"]) < 500
 
 
 def test_only_clients_with_the_key_and_listed_pages_are_answered(url: str, web: httpx.Client) -> None:
