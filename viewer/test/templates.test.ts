@@ -2,6 +2,7 @@
 
 import { expect, test, vi } from "vitest";
 import { rendered, type Rendered } from "../src/runtime/chat/interpreter";
+import { templateSources } from "../src/runtime/chat/template";
 import { TemplateRenderer, type RenderWorker } from "../src/runtime/chat/renderer";
 
 const repeated = (times: number, statement: string, start: string) =>
@@ -43,6 +44,16 @@ test("ranges, dates and constants are those of Jinja", () => {
   const ranges = "{{ range(3) }}{{ range(1, 7, 2) }}{{ range(3, 0, -1) }}{{ range(2, 1) }}";
   const source = `${ranges}{{ strftime_now('%Y') | length }}{{ none is none and True and not false }}`;
   expect(rendered({ source, variables: [{}] })).toEqual({ texts: ["[0, 1, 2][1, 3, 5][3, 2, 1][]4true"] });
+});
+
+test("a list of templates has one for messages with tools", () => {
+  const named = (name: unknown, template: unknown) => ({ name, template });
+  expect(templateSources([named("tool_use", "b"), named("default", "a")])).toEqual({ source: "a", tools: "b" });
+  expect(templateSources([named("default", "a"), named("tool_use", "a")])).toEqual({ source: "a" });
+  expect(templateSources("a")).toEqual({ source: "a" });
+  for (const other of [null, undefined, "", 3, [], [null, 3], [named("tool_use", "b")], [named("default", 3)]]) {
+    expect(templateSources(other)).toBeNull();
+  }
 });
 
 test("a template without end ends its worker, and the next one is rendered", async () => {
