@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse
+
+from glgpt.errors import quoted, written
 
 TYPES = {
     400: "invalid_request_error",
@@ -16,6 +21,28 @@ TYPES = {
     415: "invalid_request_error",
     429: "rate_limit_error",
 }  # by status; others are "server_error"
+ALLOWED = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than_equal": "at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a shorter number",
+    "int_type": "a whole number",
+    "less_than_equal": "at most {le}",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "model_attributes_type": "an object",
+    "model_type": "an object",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_long": "text of at most {max_length} characters",
+    "string_type": "a text",
+    "too_long": "a list of at most {max_length}",
+}  # what a value must be, by pydantic's types of errors
 
 
 class ApiError(Exception):
@@ -43,3 +70,43 @@ class ApiError(Exception):
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return JSONResponse(self.body(), self.status, headers)
+
+
+def invalid_request(given: dict[str, Any], error: ValidationError) -> ApiError:
+    """Returns the answer to a body that does not validate: the first field at fault, its value and what is allowed."""
+    found = error.errors()
+    places = [
+        _place(given, each["loc"], each["type"] == "missing") for each in found if each["loc"][0] == found[0]["loc"][0]
+    ]
+    # Each type that a field may have gives an error; the deepest are about the types that come closest.
+    deepest = max(map(len, places))
+    place = next(place for place in places if len(place) == deepest)
+    errors = [each for each, own in zip(found, places, strict=False) if own == place]
+    where, kind = quoted(".".join(place)), errors[0]["type"]
+    if kind == "extra_forbidden":
+        return ApiError(400, f"{where} is not a field that this server knows", where)
+    if kind == "missing":
+        return ApiError(400, f"{where} is missing", where)
+    # A value of the right type with something else wrong is closer to what was meant than one of another type.
+    errors = [each for each in errors if not each["type"].endswith(("_type", "_parsing"))] or errors
+    allowed = " or ".join(dict.fromkeys(map(_allowed, errors)))
+    return ApiError(400, f"{where} is {written(errors[0]['input'])}; it must be {allowed}", where)
+
+
+def _allowed(error: ErrorDetails) -> str:
+    known = ALLOWED.get(error["type"])
+    if known is None:
+        return quoted(error["msg"].removeprefix("Input should be "), 200)
+    return known.format(**error.get("ctx", {})).replace("False", "false")
+
+
+def _place(given: Any, parts: Sequence[int | str], missing: bool) -> list[str]:
+    """Returns the keys and indices of a pydantic location, which also names the types that were tried."""
+    place = []
+    for i, part in enumerate(parts):
+        if part in given if isinstance(given, dict) else isinstance(given, list) and isinstance(part, int):
+            given = given[part]
+        elif not (missing and i == len(parts) - 1):
+            continue
+        place.append(str(part))
+    return place

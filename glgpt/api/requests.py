@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from glgpt.api.errors import ApiError
+from glgpt.api.errors import ApiError, invalid_request
 from glgpt.api.tools import MAX_TOOLS, Tool, Tools, checked_calls
-from glgpt.errors import GlgptError, quoted
+from glgpt.errors import GlgptError, quoted, written
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 
@@ -97,6 +97,11 @@ class GenerationRequest(_Strict):
     def stops(self) -> list[str]:
         """The texts before which an answer ends."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def constrained(self) -> bool:
+        """True if a field constrains the answer."""
+        return any(True for _ in self._constraints())
 
     def constraint(self) -> Constraint | None:
         """Returns what the answer must match. Raises ApiError for several of them, and for one that is invalid."""
@@ -234,35 +239,7 @@ def parsed(kind: type[R], body: bytes) -> R:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        raise _invalid(given, error) from None
-
-
-def _invalid(given: dict[str, Any], error: ValidationError) -> ApiError:
-    """Returns the answer to a body that does not validate: the first field at fault, and what is wrong with it."""
-    found = error.errors()
-    places = [
-        _place(given, each["loc"], each["type"] == "missing") for each in found if each["loc"][0] == found[0]["loc"][0]
-    ]
-    # Each type that a field may have gives an error; the deepest is about the type that comes closest.
-    best = max(range(len(places)), key=lambda i: (len(places[i]), not found[i]["type"].endswith(("_type", "_parsing"))))
-    where, kind = ".".join(places[best]), found[best]["type"]
-    if kind == "extra_forbidden":
-        return ApiError(400, f"{quoted(where)} is not a field that this server knows", where)
-    return ApiError(
-        400, f"{quoted(where)}: {quoted(found[best]['msg'].replace('Input should be', 'must be'), 200)}", where
-    )
-
-
-def _place(given: Any, parts: Sequence[int | str], missing: bool) -> list[str]:
-    """Returns the keys and indices of a pydantic location, which also names the types that were tried."""
-    place = []
-    for i, part in enumerate(parts):
-        if part in given if isinstance(given, dict) else isinstance(given, list) and isinstance(part, int):
-            given = given[part]
-        elif not (missing and i == len(parts) - 1):
-            continue
-        place.append(str(part))
-    return place
+        raise invalid_request(given, error) from None
 
 
 def refused(error: GlgptError, param: str | None = None) -> ApiError:
@@ -277,8 +254,13 @@ def _plain(index: int, message: dict[str, Any]) -> dict[str, Any]:
         if other := [kind for kind in kinds if kind != "text"]:
             why = f"messages[{index}] has a part of type {quoted(other[0])}; this model reads text only"
             raise ApiError(400, why, "messages")
-        content = "".join(str(part.get("text", "")) for part in content)
+        texts = [part.get("text", "") for part in content]
+        if other := [text for text in texts if not isinstance(text, str)]:
+            raise ApiError(400, f"messages[{index}] has the text {written(other[0])}; it must be a text", "messages")
+        content = "".join(texts)
     found = {key: value for key, value in message.items() if value is not None}
-    if isinstance(message.get("tool_calls"), list) and message["tool_calls"]:
+    if not isinstance(calls := message.get("tool_calls") or [], list):
+        raise ApiError(400, f"messages[{index}]: tool_calls is {written(calls)}; it must be a list", "messages")
+    if calls:
         found["tool_calls"], content = checked_calls(index, message), content or ""
     return found | ({} if content is None else {"content": content})

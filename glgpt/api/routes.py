@@ -9,8 +9,9 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -41,9 +42,11 @@ from glgpt.inference.constraints.constraint import ConstraintError
 from glgpt.page.serve import Headers, Names
 from glgpt.text.untrusted.chat_template import ChatPrompt
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 4 << 20
 COMMENT_INTERVAL_S = 15.0  # seconds of silence after which a stream gets a comment, so that proxies retain it
+COMPILERS = 2  # constraints that are compiled side by side
 DRAIN_RETRY_S = 5  # seconds after which a client may try again, when the server shuts down
 
 
@@ -56,6 +59,8 @@ class Api:
         self.engine, self.draining, self.open = engine, False, 0
         self.name = engine.model.name
         self._since = int(time.time())
+        # Their own threads: constraints that take seconds to compile must not hold up other requests.
+        self._compilers = ThreadPoolExecutor(COMPILERS, "glgpt-compile")
         metrics.DRAINING.set_function(lambda: self.draining)
         posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/v1/chat/completions": self._chat,
@@ -177,21 +182,25 @@ class Api:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         def prepared() -> Job:
-            options = each_seed(asked.sampling(self.engine.model.config.vocab_size), asked.n or 1)
-            if tools and tools.forced:
-                constraint = tools.constraint(self.engine.call_form.key)
-                options = [replace(own, constraint=constraint) for own in options]
-            return self.engine.prepare(
-                [Wanted(prompt, limit, own, asked.stops, top) for prompt in prompts for own in options], emit
-            )
+            try:
+                options = each_seed(asked.sampling(self.engine.model.config.vocab_size), asked.n or 1)
+                if tools and tools.forced:
+                    constraint = tools.constraint(self.engine.call_form.key)
+                    options = [replace(own, constraint=constraint) for own in options]
+                return self.engine.prepare(
+                    [Wanted(prompt, limit, own, asked.stops, top) for prompt in prompts for own in options], emit
+                )
+            except ConstraintError as error:
+                if tools and tools.forced:
+                    raise tools.unusable(error, self.engine.check_constraint) from None
+                raise asked.unusable(error) from None
 
+        constrained = asked.constrained or bool(tools and tools.forced)
         try:
-            job = await asyncio.to_thread(prepared)  # compiles schemas
+            job = await _while_connected(
+                request, loop.run_in_executor(self._compilers if constrained else None, prepared)
+            )
             self.engine.submit(job)
-        except ConstraintError as error:
-            if tools and tools.forced:
-                raise tools.unusable(error, self.engine.check_constraint) from None
-            raise asked.unusable(error) from None
         except GlgptError as error:
             raise refused(error) from None
         except FullError as error:
@@ -262,12 +271,26 @@ def _sent(piece: dict[str, Any]) -> str:
 
 
 def _failure(error: GlgptError) -> ApiError:
-    return ApiError(500, str(error))
+    return ApiError(400 if isinstance(error, ConstraintError) else 500, str(error))
 
 
 def _fingerprint(engine: Engine) -> str:
     """Returns what may change the text of a seed: the version, and the format of the weights."""
     return f"glgpt-{__version__}-{engine.model.dtype}"
+
+
+async def _while_connected(request: Request, work: asyncio.Future[T]) -> T:
+    """Returns the result of work in a thread. Raises ClientDisconnect, and drops queued work, if the client leaves."""
+    gone = asyncio.ensure_future(_disconnected(request))
+    both: set[asyncio.Future[Any]] = {work, gone}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            raise ClientDisconnect
+        return work.result()
+    finally:
+        gone.cancel()
 
 
 async def _disconnected(request: Request) -> None:

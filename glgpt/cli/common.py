@@ -18,6 +18,7 @@ from glgpt.cli.split_options import client_options
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, SamplingOptions
 from glgpt.inference.constraints.constraint import Constraint
+from glgpt.inference.constraints.grammar import check_grammar
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.program.formats import DTYPES
@@ -180,20 +181,24 @@ def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
 
 
 def _constraint(args: argparse.Namespace) -> Constraint | None:
-    """Returns what the text must match. Raises ArgumentError for several, and FileError for an unusable schema."""
+    """Returns what the text must match. Raises ArgumentError for several, and for one that cannot be used."""
     given = {"--json-schema": args.json_schema, "--regex": args.regex, "--choice": args.choice}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise ArgumentError(f"{' and '.join(names)} cannot be combined; give one of them")
-    if args.json_schema is not None:
-        path = Path(args.json_schema)
-        try:
-            return Constraint.json_schema(read_text(path, MAX_SCHEMA_BYTES))
-        except ArgumentError as error:
-            raise FileError(f"{quoted(path, 300)}: {error}") from None
-    if args.regex is not None:
-        return Constraint.regex(args.regex)
-    return Constraint.choice(args.choice) if args.choice is not None else None
+    if not names:
+        return None
+    if args.json_schema is None:
+        found = Constraint.choice(args.choice) if args.regex is None else Constraint.regex(args.regex)
+        check_grammar(found)
+        return found
+    path = Path(args.json_schema)
+    try:
+        found = Constraint.json_schema(read_text(path, MAX_SCHEMA_BYTES))
+        check_grammar(found)
+    except ArgumentError as error:
+        raise FileError(f"{quoted(path, 300)}: {error}") from None
+    return found
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +15,14 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 import jsonschema
 import pytest
-from helpers.chat_models import chat_llama
+from helpers.chat_models import ENDLESS, chat_llama
 
 from glgpt.api.engine import Engine
-from glgpt.api.requests import ChatRequest
+from glgpt.api.requests import ChatRequest, CompletionRequest
 from glgpt.api.server import ApiServer
 from glgpt.errors import ArgumentError
 from glgpt.inference.model import LanguageModel
+from glgpt.system import limited_process
 
 if TYPE_CHECKING:
     import openai
@@ -217,7 +219,7 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
     broken = {"type": "function", "function": {"name": "broken", "parameters": BAD}}
     wrong: dict[str, tuple[dict[str, Any], str | None]] = {
         "at most|list of messages": ({"messages": []}, "messages"),
-        "greater than or equal": ({"temperature": -1}, "temperature"),
+        "it must be at least 0": ({"temperature": -1}, "temperature"),
         "not a field": ({"extra_body": {"beams": 3}}, "beams"),
         "not supported": ({"frequency_penalty": 1}, "frequency_penalty"),
         "reads text only": (
@@ -228,7 +230,7 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
         "which tools lacks": ({"tools": TOOLS, "tool_choice": {**TOOL, "function": {"name": "f"}}}, "tool_choice"),
         'it must be "none"': ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
         "two functions": ({"tools": [TOOL, TOOL]}, "tools"),
-        "should match pattern": (
+        "it must be text that matches": (
             {"tools": [{"type": "function", "function": {"name": "a b"}}]},
             "tools.0.function.name",
         ),
@@ -264,6 +266,31 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
     assert client.models.list().data[0].id == client.models.retrieve("model.gguf").id
 
 
+@pytest.mark.slow
+def test_no_value_of_a_field_fails_the_server(web: httpx.Client) -> None:
+    """Fails if a wrong type or an extreme value gives status 500, or an error that does not name the field."""
+    values = [None, [], {}, "x", -1, 10**400, 1e300, [None], {"1": 1e300}]
+    message: list[Any] = [3, [], {}, [3], {"a": None}, [{"type": "text", "text": 3}]]
+    asked: list[dict[str, Any]] = [{field: value} for field in ChatRequest.model_fields for value in values]
+    fields = ("role", "content", "tool_calls", "tool_call_id", "name")
+    asked += [{"messages": [HELLO[0] | {field: value}]} for field in fields for value in message]
+    own = CompletionRequest.model_fields.keys() - ChatRequest.model_fields.keys() | {"logprobs"}
+    asked += [
+        {"prompt": "a", field: value} for field in sorted(own) for value in [*values, [[]], [-1], [1e9], ["", "a"]]
+    ]
+    for each in asked:
+        path = "/v1/completions" if "prompt" in each else "/v1/chat/completions"
+        limit = {"guided_choice": ["a"]} if "max" in [*each][-1] else {"max_tokens": 1}
+        body = ({} if "prompt" in each else {"messages": HELLO}) | limit | each
+        head = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        found = web.post(path, content=json.dumps(body), headers=head)
+        assert found.status_code in (200, 400), (each, found.text)
+        if found.status_code == 400:
+            error = found.json()["error"]
+            assert error["param"].startswith([*each][-1]) and error["message"].isprintable(), (each, error)
+            assert len(error["message"]) < 500
+
+
 def test_only_clients_with_the_key_and_listed_pages_are_answered(url: str, web: httpx.Client) -> None:
     """Fails if a page of another site, or a program without the key, can use the model."""
     assert web.get("/health").json() == {"status": "ok"}
@@ -283,6 +310,32 @@ def test_only_clients_with_the_key_and_listed_pages_are_answered(url: str, web: 
     assert web.get("/health", headers={"Host": "evil.example"}).status_code == 421
     with pytest.raises(ArgumentError, match="--api-key-file"):
         ApiServer(0, "0.0.0.0")
+
+
+def test_a_constraint_that_takes_long_holds_up_no_other_request(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if constraints occupy all threads, or the server waits for clients that have left."""
+    import openai
+
+    monkeypatch.setattr(limited_process, "TIMEOUT_S", 4.0)
+    endless = {"type": "json_schema", "json_schema": {"name": "endless", "schema": ENDLESS}}
+
+    def ask(timeout: float) -> Exception:
+        with pytest.raises(openai.OpenAIError) as caught:
+            chat(client, response_format=endless, timeout=timeout)
+        return caught.value
+
+    with ThreadPoolExecutor(20) as pool:
+        patient = pool.submit(ask, 60)
+        leaving = [pool.submit(ask, 0.5) for _ in range(19)]
+        assert chat(client, max_tokens=2).choices and not patient.done()
+        assert isinstance(refused := patient.result(), openai.BadRequestError)
+        assert refused.param == "response_format" and "takes more than" in str(refused)
+        assert all(isinstance(each.result(), openai.APITimeoutError) for each in leaving)
+    began = time.perf_counter()
+    assert chat(client, extra_body={"guided_choice": ["yes"]}).choices[0].message.content == "yes"
+    assert time.perf_counter() - began < 15  # of the 19 requests, those that waited were dropped
 
 
 def test_a_full_queue_and_a_client_that_leaves(client: openai.OpenAI, engine: Engine, url: str) -> None:

@@ -263,6 +263,29 @@ def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[
     assert (found["refused"], found["window"]) == ("AbortError", 96)
     assert found["constrained"] in ("aa", "ab", "ba", "bb")
     assert found["named"][0] == "NotSupportedError" and "multipleOf" in found["named"][1]
+    check_hostile_templates(page)
+
+
+def check_hostile_templates(page: Any) -> None:
+    """Catches: a template that hangs or ends the page, a model that does not answer after one."""
+    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    shared = "{% set n = namespace(v=['a']) %}{% for i in range(60) %}{% set n.v = [n.v, n.v] %}{% endfor %}"
+    wide = "{{ 'a\\na\\na\\na\\na' | indent(99999999) }}"
+    found = page.evaluate(
+        """async (sources) => {
+          const { chat_template: own } = glgpt.model.manifest;
+          const { source } = own;
+          const asked = () => glgpt.chatPrompt([{role: "user", content: "a"}], 1);
+          const refused = [];
+          for (own.source of sources) refused.push(await asked().catch(({message}) => message));
+          own.source = source;
+          return [refused, (await asked()).ids.length > 0];
+        }""",
+        [endless, f"{shared}{{{{ n.v | tojson }}}}", wide, "{{ ''.constructor() }}"],
+    )
+    (slow, larger, indented, attribute), usable = found
+    assert usable and "took more than 3 s" in slow and "took more than 3 s" in larger
+    assert "more than 1048576" in indented and "not a function" in attribute
 
 
 def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:

@@ -80,4 +80,7 @@ def test_options_of_constrained_text(model: str, capsys: Capture, tmp_path: Path
     assert "cannot be combined" in refused(capsys, "generate", "a", "--regex", "a", "--choice", "b")
     schema.write_text("[1")
     assert "schema.json: the JSON schema is not JSON" in refused(capsys, "generate", "a", "--json-schema", str(schema))
-    assert "cannot be used" in refused(capsys, "generate", "a", "--model", model, "--regex", "(?=a)b")
+    for command in (["generate", "a", "--model"], ["chat", "--message", "a"]):  # before it looks for the model
+        assert "cannot be used" in refused(capsys, *command, "none.gguf", "--regex", "(?=a)b")
+    schema.write_text('{"type": "nothing"}')
+    assert "schema.json: the JSON schema cannot be used" in refused(capsys, "chat", "--json-schema", str(schema))

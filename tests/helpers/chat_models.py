@@ -90,6 +90,9 @@ TEMPLATES = {
 {% endif %}""",
 }
 
+# A schema that llguidance would compile for hours: what matches all of these expressions.
+ENDLESS = {"allOf": [{"type": "string", "pattern": f"^.*[a-z{i % 10}].{{{i}}}$"} for i in range(30)]}
+
 
 def chat_llama(path: Path, template: str | None = CHATML, context: int = 512) -> Path:
     """Writes a llama of random weights with a chat template, and returns the path."""

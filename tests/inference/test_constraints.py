@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -11,19 +12,23 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from helpers.chat_models import chat_llama
+from helpers.chat_models import ENDLESS, chat_llama
+from llguidance import LLTokenizer
+from llguidance._tokenizer import TokenizerWrapper
 
 import glgpt
 from glgpt.errors import ArgumentError, GlgptError
 from glgpt.gl.device import Device
 from glgpt.gl.player import Player
 from glgpt.inference.arguments.sampling_options import SamplingOptions
-from glgpt.inference.constraints.constraint import Constraint
+from glgpt.inference.constraints.constraint import Constraint, ConstraintError
+from glgpt.inference.constraints.grammar import check_grammar, compile_grammar
 from glgpt.inference.constraints.masking import ALLOWED, masked_program
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.program.layout import fold
 from glgpt.program.spec import Limits
+from glgpt.system import limited_process
 
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0},
@@ -164,6 +169,35 @@ def test_what_cannot_be_used_is_refused(model: LanguageModel) -> None:
         Constraint.regex("a" * (1 << 19))
     with pytest.raises(GlgptError, match="constraint is"):
         model.generate("a", 3, constraint="json")  # type: ignore[typeddict-item]
+
+
+def test_what_takes_too_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a constraint occupies the program for minutes, or the next one finds no process."""
+    monkeypatch.setattr(limited_process, "TIMEOUT_S", 2.0)
+    with pytest.raises(ConstraintError, match=r"takes more than 10 s .*; simplify it"):
+        check_grammar(Constraint.json_schema(ENDLESS))
+    monkeypatch.undo()
+    check_grammar(Constraint.regex("(.{1,64}b?){1,3}"))
+
+
+class Words:
+    """A tokenizer of bytes and of words, as llguidance reads it."""
+
+    eos_token_id, bos_token_id, special_token_ids = 0, None, (0,)
+    words = ("".join(letters) for n in range(2, 9) for letters in itertools.product("ab", repeat=n))
+    tokens = (b"", *(bytes([i]) for i in range(256)), *(word.encode() * 9 for word in words))
+
+    def __call__(self, text: str) -> list[int]:
+        if not isinstance(text, str):
+            raise TypeError
+        return [1 + byte for byte in text.encode()]
+
+
+def test_an_expression_that_is_too_complex_is_refused_before_the_text() -> None:
+    engine = LLTokenizer(TokenizerWrapper(Words()), n_vocab=len(Words.tokens))
+    with pytest.raises(ConstraintError, match="too complex; simplify it"):
+        compile_grammar(Constraint.regex("(.{1,64}b?){1,128}"), engine)
+    assert compile_grammar(Constraint.regex("(.{1,64}b?){1,3}"), engine)
 
 
 def test_a_bias_may_forbid_what_the_constraint_allows_first(model: LanguageModel) -> None:

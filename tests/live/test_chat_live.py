@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,16 @@ def test_smollm2_answers_and_its_second_turn_has_the_bits_of_a_fresh_start() -> 
             decoder = model._decoder
             logits.append(decoder.player.read(decoder._logits.texture).tobytes())  # type: ignore[union-attr]
         assert logits[0] == logits[1]
+
+
+def test_make_chat_answers() -> None:
+    """Runs the target's own command; what it needs is there, and must not be installed again in a test."""
+    ready = ["-o", "setup", "-o", "models"]
+    how = "--temperature 0 --tokens 8 --message 'What is the capital of France?'"
+    command = ["make", "--no-print-directory", *ready, "chat", f"ARGS={how}"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=500, check=True)
+    assert done.stdout.splitlines()[-1] == "The capital of France is Paris."
 
 
 def test_smollm2_streams_json_that_validates() -> None:

@@ -72,8 +72,8 @@ export interface Generated {
 
 /** One of several texts that continue a prompt. */
 export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
-  /** `room`: the context is full, or the rows that the texts share. */
-  stopped: Generated["stopped"] | "room";
+  /** `context`: it is full, or the rows that the texts share. */
+  stopped: Generated["stopped"] | "context";
 };
 
 export interface ChatOptions extends Omit<GenerateOptions, "prompt" | "ids" | "drawn"> {

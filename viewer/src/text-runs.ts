@@ -122,7 +122,7 @@ export async function writeTexts(writer: Writer, options: ContinuationsOptions):
   texts.forEach((text, i) => {
     if (text.stopped !== "text") text.text += decoders[i]?.flush() ?? "";
     if (text.stopped === "tokens" && text.ids.length < tokens)
-      text.stopped = signal?.aborted || writer.disposed() ? "aborted" : "room";
+      text.stopped = signal?.aborted || writer.disposed() ? "aborted" : "context";
   });
   return texts;
 }

@@ -207,7 +207,7 @@ test("a worker that fails is replaced, and the error says why", async () => {
   expect(workers).toHaveLength(2);
 });
 
-test("an abort ends a text at once, and a worker that continues to compile is replaced", async () => {
+test("an abort ends a text at once, and a worker that compiles for too long is replaced", async () => {
   vi.useFakeTimers();
   try {
     const slow = (job: Job) => ("constraint" in job && job.constraint.regex === "slow" ? null : bits(1));
@@ -226,14 +226,18 @@ test("an abort ends a text at once, and a worker that continues to compile is re
     const matcher = await waiting;
     expect(workers.map(({ ended }) => ended)).toEqual([true, false]);
     expect((await matcher.allowed)!.count).toBe(1);
+    const late = expect(grammars.matcher({ regex: "slow" })).rejects.toThrow("more than 20 s to compile; simplify it");
+    await vi.advanceTimersByTimeAsync(20_000);
+    await late;
+    expect(workers[1]!.ended).toBe(true);
     const left = new AbortController();
     const quick = await grammars.matcher({ regex: "b" }, left.signal);
     quick.accept(1);
     left.abort();
     expect(await quick.allowed).toBeNull();
     await vi.advanceTimersByTimeAsync(1000);
-    expect(workers).toHaveLength(2); // its job ended in time
-    expect(workers[1]!.ended).toBe(false);
+    expect(workers).toHaveLength(3); // its job ended in time
+    expect(workers[2]!.ended).toBe(false);
   } finally {
     vi.useRealTimers();
   }

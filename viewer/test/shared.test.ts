@@ -1,12 +1,11 @@
 // Checks the cases that Python computes too: tests/page/shared_cases.py writes them, and pytest checks them for Python.
 
-import { Template } from "@huggingface/jinja";
 import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
 import { CallParser } from "../src/runtime/chat/calls";
 import { ChatTemplate, type ChatMessage, type ChatTemplateData } from "../src/runtime/chat/template";
 import { callForm, forTemplate, Tools, type Tool, type ToolChoice } from "../src/runtime/chat/tools";
-import type { RenderJob } from "../src/runtime/chat/template-worker";
+import { rendered, type RenderJob } from "../src/runtime/chat/interpreter";
 import { plan, windowStart } from "../src/runtime/engine/chunks";
 import { fromBase64 } from "../src/runtime/engine/base64";
 import { draft } from "../src/runtime/engine/drafts";
@@ -176,10 +175,7 @@ describe("cases shared with Python", () => {
     runs.map(([unit, times]) => (unit as string).repeat(times as number)).join("");
 
   it.each(shared.chats.templates)("a chat with the template $name", async ({ template, messages, ids, called }) => {
-    const render = ({ source, variables }: RenderJob) => {
-      const compiled = new Template(source);
-      return Promise.resolve(variables.map((each) => compiled.render(each)));
-    };
+    const render = (job: RenderJob) => Promise.resolve((rendered(job) as { texts: string[] }).texts);
     const vocabulary = new Tokenizer(parseTokenizer(shared.chats.tokenizer, "tokenizer.json"));
     const data = template as unknown as ChatTemplateData; // each type of JSON has its own keys
     const chat = new ChatTemplate(data, vocabulary, { render, close: () => {} });

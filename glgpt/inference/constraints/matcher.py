@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glgpt import ops
-from glgpt.errors import GlgptError, quoted
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
+from glgpt.inference.constraints.grammar import check_grammar, compile_grammar, reason
 from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import Tokenizer
-
-BLANKS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as `json.dumps` has them
-_INVALID = re.compile(r"regex parse error:\n(?: {4})?(.*)\n(?:.*\n)*?error: (.*)")
 
 
 class _Vocabulary:
@@ -61,35 +56,8 @@ class Grammars:
 
     def matcher(self, constraint: Constraint) -> Matcher:
         """Returns a matcher at the beginning of a text. Raises ConstraintError for a constraint that cannot be used."""
-        from llguidance import LLMatcher
-
-        what = {"json_schema": "JSON schema", "regex": "regular expression"}.get(constraint.kind, "list of choices")
-        try:
-            found = LLMatcher(self._vocabulary(), _grammar(constraint), log_level=0)
-            why = found.get_error()
-        except (ValueError, RuntimeError) as error:
-            why = str(error)
-        if why:
-            raise ConstraintError(f"the {what} cannot be used to constrain text: {_reason(why)}")
-        return Matcher(found, self)
-
-
-def _reason(why: str) -> str:
-    """Returns the first line of an error; of an invalid expression, the expression and what is wrong with it."""
-    if found := _INVALID.search(why):
-        return f"the expression {quoted(found[1], 80)}: {quoted(found[2], 120)}"
-    return quoted(why.strip().split("\n")[0], 200)
-
-
-def _grammar(constraint: Constraint) -> str:
-    from llguidance import LLMatcher
-
-    if constraint.kind == "json_schema":
-        return str(LLMatcher.grammar_from_json_schema(constraint.source, overrides=BLANKS))
-    if constraint.kind == "regex":
-        return str(LLMatcher.grammar_from_regex(constraint.source))
-    texts = sorted(json.loads(constraint.source), key=len, reverse=True)
-    return str(LLMatcher.grammar_from_regex("|".join(map(re.escape, texts))))
+        check_grammar(constraint)
+        return Matcher(compile_grammar(constraint, self._vocabulary()), self)
 
 
 class Matcher:
@@ -105,7 +73,7 @@ class Matcher:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """True for each token that may come next. Raises GlgptError if the constraint is too complex."""
+        """True for each token that may come next. Raises ConstraintError if the constraint is too complex."""
         if self._allowed is None:
             size, ends = self._grammars.vocab_size, self._grammars.eos_ids
             if self._engine.is_stopped() and not self._engine.is_error():
@@ -143,4 +111,4 @@ class Matcher:
 
     def _check(self) -> None:
         if why := self._engine.get_error():
-            raise GlgptError(f"the constraint cannot be followed further: {_reason(why)}; simplify it")
+            raise ConstraintError(f"the constraint cannot be followed further: {reason(why)}")

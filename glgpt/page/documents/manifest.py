@@ -93,6 +93,7 @@ class TemplateSource(TypedDict):
     """The chat template of an instruct model."""
 
     source: Annotated[str, Field(min_length=1, description="The Jinja template")]
+    tools: NotRequired[Annotated[str, Field(min_length=1, description="That for messages with tools, if it differs")]]
     named: Annotated[
         dict[str, str], Field(description="Special tokens by role, such as bos_token, which the template reads")
     ]

@@ -98,9 +98,11 @@ class ChatTemplate:
         return text in self._sources[True]
 
     def document(self) -> dict[str, Any]:
-        """Returns what a page needs to render the template: its source, and the special tokens."""
+        """Returns what a page needs to render the template: its source, also that for tools, and the special tokens."""
         special = {token: self._tokenizer.special[token] for token in self._special}
-        return {"source": self._sources[0], "named": dict(self._named), "special": special}
+        source, for_tools = self._sources
+        tools = {} if for_tools == source else {"tools": for_tools}
+        return {"source": source, **tools, "named": dict(self._named), "special": special}
 
     def prompt(
         self,

@@ -1,4 +1,4 @@
-"""Renders Jinja templates in a sandbox with limits on time and memory: a line of JSON in, a line of JSON out.
+"""Renders Jinja templates in a sandbox with limits on time and memory.
 
 `glgpt.text.untrusted.renderer` starts it as a process, since a template is a program that comes with a checkpoint. It
 provides what transformers does: the options of whitespace, `break` and `continue`, `{% generation %}`, `tojson`,
@@ -8,11 +8,12 @@ provides what transformers does: the options of whitespace, `break` and `continu
 from __future__ import annotations
 
 import json
-import resource
-import sys
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from glgpt.system.limited_process import answer_requests
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -27,33 +28,27 @@ def main() -> int:
 
     A request has `template` and `variables`, a list of variables to render it with. The answer has `texts`, or `error`.
     """
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     compiled = _compiler()
-    for line in sys.stdin.buffer:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        limit = int(used.ru_utime + used.ru_stime) + 1 + CPU_S
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-        asked = json.loads(line)
-        try:
-            texts, left = list[str](), MAX_TEXT
-            for variables in asked["variables"]:
-                text = compiled(asked["template"]).render(variables)
-                left -= len(text)
-                if left < 0:
-                    raise ValueError(f"it produces {MAX_TEXT - left:,} characters, more than {MAX_TEXT:,}")
-                text.encode()  # raises for half a surrogate pair
-                texts.append(text)
-            answer: dict[str, Any] = {"texts": texts}
-            data = json.dumps(answer).encode()
-        except Exception as error:  # a template can raise any error
-            kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-            data = json.dumps({"error": f"{kind}{error}"[:1000]}).encode()
-        sys.stdout.buffer.write(data + b"\n")
-        sys.stdout.buffer.flush()
-    return 0
+    return answer_requests(lambda asked: _rendered(asked, compiled), CPU_S, MEMORY)
 
 
-def _compiler() -> Any:
+def _rendered(asked: dict[str, Any], compiled: Callable[[str], Template]) -> dict[str, Any]:
+    try:
+        texts, left = list[str](), MAX_TEXT
+        for variables in asked["variables"]:
+            text = compiled(asked["template"]).render(variables)
+            left -= len(text)
+            if left < 0:
+                raise ValueError(f"it produces {MAX_TEXT - left:,} characters, more than {MAX_TEXT:,}")
+            text.encode()  # raises for half a surrogate pair
+            texts.append(text)
+        return {"texts": texts}
+    except Exception as error:  # a template can raise any error
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        return {"error": f"{kind}{error}"[:1000]}
+
+
+def _compiler() -> Callable[[str], Template]:
     """Returns a function that compiles a template; the last few are retained."""
     environment = _environment()
 

@@ -1,14 +1,14 @@
 // The page's address: reads the parameters of all views from it and writes them to it.
 
 import { batch } from "@preact/signals";
-import { VIEWS, PARAMS, OTHER_KEYS } from "./features";
+import { VIEWS, PARAMS } from "./features";
 import { readParams, writeParams } from "./stores/link";
 import { route, type View } from "./stores/route";
 
 /** The first view that each model has. */
 const FIRST = VIEWS.find(({ available }) => !available)!;
 const ALL = [...PARAMS, ...VIEWS.flatMap(({ params }) => params)];
-const KNOWN = new Set(["view", ...OTHER_KEYS, ...ALL.map(({ key }) => key)]);
+const KNOWN = new Set(["view", ...ALL.map(({ key }) => key)]);
 
 /** Returns the view that is shown. */
 export const currentView = (): View => VIEWS.find(({ name }) => name === route.view.value) ?? FIRST;

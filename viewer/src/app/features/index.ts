@@ -24,6 +24,3 @@ export const ADDITIONS: readonly Addition[] = [models, open, split, federated, i
 
 /** The settings that the links to all views carry. */
 export const PARAMS = [...TEXT_PARAMS, ...ADDITIONS.flatMap(({ params }) => params ?? [])];
-
-/** Keys of links that a feature reads before the page writes its settings: an invitation to train together. */
-export const OTHER_KEYS = ["together"];

@@ -2,15 +2,20 @@
 
 import { PageError } from "../gl/errors";
 import { Queue } from "../gl/wait";
-import type { Rendered, RenderJob } from "./template-worker";
+import type { Rendered, RenderJob } from "./interpreter";
 import TemplateWorker from "./template-worker?worker&inline";
 
 const TIMEOUT_MS = 3000; // of a job; usual templates take a few ms
 
+/** The worker, or what tests put in its place. */
+export type RenderWorker = Pick<Worker, "postMessage" | "terminate" | "onmessage" | "onerror">;
+
 /** Renders one job at a time. Its worker starts with the first, and again after one that failed. */
 export class TemplateRenderer {
-  private worker: Worker | null = null;
+  private worker: RenderWorker | null = null;
   private readonly queue = new Queue();
+
+  constructor(private readonly start: () => RenderWorker = () => new TemplateWorker()) {}
 
   /** Renders a template with each of `variables`. Throws PageError if it fails, or takes too much time. */
   render(job: RenderJob): Promise<string[]> {
@@ -23,7 +28,7 @@ export class TemplateRenderer {
   }
 
   private async run(job: RenderJob): Promise<string[]> {
-    const worker = (this.worker ??= new TemplateWorker());
+    const worker = (this.worker ??= this.start());
     let timer: ReturnType<typeof setTimeout> | undefined;
     const said = await new Promise<Rendered>((resolve) => {
       worker.onmessage = ({ data }: MessageEvent<Rendered>) => resolve(data);

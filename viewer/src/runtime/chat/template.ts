@@ -21,10 +21,16 @@ export interface ChatMessage {
   name?: string;
 }
 
-/** A model's chat template, as the manifest has it. */
-export interface ChatTemplateData {
+/** The sources of a chat template. */
+export interface TemplateSources {
   /** The Jinja template. */
   source: string;
+  /** That for messages with tools, if it differs. */
+  tools?: string;
+}
+
+/** A model's chat template, as the manifest has it. */
+export interface ChatTemplateData extends TemplateSources {
   /** Special tokens by role, which the template reads: `bos_token`, `eos_token`. */
   named: Record<string, string>;
   /** The id of each special token. Only the template may write them; in messages they are plain text. */
@@ -33,6 +39,18 @@ export interface ChatTemplateData {
 
 const PRIVATE = [0xe000, 0xf8ff] as const; // characters without meaning: one that no message has marks places in them
 const MAX_CHARACTERS = 1 << 19; // of all messages, as JSON; the same as on the desktop
+
+/** Returns the templates of a tokenizer_config.json, which has one or a list of named ones; null without a default. */
+export function templateSources(given: unknown): TemplateSources | null {
+  const listed = Array.isArray(given) ? (given as unknown[]) : [{ name: "default", template: given }];
+  const named = listed.map((each) => Object(each) as { name?: unknown; template?: unknown });
+  const [source, tools] = ["default", "tool_use"].map((name) => {
+    const text = named.find((each) => each.name === name)?.template;
+    return typeof text === "string" ? text : "";
+  });
+  if (!source) return null;
+  return tools && tools !== source ? { source, tools } : { source };
+}
 
 /**
  * Returns copies of messages, each with a role, a content and what templates read of calls. Throws PageError, naming
@@ -77,9 +95,9 @@ export class ChatTemplate {
     this.pattern = new RegExp(escaped.join("|") || "(?!)", "g");
   }
 
-  /** True if the template has this text in its source. */
+  /** True if the template for messages with tools has this text in its source. */
   mentions(text: string): boolean {
-    return this.data.source.includes(text);
+    return this.source(true).includes(text);
   }
 
   /**
@@ -92,14 +110,19 @@ export class ChatTemplate {
     tools: readonly unknown[] | null = null,
   ): Promise<number[]> {
     const found = checkedMessages(messages);
-    const used = JSON.stringify([found, tools]) + this.data.source;
+    const source = this.source(Boolean(tools?.length));
+    const used = JSON.stringify([found, tools]) + source;
     let code: number = PRIVATE[0];
     while (used.includes(String.fromCharCode(code))) code++;
     const mark = String.fromCharCode(code);
     const given = this.markedIn({ messages: found, ...(tools ? { tools } : {}) }, mark) as object;
     const variables = { ...this.data.named, ...given, add_generation_prompt: answer };
-    const [text] = await this.renderer.render({ source: this.data.source, variables: [variables] });
+    const [text] = await this.renderer.render({ source, variables: [variables] });
     return this.encode(text!, mark);
+  }
+
+  private source(tools: boolean): string {
+    return (tools && this.data.tools) || this.data.source;
   }
 
   /** Ends the worker that renders the template; it starts again when needed. */

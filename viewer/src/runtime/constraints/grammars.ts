@@ -131,7 +131,8 @@ export class Grammars {
         resolve({ failed: event.message || "its worker could not be loaded" });
       };
       const wait = (ms: number, failed: string) => (timer = setTimeout(() => resolve({ failed }), ms));
-      wait(limit, `it took more than ${limit / 1000} s`);
+      const advice = "constraint" in job ? " to compile; simplify it, such as its repetitions" : "";
+      wait(limit, `it takes more than ${limit / 1000} s${advice}`);
       stop = () => {
         clearTimeout(timer);
         wait(GRACE_MS, "it was stopped");

@@ -1,5 +1,6 @@
 // A model that the page's visitor opens: its manifest, tokenizer and weights, from its files and the page's programs.
 
+import { templateSources, type TemplateSources } from "../chat/template";
 import type { PlayerDocument } from "../generated/player";
 import type { ShapeDocument } from "../generated/shape";
 import { PageError } from "../gl/errors";
@@ -147,7 +148,7 @@ function vocabulary(model: Recognised): Words {
   if (model.gguf) {
     const found = tokenizerFiles(model.gguf.metadata, model.file);
     if (!found) return { tokenizer: null, eos: [], template: null };
-    return words(found.document, found.roles, found.ends, found.template, vocab);
+    return words(found.document, found.roles, found.ends, templateSources(found.template), vocab);
   }
   const [document, generation, about, config] = JSON_FILES.map(
     (name) => model.json.get(name) as Record<string, unknown> | undefined,
@@ -159,14 +160,7 @@ function vocabulary(model: Recognised): Words {
     const text = typeof token === "object" ? (token as { content?: unknown } | null)?.content : token;
     if (role.endsWith("_token") && typeof text === "string") roles[role] = text;
   }
-  const template = about?.["chat_template"];
-  return words(
-    document ? documentOf(document) : null,
-    roles,
-    ends,
-    typeof template === "string" ? template : null,
-    vocab,
-  );
+  return words(document ? documentOf(document) : null, roles, ends, templateSources(about?.["chat_template"]), vocab);
 }
 
 const JSON_FILES = ["tokenizer.json", "generation_config.json", "tokenizer_config.json", "config.json"] as const;
@@ -176,7 +170,7 @@ function words(
   document: TokenizerDocument | null,
   roles: Record<string, string>,
   ends: readonly number[],
-  template: string | null,
+  template: TemplateSources | null,
   vocab: number,
 ): Words {
   const eos = ends.filter((id) => id >= 0 && id < vocab);
@@ -188,7 +182,7 @@ function words(
   return {
     tokenizer: new Tokenizer(data),
     eos,
-    template: template ? { source: template, named: roles, special } : null,
+    template: template && { ...template, named: roles, special },
   };
 }
 

@@ -122,6 +122,8 @@ export interface SplitServer {
 export interface TemplateSource {
   /** The Jinja template */
   source: string;
+  /** That for messages with tools, if it differs */
+  tools?: string;
   /** Special tokens by role, such as bos_token, which the template reads */
   named: Record<string, string>;
   /** The id of each special token, which only the template may write */

@@ -8,7 +8,7 @@ import type { RoundFigures } from "../../../runtime/generated/federation-message
 import type { FederationState } from "../../../training/federate";
 import type { Addition } from "../../stores/route";
 import { Curves } from "../../ui/curves";
-import { federated as state } from "./store";
+import { federated as state, INVITATION } from "./store";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
@@ -214,4 +214,4 @@ function Notice() {
   return <> If you train with others, your nickname and your weight updates are sent to the host.</>;
 }
 
-export const addition: Addition = { about: Notice };
+export const addition: Addition = { params: [INVITATION], about: Notice };

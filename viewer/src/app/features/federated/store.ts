@@ -1,9 +1,10 @@
 // State and actions of the "Together" panel.
 
 import { follow } from "../../stores/throttled";
-import { signal, type ReadonlySignal } from "@preact/signals";
+import { signal } from "@preact/signals";
 import type { FederationState } from "../../../training/federate";
 import { tabStorage } from "../../../runtime/io/storage";
+import type { AnyParam } from "../../stores/link";
 import { engine } from "../../stores/model";
 
 const KEY = "glgpt together"; // in the tab's storage, so that a reload of this tab rejoins
@@ -24,14 +25,8 @@ class FederatedStore {
   /** The shown state of the federation, renewed at most every `FRAME_MS`; null: none was joined. */
   readonly federation = signal<FederationState | null>(null);
   /** True if the page was opened with an invitation. */
-  readonly invited: ReadonlySignal<boolean>;
+  readonly invited = signal(false);
   private opened = false;
-
-  constructor() {
-    // Read before the page writes its own settings after the `#`.
-    if (new URLSearchParams(location.hash.slice(1)).has("together")) this.link.value = location.href;
-    this.invited = signal(Boolean(this.link.value));
-  }
 
   /** True while this device takes part in a federation. */
   together(): boolean {
@@ -102,3 +97,15 @@ class FederatedStore {
 }
 
 export const federated = new FederatedStore();
+
+/** The invitation of a link. The page's own address, which is written after it was read, has none. */
+export const INVITATION: AnyParam = {
+  key: "together",
+  history: false,
+  read: (link) => {
+    if (!link.has("together")) return;
+    federated.link.value = location.href;
+    federated.invited.value = true;
+  },
+  write: () => null,
+};

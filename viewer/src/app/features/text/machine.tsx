@@ -140,6 +140,14 @@ function Lines({ layout, roles }: { layout: Layout; roles: readonly Role[] }) {
   );
 }
 
+/** Restarts the cells' animations, in the same cells, which keep the focus. */
+function restartAnimations(cells: HTMLElement | null): void {
+  for (const each of cells?.getAnimations({ subtree: true }) ?? []) {
+    each.cancel();
+    each.play();
+  }
+}
+
 function Cells() {
   const { model } = engine();
   const entry = model.programs.generate.entries[ENTRY]!;
@@ -150,7 +158,6 @@ function Cells() {
   const strip = useRef<Strip | null>(null);
   const width = useWidth(frame);
   const drawn = useSignal(false); // true once a picture was drawn
-  const shown = useSignal(0); // counts the pictures, to restart the cells' animation
   const list = useRef(stages(model, entry)).current;
   const columns = 2 + model.manifest.config.n_layer;
   const layout = useMemo(() => new Layout(width.value, columns), [width.value]);
@@ -159,12 +166,6 @@ function Cells() {
   const margins = marginsOf(rolesOf(model.names));
   const lines = model.names.stages.length;
   const busy = generation.running.value;
-  useLayoutEffect(() => {
-    for (const each of over.current!.getAnimations({ subtree: true })) {
-      each.cancel(); // restarts it in the same cells, which keep the focus
-      each.play();
-    }
-  }, [shown.value]);
   useEffect(() => {
     const ignore = generation.upcoming.subscribe((update) => {
       if (update) strip.current?.see(update.read);
@@ -187,7 +188,7 @@ function Cells() {
       made.live = () => generation.running.value;
       made.onDrawn = () => {
         drawn.value = true;
-        if (!generation.running.value) shown.value++; // no animation during generation
+        if (!generation.running.value) restartAnimations(over.current);
       };
       await made.prepare(); // now, so that no token waits for it
       m.cache.watcher = strip.current = made;
@@ -201,7 +202,7 @@ function Cells() {
   return (
     <div class={style.stripFrame} style={{ "--columns": columns, "--lines": lines, "--labels": `${layout.labels}fr` }}>
       <Word input />
-      <div class={style.cells} data-drawn={shown.value} ref={frame}>
+      <div class={style.cells} data-drawn={Number(drawn.value)} ref={frame}>
         <Diagram names={model.names} layout={layout}>
           {!drawn.value && generation.recorded.value && <RecordedPicture at={Infinity} layout={layout} />}
           <canvas ref={canvas} aria-hidden="true" />

@@ -38,7 +38,7 @@ const ENDS: Record<Continuation["stopped"], string> = {
   aborted: "",
   eos: ", ended by the model",
   text: ", at the stop text",
-  room: ", at the end of the context",
+  context: ", at the end of the context",
 };
 
 /** The continuations. Choosing one generates it again as the text below, with its seed. */

@@ -1,0 +1,114 @@
+"""Compiles constraints with the library `llguidance`, for the first time in a process with limits.
+
+Compiling takes milliseconds, but some schemas and expressions would take hours, and the library cannot be interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from typing import Any
+
+from glgpt.errors import quoted
+from glgpt.inference.constraints.constraint import Constraint, ConstraintError
+from glgpt.system.limited_process import LimitedProcess, LimitedProcessError, answer_requests
+
+BLANKS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as `json.dumps` has them
+CPU_S = 10  # of one constraint
+MEMORY = 4 << 30  # bytes of address space
+_KEPT = 256  # constraints that are not checked again
+_INVALID = re.compile(r"regex parse error:\n(?: {4})?(.*)\n(?:.*\n)*?error: (.*)")
+
+
+def compile_grammar(constraint: Constraint, engine: Any) -> Any:
+    """Returns llguidance's matcher of a constraint for the vocabulary of `engine`. Raises ConstraintError."""
+    from llguidance import LLMatcher
+
+    try:
+        found = LLMatcher(engine, _grammar(constraint), log_level=0)
+        if not found.is_error():
+            found.compute_bitmask()  # which finds out that an expression is too complex
+        why = found.get_error()
+    except (ValueError, RuntimeError) as error:
+        why = str(error)
+    if why:
+        raise ConstraintError(_unusable(constraint, reason(why)))
+    return found
+
+
+def reason(why: str) -> str:
+    """Returns the first line of an error; of an invalid expression, the expression and what is wrong with it."""
+    if found := _INVALID.search(why):
+        return f"the expression {quoted(found[1], 80)}: {quoted(found[2], 120)}"
+    if re.search(r"too many expressions|max is \d|panic|too large|Unable to determine", why):
+        return "it is too complex; simplify it, or split it into several requests"
+    return quoted(why.strip().split("\n")[0], 200)
+
+
+def _unusable(constraint: Constraint, why: str) -> str:
+    what = {"json_schema": "JSON schema", "regex": "regular expression"}.get(constraint.kind, "list of choices")
+    return f"the {what} cannot be used to constrain text: {why}"
+
+
+def _grammar(constraint: Constraint) -> str:
+    from llguidance import LLMatcher
+
+    if constraint.kind == "json_schema":
+        return str(LLMatcher.grammar_from_json_schema(constraint.source, overrides=BLANKS))
+    if constraint.kind == "regex":
+        return str(LLMatcher.grammar_from_regex(constraint.source))
+    texts = sorted(json.loads(constraint.source), key=len, reverse=True)
+    return str(LLMatcher.grammar_from_regex("|".join(map(re.escape, texts))))
+
+
+class _Checks:
+    """Compiles constraints in processes, of which one is retained, and remembers those that can be used."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: LimitedProcess | None = None
+        self._usable: dict[Constraint, None] = {}
+
+    def check(self, constraint: Constraint) -> None:
+        with self._lock:
+            if constraint in self._usable:
+                return
+            process, self._idle = self._idle or LimitedProcess(__name__), None
+        try:
+            answer = process.ask({"kind": constraint.kind, "source": constraint.source})
+        except LimitedProcessError:
+            why = f"compiling it takes more than {CPU_S} s or too much memory; simplify it, such as its repetitions"
+            raise ConstraintError(_unusable(constraint, why)) from None
+        with self._lock:
+            self._idle = self._idle or process
+            if not answer["error"]:
+                self._usable[constraint] = None
+                if len(self._usable) > _KEPT:
+                    del self._usable[next(iter(self._usable))]
+        if answer["error"]:
+            raise ConstraintError(answer["error"])
+
+
+_checks = _Checks()
+
+
+def check_grammar(constraint: Constraint) -> None:
+    """Raises ConstraintError for a constraint that cannot be used, with any vocabulary; may be called in any thread."""
+    _checks.check(constraint)
+
+
+def main() -> int:
+    """Answers requests, each a constraint, until stdin ends: `error` is a text, empty if it can be used."""
+    from llguidance import LLTokenizer
+
+    engine = LLTokenizer("byte")
+
+    def answer(asked: dict[str, Any]) -> dict[str, Any]:
+        try:
+            compile_grammar(Constraint(asked["kind"], asked["source"]), engine)
+        except ConstraintError as error:
+            return {"error": str(error)}
+        return {"error": ""}
+
+    return answer_requests(answer, CPU_S, MEMORY)

@@ -1,0 +1,95 @@
+// Renders chat templates, which are programs that come with a model, with limits on the size of what they compute. The
+// limit on time is the page's, which ends the worker.
+
+import { Environment, Interpreter, parse, Template, tokenize } from "@huggingface/jinja";
+import { isUnicode } from "../gl/unicode";
+
+/** A template, and the variables of each text to render with it. */
+export interface RenderJob {
+  source: string;
+  variables: Record<string, unknown>[];
+}
+
+export type Rendered = { texts: string[] } | { failed: string };
+
+const MAX_TEXT = 1 << 20; // characters of all texts; the same as on the desktop
+const MAX_VALUE = 1 << 20; // characters of a text, items of a list
+const MAX_VALUES = 1 << 27; // characters of all values, of which an item of a list counts as ITEM
+const ITEM = 16;
+const MAX_DEPTH = 1000; // of expressions within expressions
+const MAX_REASON = 1000; // characters of an error
+const NESTED = "it is nested too deeply";
+const MADE_BEFORE = ["Identifier", "MemberExpression", "StringLiteral"]; // these refer to values that exist
+
+/** Thrown for a template that exceeds a limit. */
+class LimitError extends Error {}
+
+/** Returns the texts of a job, or why there are none. */
+export function rendered({ source, variables }: RenderJob): Rendered {
+  try {
+    const program = parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true }));
+    let length = 0;
+    const texts = variables.map((each) => {
+      const text = new LimitedInterpreter(globals(each)).run(program).value as string;
+      length += text.length;
+      if (length > MAX_TEXT) throw new LimitError(`it produces ${length} characters, more than ${MAX_TEXT}`);
+      return text;
+    });
+    return texts.every(isUnicode) ? { texts } : { failed: "it produces text that is not valid Unicode" };
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    return { failed: error instanceof RangeError && /stack/.test(why) ? NESTED : why.slice(0, MAX_REASON) };
+  }
+}
+
+/** Returns an environment with what the library's own has, but for a limit in `range`, and `variables`. */
+function globals(variables: Record<string, unknown>): Environment {
+  const environment = new Environment();
+  const own = {
+    ...{ true: true, false: false, none: null, True: true, False: false, None: null },
+    raise_exception: (message: unknown) => {
+      throw new Error(String(message));
+    },
+    range,
+    strftime_now: (format: string) => new Template("{{ strftime_now(format) }}").render({ format }),
+  };
+  for (const [name, value] of Object.entries({ ...own, ...variables })) environment.set(name, value);
+  return environment;
+}
+
+function range(start: number, stop?: number, step = 1): number[] {
+  const [first, end] = stop === undefined ? [0, start] : [start, stop];
+  const length = Math.max(0, Math.ceil((end - first) / step));
+  if (Number.isNaN(length) || !step) throw new Error("range() needs whole numbers, and a step other than 0");
+  checkSize(length);
+  return Array.from({ length }, (_, i) => first + i * step);
+}
+
+function checkSize(size: number): void {
+  if (size > MAX_VALUE) throw new LimitError(`it computes a text or a list of ${size} parts, more than ${MAX_VALUE}`);
+}
+
+/** Counts what each expression computes, because a worker that exhausts the memory would end the page with it. */
+class LimitedInterpreter extends Interpreter {
+  private depth = 0;
+  private total = 0;
+
+  override evaluate(...[node, environment]: Parameters<Interpreter["evaluate"]>): ReturnType<Interpreter["evaluate"]> {
+    if (++this.depth > MAX_DEPTH) throw new LimitError(NESTED);
+    try {
+      const found = super.evaluate(node, environment);
+      if (!MADE_BEFORE.includes(node?.type ?? "")) this.count(found.value);
+      return found;
+    } finally {
+      this.depth--;
+    }
+  }
+
+  private count(value: unknown): void {
+    const text = typeof value === "string";
+    const size = text || Array.isArray(value) ? value.length : value instanceof Map ? value.size : 0;
+    checkSize(size);
+    this.total += text ? size : ITEM * size;
+    if (this.total > MAX_VALUES) throw new LimitError("it needs too much memory");
+  }
+}

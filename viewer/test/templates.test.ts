@@ -1,0 +1,84 @@
+// Tests limits on chat templates: hostile ones are refused with a reason, and the next request works.
+
+import { expect, test, vi } from "vitest";
+import { rendered, type Rendered } from "../src/runtime/chat/interpreter";
+import { templateSources } from "../src/runtime/chat/template";
+import { TemplateRenderer, type RenderWorker } from "../src/runtime/chat/renderer";
+
+const repeated = (times: number, statement: string, start: string) =>
+  `{% set n = namespace(v=${start}) %}{% for i in range(${times}) %}{% set n.v = ${statement} %}{% endfor %}`;
+
+test.each([
+  ["an exponential text", repeated(60, "n.v ~ n.v", "'ab'"), /parts, more than 1048576/],
+  ["an exponential replacement", repeated(9, "n.v.replace('a', 'aaaaaaaaaa')", "'a'"), /parts, more than/],
+  ["an exponential list", repeated(60, "n.v + n.v", "[1]"), /parts, more than/],
+  ["texts that are kept", repeated(9999, "n.v + [(m ~ i) | upper]", "[]"), /too much memory/],
+  ["a huge range", "{{ range(1000000000) | length }}", /list of 1000000000 parts/],
+  ["a huge range backwards", "{{ range(0, -1000000000, -1) | length }}", /list of 1000000000 parts/],
+  ["a range without end", "{{ range(0, 5, 0) }}", /a step other than 0/],
+  ["a wide indentation", "{{ 'a\nb' | indent(90000000) }}", /parts, more than/],
+  ["much output", "{% for i in range(9) %}{{ m }}{% endfor %}", /more than 1048576/],
+  ["recursion", "{% macro f(g) %}{{ g(g) }}{% endmacro %}{{ f(f) }}", /nested too deeply/],
+  ["nested expressions", `{{ ${"(".repeat(99999)}1${")".repeat(99999)} }}`, /nested too deeply/],
+  ["long expressions", `{{ 1${" + 1".repeat(5000)} }}`, /nested too deeply/],
+  ["a constructor", "{{ range.constructor('return 1')() }}", /not a function/],
+  ["a list's constructor", "{{ [].constructor.constructor('return 1')() }}", /UndefinedValue|undefined/],
+  ["a filter of JavaScript", "{{ 'a' | constructor }}", /filter: constructor/],
+  ["half a pair", "{{ '\ud800' }}", /not valid Unicode/],
+  ["a long error", "{{ raise_exception(m) }}", /^x{1000}$/],
+])("%s is refused", (_, source, why) => {
+  const variables = [{ m: "x".repeat(1 << 19) }];
+  expect(rendered({ source, variables })).toEqual({ failed: expect.stringMatching(why) as string });
+});
+
+test("a template reads no property of JavaScript", () => {
+  const names = ["constructor", "__proto__", "prototype", "toString"];
+  const source = names.map((n) => `{{ m.${n} }}{{ m['${n}'] }}{{ 'a'.${n} }}{{ [].${n} }}`).join("") + "end";
+  expect(rendered({ source, variables: [{ m: {} }] })).toEqual({ texts: ["end"] });
+  const set = "{% set n = namespace() %}{% set n.__proto__ = 1 %}{% set n.polluted = 1 %}";
+  expect(rendered({ source: set, variables: [{}] })).toEqual({ texts: [""] });
+  expect(Object.hasOwn(Object.prototype, "polluted")).toBe(false);
+});
+
+test("ranges, dates and constants are those of Jinja", () => {
+  const ranges = "{{ range(3) }}{{ range(1, 7, 2) }}{{ range(3, 0, -1) }}{{ range(2, 1) }}";
+  const source = `${ranges}{{ strftime_now('%Y') | length }}{{ none is none and True and not false }}`;
+  expect(rendered({ source, variables: [{}] })).toEqual({ texts: ["[0, 1, 2][1, 3, 5][3, 2, 1][]4true"] });
+});
+
+test("a list of templates has one for messages with tools", () => {
+  const named = (name: unknown, template: unknown) => ({ name, template });
+  expect(templateSources([named("tool_use", "b"), named("default", "a")])).toEqual({ source: "a", tools: "b" });
+  expect(templateSources([named("default", "a"), named("tool_use", "a")])).toEqual({ source: "a" });
+  expect(templateSources("a")).toEqual({ source: "a" });
+  for (const other of [null, undefined, "", 3, [], [null, 3], [named("tool_use", "b")], [named("default", 3)]]) {
+    expect(templateSources(other)).toBeNull();
+  }
+});
+
+test("a template without end ends its worker, and the next one is rendered", async () => {
+  vi.useFakeTimers();
+  const started: (RenderWorker & { ended: boolean })[] = [];
+  const start = () => {
+    const worker = {
+      ended: false,
+      onmessage: null as RenderWorker["onmessage"],
+      onerror: null,
+      terminate: () => (worker.ended = true),
+      postMessage: () => {
+        const answer: Rendered = { texts: ["b"] };
+        if (started.length > 1) worker.onmessage!.call({} as Worker, new MessageEvent("message", { data: answer }));
+      },
+    };
+    started.push(worker);
+    return worker as unknown as RenderWorker;
+  };
+  const renderer = new TemplateRenderer(start);
+  const endless = expect(renderer.render({ source: "a", variables: [{}] })).rejects.toThrow("more than 3 s");
+  const next = renderer.render({ source: "b", variables: [{}] });
+  await vi.advanceTimersByTimeAsync(3000);
+  await endless;
+  expect(await next).toEqual(["b"]);
+  expect(started.map(({ ended }) => ended)).toEqual([true, false]);
+  vi.useRealTimers();
+});
