@@ -13,8 +13,9 @@ unexport PYTHONDONTWRITEBYTECODE
 TOKENS ?= 200
 SEED   ?=
 NPM    := $(BIN)/python viewer/build.py
-WORKERS ?= auto
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+# Tests of commands and servers wait, so one worker more than there are processors. In a browser, the processors are busy.
+test test-all: WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST  = $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --maxprocesses 8 --dist worksteal
 SUDO   := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # $(call apt,PACKAGES,WHY): installs Debian packages, as root or with sudo; if it cannot, prints what is missing.
