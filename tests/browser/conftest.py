@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import FLAGS, MEASURED, find_chromium, wait_without_eval
+from browser import MEASURED, TEST_FLAGS, find_chromium, wait_without_eval
 from deep_models import write_deep_model
 from playwright.sync_api import sync_playwright
 from training_page import presets_for_tests
 
 from glgpt.errors import GlgptError
+from glgpt.inference.model import LanguageModel
 from glgpt.system.files import data_path
 
 TOKENS = 12  # tokens that a page generates when it opens, unless its address sets another number
@@ -87,14 +88,13 @@ def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
 
 @pytest.fixture(scope="session")
 def single_file(once: Callable[..., Path]) -> Path:
-    """The embedded model's page as a single file, f32."""
+    """The embedded model's page as a single file, f32, which also trains `mini`."""
     from glgpt.page.export import export
     from glgpt.page.export_options import ExportOptions
 
-    return (
-        once("single", lambda folder: export(None, folder / "page.html", ExportOptions("f32", single_file=True)))
-        / "page.html"
-    )
+    with presets_for_tests():
+        options = ExportOptions("f32", single_file=True, train=("mini",))
+        return once("single", lambda folder: export(None, folder / "page.html", options)) / "page.html"
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +122,7 @@ def complaints() -> list[str]:
 
 
 class Browsers:
-    """Running Chromiums: tests of a module that use the same flags share one."""
+    """Running Chromiums: tests of a worker that use the same flags share one."""
 
     def __init__(self, chromium: str) -> None:
         self._executable = chromium
@@ -146,12 +146,30 @@ class Browsers:
         self._playwright.stop()
 
 
+class Shared:
+    """The running browsers of this worker."""
+
+    browsers: Browsers | None = None
+
+    @classmethod
+    def close(cls) -> None:
+        if cls.browsers:
+            cls.browsers.close()
+        cls.browsers = None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Closes the browsers before the tests of another folder, which Playwright's running event loop would disturb."""
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        Shared.close()
+
+
 @pytest.fixture(scope="module")
-def browsers(chromium: str) -> Iterator[Browsers]:
-    """Closed after each module, because Playwright's running event loop would disturb other tests."""
-    started = Browsers(chromium)
-    yield started
-    started.close()
+def browsers(chromium: str) -> Browsers:
+    """Stay open for the next module, with the shaders that they have translated."""
+    Shared.browsers = Shared.browsers or Browsers(chromium)
+    return Shared.browsers
 
 
 @pytest.fixture
@@ -169,7 +187,7 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
     def open_page(
         address: str,
         init: str = "",
-        flags: Sequence[str] = FLAGS,
+        flags: Sequence[str] = TEST_FLAGS,
         provokes: str | None = None,
         own: bool = False,
         measures: bool = False,
@@ -195,6 +213,30 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
     for context in contexts:
         context.close()
     assert [said for said in complaints if not any(re.search(e, said) for e in expected)] == [], "the page complained"
+
+
+@pytest.fixture(scope="module")
+def opened(exported: Path, serve: Callable[..., str], browsers: Browsers) -> Iterator[Any]:
+    """The embedded model's page, its shaders compiled, for the tests of a module that leave it as it was."""
+    context = browsers.context(TEST_FLAGS, None, reduced_motion="reduce")
+    context.add_init_script(f"{{{MEASURED}}}")
+    complaints: list[str] = []
+    context.on("weberror", lambda event: complaints.append(str(event.error)))
+    context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)
+    page = wait_without_eval(context.new_page())
+    page.set_default_timeout(90_000)
+    page.goto(serve(exported) + "#tokens=1")
+    page.evaluate("glgpt.ready.then(() => glgpt.warmUp())")
+    yield page
+    context.close()
+    assert [said for said in complaints if TAKEN not in said] == [], "the page complained"
+
+
+@pytest.fixture
+def desktop() -> Iterator[LanguageModel]:
+    """The embedded model on the desktop."""
+    with LanguageModel.from_pretrained() as model:
+        yield model
 
 
 @pytest.fixture

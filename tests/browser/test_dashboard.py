@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import segno
-from browser import FLAGS, wait_without_eval
+from browser import TEST_FLAGS, wait_without_eval
 from helpers.fake_session import FakeFlower, make_files, serving
 from helpers.federation_peer import Peer
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from glgpt.federation.invitations import HOST_LINK
 from glgpt.federation.session import ENDED
@@ -36,23 +36,15 @@ expect.set_options(timeout=20_000)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of websockets' connect
 
 
-@pytest.fixture(scope="module")
-def launched(chromium: str) -> Iterator[Any]:
-    assert built_dashboard()
-    with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=chromium, headless=True, args=[*FLAGS])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def visit(launched: Any) -> Iterator[Callable[..., Any]]:
+def visit(browsers: Any) -> Iterator[Callable[..., Any]]:
     """visit(address): a page in a fresh profile; the test fails for a complaint that does not match `provokes`."""
+    assert built_dashboard()
     complaints, expected, contexts = [], [], []
 
     def open_page(address: str, provokes: str = "^$", **options: Any) -> Any:
         expected.append(provokes)
-        contexts.append(launched.new_context(viewport=NORMAL, reduced_motion="reduce", **options))
+        contexts.append(browsers.context(TEST_FLAGS, None, viewport=NORMAL, reduced_motion="reduce", **options))
         page = wait_without_eval(contexts[-1].new_page())
         page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -16,12 +16,9 @@ from typing import Any
 import pytest
 from browser import MEASURED
 from helpers.gguf_files import wide_llama
-from training_page import presets_for_tests
 from websockets.sync.client import connect
 
 from glgpt import LanguageModel
-from glgpt.page.export import export
-from glgpt.page.export_options import ExportOptions
 from glgpt.page.player import mixes
 from glgpt.page.player.export import PlayerOptions, export_player
 
@@ -200,18 +197,12 @@ def test_firefox_chats(
     assert text and text == expected.removesuffix("\ufffd")  # tokens end before a character that is not complete
 
 
+@pytest.mark.soak
 def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
-    once: Callable[..., Path], browse: Callable[..., Evaluate]
+    single_file: Path, browse: Callable[..., Evaluate]
 ) -> None:
     """Opens it from disk, without a server: a bundled data set, tokens, a training, a text, a score."""
-
-    def fill(folder: Path) -> None:
-        with presets_for_tests():
-            export(None, folder / "page.html", ExportOptions("f16", single_file=True, train=("mini",)))
-
-    evaluate = browse(
-        (once("single-training", fill) / "page.html").as_uri() + "#tokens=1&view=train&step=train&steps=12&evalEvery=6"
-    )
+    evaluate = browse(single_file.as_uri() + "#tokens=1&view=train&step=train&steps=12&evalEvery=6")
     evaluate("glgpt.ready")
     until = "(async () => { while (!(%s)) await new Promise((next) => setTimeout(next, 50)); return true; })()"
     start = "document.querySelector('.train-run .ui-primary')"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from browser import FLAGS
+from browser import FLAGS, activation, logits
 
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
@@ -32,19 +32,6 @@ WebGL2RenderingContext.prototype.getParameter = function (name) {
 };"""
 
 
-@pytest.fixture
-def desktop() -> Iterator[Any]:
-    from glgpt.inference.model import LanguageModel
-
-    with LanguageModel.from_pretrained() as model:
-        yield model
-
-
-def logits(page: Any, ids: list[int], vocab: int) -> np.ndarray:
-    found = page.evaluate("async (ids) => Array.from(await glgpt.logits(ids))", ids)
-    return np.array(found, np.float32).reshape(-1, vocab)
-
-
 def assert_same(page: Any, desktop: Any) -> None:
     ids = desktop.encode(PROMPT)
     assert page.evaluate("(text) => glgpt.encode(text)", PROMPT) == ids
@@ -52,7 +39,7 @@ def assert_same(page: Any, desktop: Any) -> None:
     asked = {"prompt": PROMPT, "tokens": 64, "temperature": 0}
     assert page.evaluate("(options) => glgpt.generate(options).then((r) => r.ids)", asked) == greedy
     expected = desktop.logits(ids)
-    np.testing.assert_allclose(logits(page, ids, expected.shape[1]), expected, atol=1e-4, rtol=1e-5)
+    np.testing.assert_allclose(logits(page, ids).reshape(expected.shape), expected, atol=1e-4, rtol=1e-5)
 
 
 def test_same_numbers_as_the_desktop(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
@@ -63,26 +50,18 @@ def test_same_numbers_as_the_desktop(exported: Path, serve: Serve, browse: Brows
     assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None and result["maxError"] <= 1e-4
     long = (desktop.encode(PROMPT) * 20)[:256]
     expected = desktop.logits(long)
-    np.testing.assert_allclose(logits(page, long, expected.shape[1]), expected, atol=1e-4, rtol=1e-5)
+    np.testing.assert_allclose(logits(page, long).reshape(expected.shape), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_every_intermediate(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
-    page = browse(serve(exported))
-    page.evaluate("glgpt.ready")
+def test_every_intermediate(opened: Any, desktop: Any) -> None:
     ids = desktop.encode(PROMPT)
     _, expected = desktop.run_with_cache(ids)
-    script = """([name, ids]) => glgpt.activation(name, ids).then(
-      (a) => [a.shape, Array.from(a.data, (x) => x === -Infinity ? null : x)])"""
     names = "embed h.0.ln_1 h.0.attn.q h.1.attn.scores h.2.attn.pattern h.3.attn.z h.5.mlp.act ln_f"
     for name in names.split():
-        shape, data = page.evaluate(script, [name, ids])
-        found = np.array([-np.inf if x is None else x for x in data], np.float32).reshape(shape)
-        np.testing.assert_allclose(found, expected[name], atol=1e-4, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(activation(opened, name, ids), expected[name], atol=1e-4, rtol=1e-5, err_msg=name)
 
 
-def test_sampling_draws_what_the_desktop_draws(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
-    page = browse(serve(exported))
-    page.evaluate("glgpt.ready")
+def test_sampling_draws_what_the_desktop_draws(opened: Any, desktop: Any) -> None:
     for settings in (
         {"temperature": 0.8, "seed": 1},
         {"temperature": 1.2, "seed": 7, "topK": 20, "topP": 0.9},
@@ -96,15 +75,13 @@ def test_sampling_draws_what_the_desktop_draws(exported: Path, serve: Serve, bro
         asked = {names.get(k, k): v for k, v in settings.items()}
         asked |= {"logit_bias": {int(i): bias for i, bias in settings.get("logitBias", {}).items()}}
         expected = list(desktop.generate_ids(ids, 40, **asked))
-        found = page.evaluate(
+        found = opened.evaluate(
             "(o) => glgpt.generate(o).then((r) => r.ids)", {"prompt": PROMPT, "tokens": 40, **settings}
         )
         assert found == expected
 
 
-def test_tokenizer(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
-    page = browse(serve(exported))
-    page.evaluate("glgpt.ready")
+def test_tokenizer(opened: Any, desktop: Any) -> None:
     texts = [
         "",
         " ",
@@ -115,9 +92,9 @@ def test_tokenizer(exported: Path, serve: Serve, browse: Browse, desktop: Any) -
         "1234 x5",
     ]
     for text in texts:
-        assert page.evaluate("(t) => glgpt.encode(t)", text) == desktop.tokenizer.encode(text), repr(text)
+        assert opened.evaluate("(t) => glgpt.encode(t)", text) == desktop.tokenizer.encode(text), repr(text)
         ids = desktop.tokenizer.encode(text)
-        assert page.evaluate("(i) => glgpt.decode(i)", ids) == desktop.tokenizer.decode(ids)
+        assert opened.evaluate("(i) => glgpt.decode(i)", ids) == desktop.tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize(
@@ -295,10 +272,9 @@ def test_single_file_from_disk(browse: Browse, single_file: Path, desktop: Any) 
     assert_same(page, desktop)
 
 
-def test_alternatives_are_those_of_the_logits(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
+def test_alternatives_are_those_of_the_logits(opened: Any, desktop: Any) -> None:
     """Catches: a probability shown for a token is not the model's, or not the one it was sampled with."""
-    page, ids = browse(serve(exported)), desktop.encode(PROMPT)
-    page.evaluate("glgpt.ready")
+    ids = desktop.encode(PROMPT)
     script = """async (o) => {
       const seen = [];
       await glgpt.generate({...o, onToken: (t) => seen.push(t)});
@@ -306,7 +282,7 @@ def test_alternatives_are_those_of_the_logits(exported: Path, serve: Serve, brow
     }"""
     for temperature, top_p, count in ((0.8, 0.7, 8), (1.0, None, 8), (0, None, 8), (0.8, 0.7, 12)):
         options = {"prompt": PROMPT, "tokens": 5, "temperature": temperature, "topP": top_p, "seed": 3}
-        seen = page.evaluate(script, options | {"alternatives": count})
+        seen = opened.evaluate(script, options | {"alternatives": count})
         rows = desktop.logits([*ids, *(t["id"] for t in seen)])[len(ids) - 1 : -1]
         for token, row in zip(seen, rows, strict=True):
             p = Sampler(SamplingOptions(temperature=1.0)).probabilities(row)
@@ -349,7 +325,7 @@ def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Bro
     ids = desktop.encode(PROMPT)
     expected = desktop.logits(ids)
     # Another compiler rounds differently: twice the tolerance used if both use Mesa.
-    np.testing.assert_allclose(logits(page, ids, expected.shape[1]), expected, atol=2e-4, rtol=1e-5)
+    np.testing.assert_allclose(logits(page, ids).reshape(expected.shape), expected, atol=2e-4, rtol=1e-5)
     asked = {"prompt": PROMPT, "tokens": 24, "temperature": 0}
     greedy = list(desktop.generate_ids(ids, 24, temperature=0))
     assert page.evaluate("(options) => glgpt.generate(options).then((r) => r.ids)", asked) == greedy

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import FLAGS, MEASURED, wait_without_eval
+from browser import MEASURED, TEST_FLAGS, wait_without_eval
 from deep_models import BLOCKS, CONFIGS, SPECIAL
 
 from glgpt import Ablate, LanguageModel
@@ -73,7 +73,7 @@ def deep_page(
     browsers: Any,
 ) -> Iterator[Deep]:
     folder, site = deep(request.param)
-    context = browsers.context(FLAGS, None, reduced_motion="reduce", viewport={"width": 1366, "height": 768})
+    context = browsers.context(TEST_FLAGS, None, reduced_motion="reduce", viewport={"width": 1366, "height": 768})
     context.add_init_script(f"{{{MEASURED}}}")
     complaints: list[str] = []
     context.on("weberror", lambda event: complaints.append(str(event.error)))

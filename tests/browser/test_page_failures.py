@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from browser import FLAGS, LOSE_AT, MEASURED, wait_without_eval
+from browser import LOSE_AT
 
 from glgpt.inference.model import LanguageModel
 
@@ -202,19 +202,6 @@ def test_complaints_are_heard(browse: Browse, complaints: list[str]) -> None:
     )
     page.wait_for_timeout(200)
     assert sorted(said[-1] for said in complaints) == list("abcde"), complaints
-
-
-@pytest.fixture(scope="module")
-def opened(exported: Path, serve: Serve, browsers: Any) -> Any:
-    """A page whose shaders are all compiled, for the tests that leave it as it was."""
-    context = browsers.context(FLAGS, None, reduced_motion="reduce")
-    context.add_init_script(f"{{{MEASURED}}}")
-    page = wait_without_eval(context.new_page())
-    page.goto(serve(exported) + "#tokens=1")
-    page.evaluate("glgpt.ready")
-    page.evaluate("glgpt.warmUp()")
-    yield page
-    context.close()
 
 
 LOSE = """

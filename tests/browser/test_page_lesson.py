@@ -72,12 +72,11 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_view(page: Any) -> 
     page.wait_for_function("!document.querySelector('.machine-stage') && glgpt.model.cache.watcher === null")
 
 
-def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
+def test_the_bars_are_what_the_sampler_draws_from(page: Any, desktop: LanguageModel) -> None:
     """The bars follow a slider at once; excluded tokens are shown as such."""
     ids = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0.8, topK: 5, topP: 0.9, seed: 3})")
-    with LanguageModel.from_pretrained() as desktop:
-        text = [*desktop.encode("To be"), *ids["ids"]]
-        logits = desktop.logits(text[:-1])[-1]
+    text = [*desktop.encode("To be"), *ids["ids"]]
+    logits = desktop.logits(text[:-1])[-1]
     best = np.argsort(-logits, kind="stable")[:10]
     page.wait_for_function(
         "/less likely tokens not shown/.test(document.querySelector('.sampling-key-line')?.textContent)"
@@ -97,44 +96,42 @@ def test_the_bars_are_what_the_sampler_draws_from(page: Any) -> None:
     assert page.locator(".sampling-taken code").inner_text() == page.locator(".machine-word-out b").inner_text()
 
 
-def test_a_cut_head_writes_what_the_desktop_writes_without_it(page: Any) -> None:
+def test_a_cut_head_writes_what_the_desktop_writes_without_it(opened: Any, desktop: LanguageModel) -> None:
     asked = {"prompt": "To be", "tokens": 24, "temperature": 0}
     script = "(o) => glgpt.generate(o).then((r) => r.ids)"
-    with LanguageModel.from_pretrained() as desktop:
-        ids = desktop.encode("To be")
-        whole = list(desktop.generate_ids(ids, 24, temperature=0))
-        for parts, cut in {
-            (PART,): [Ablate("h.3.attn", head=5)],
-            ("h.0.mlp", "h.2"): [Ablate("h.0.mlp"), Ablate("h.2")],
-        }.items():
-            page.evaluate("(parts) => glgpt.intervene(parts)", list(parts))
-            assert page.evaluate(script, asked) == list(desktop.generate_ids(ids, 24, temperature=0, interventions=cut))
-        page.evaluate("glgpt.intervene([])")
-        assert page.evaluate(script, asked) == whole
-    assert "not a part of this model" in page.evaluate(
+    ids = desktop.encode("To be")
+    whole = list(desktop.generate_ids(ids, 24, temperature=0))
+    for parts, cut in {
+        (PART,): [Ablate("h.3.attn", head=5)],
+        ("h.0.mlp", "h.2"): [Ablate("h.0.mlp"), Ablate("h.2")],
+    }.items():
+        opened.evaluate("(parts) => glgpt.intervene(parts)", list(parts))
+        assert opened.evaluate(script, asked) == list(desktop.generate_ids(ids, 24, temperature=0, interventions=cut))
+    opened.evaluate("glgpt.intervene([])")
+    assert opened.evaluate(script, asked) == whole
+    assert "not a part of this model" in opened.evaluate(
         "glgpt.intervene(['h.3.attn.99']).catch((error) => error.message)"
     )
 
 
-def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(page: Any) -> None:
+def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(opened: Any, desktop: LanguageModel) -> None:
     asked = {"prompt": "To be", "tokens": 24, "temperature": 0}
     script = "(o) => glgpt.generate(o).then((r) => r.ids)"
     love, hate, stream = "I love thee", "I hate thee, dog", "h.2.resid_post"
-    with LanguageModel.from_pretrained() as desktop:
-        ends = [desktop.run_with_cache(desktop.encode(text), [stream])[1][stream][-1] for text in (love, hate)]
-        ids = desktop.encode("To be")
-        whole = list(desktop.generate_ids(ids, 24, temperature=0))
-        for word, changes in {
-            "h.1.mlp*-0.5": [Scale("h.1.mlp", -0.5)],
-            "h.3.attn.5*4": [Scale("h.3.attn", 4, head=5)],
-            "h.2~I%20love%20thee~I%20hate%20thee%2C%20dog~2": [Steer(stream, ends[0] - ends[1], 2)],
-            "h.2~I%20love%20thee~~1.5": [Steer(stream, ends[0], 1.5)],
-        }.items():
-            page.evaluate("(word) => glgpt.intervene([word])", word)
-            wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
-            assert page.evaluate(script, asked) == wanted != whole, word
-        page.evaluate("glgpt.intervene([])")
-    assert "is not a change of a part" in page.evaluate("glgpt.intervene(['h.3*x']).catch((error) => error.message)")
+    ends = [desktop.run_with_cache(desktop.encode(text), [stream])[1][stream][-1] for text in (love, hate)]
+    ids = desktop.encode("To be")
+    whole = list(desktop.generate_ids(ids, 24, temperature=0))
+    for word, changes in {
+        "h.1.mlp*-0.5": [Scale("h.1.mlp", -0.5)],
+        "h.3.attn.5*4": [Scale("h.3.attn", 4, head=5)],
+        "h.2~I%20love%20thee~I%20hate%20thee%2C%20dog~2": [Steer(stream, ends[0] - ends[1], 2)],
+        "h.2~I%20love%20thee~~1.5": [Steer(stream, ends[0], 1.5)],
+    }.items():
+        opened.evaluate("(word) => glgpt.intervene([word])", word)
+        wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
+        assert opened.evaluate(script, asked) == wanted != whole, word
+    opened.evaluate("glgpt.intervene([])")
+    assert "is not a change of a part" in opened.evaluate("glgpt.intervene(['h.3*x']).catch((error) => error.message)")
 
 
 def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None:
@@ -156,44 +153,45 @@ def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None
     )
 
 
-def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_desktop(page: Any) -> None:
+def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_desktop(
+    opened: Any, desktop: LanguageModel
+) -> None:
     """Compares the text, and the probability of each token of another text."""
     other, script = "So we", "(o) => glgpt.generate(o).then((r) => r.ids)"
-    with LanguageModel.from_pretrained() as desktop:
-        ids, given = desktop.encode("To be"), desktop.encode(other)
-        text = desktop.encode("To be, or not to be: that is the question")
-        z, names = "h.3.attn.z", ["h.2.resid_post", "h.3.mlp.out", "h.3.attn.z"]
-        own, theirs = (desktop.run_with_cache(of, names)[1] for of in (ids, given))
-        assert len(ids) == len(given) == 2 != len(text)
-        head = own[z][1:].copy()
-        d_head = desktop.config.d_head
-        head[:, 5 * d_head : 6 * d_head] = theirs[z][1:, 5 * d_head : 6 * d_head]
-        for word, changes in {
-            "h.1.attn:uniform": [Attend("h.1.attn", "uniform")],
-            "h.0.attn.3:previous": [Attend("h.0.attn", "previous", head=3)],
-            "h.4.attn:first": [Attend("h.4.attn", "first")],
-            f"h.2@1@{other}": [Patch("h.2.resid_post", theirs["h.2.resid_post"][1:], first=1)],
-            f"h.3.mlp@1@{other}": [Patch("h.3.mlp.out", theirs["h.3.mlp.out"][1:], first=1)],
-            f"h.3.attn.5@1@{other}": [Patch(z, head, first=1)],
-        }.items():
-            page.evaluate("(word) => glgpt.intervene([word])", word.replace(" ", "%20"))
-            wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
-            assert page.evaluate(script, {"prompt": "To be", "tokens": 24, "temperature": 0}) == wanted, word
-            logits = desktop.run_with_cache(ids + wanted, [], interventions=changes)[0].astype(np.float64)
-            found = page.evaluate("(ids) => glgpt.logProbabilities(ids, 2).then((a) => [...a])", ids + wanted)
-            rows = logits[1:-1] - np.log(np.exp(logits[1:-1]).sum(1, keepdims=True))
-            np.testing.assert_allclose(found, rows[np.arange(24), wanted], atol=1e-4, err_msg=word)
-            plain = desktop.logits(ids + wanted).astype(np.float64)[1:-1]
-            plain -= np.log(np.exp(plain).sum(1, keepdims=True))
-            assert np.abs(found - plain[np.arange(24), wanted]).max() > 1e-3, word
-        page.evaluate("glgpt.intervene([])")
+    ids, given = desktop.encode("To be"), desktop.encode(other)
+    text = desktop.encode("To be, or not to be: that is the question")
+    z, names = "h.3.attn.z", ["h.2.resid_post", "h.3.mlp.out", "h.3.attn.z"]
+    own, theirs = (desktop.run_with_cache(of, names)[1] for of in (ids, given))
+    assert len(ids) == len(given) == 2 != len(text)
+    head = own[z][1:].copy()
+    d_head = desktop.config.d_head
+    head[:, 5 * d_head : 6 * d_head] = theirs[z][1:, 5 * d_head : 6 * d_head]
+    for word, changes in {
+        "h.1.attn:uniform": [Attend("h.1.attn", "uniform")],
+        "h.0.attn.3:previous": [Attend("h.0.attn", "previous", head=3)],
+        "h.4.attn:first": [Attend("h.4.attn", "first")],
+        f"h.2@1@{other}": [Patch("h.2.resid_post", theirs["h.2.resid_post"][1:], first=1)],
+        f"h.3.mlp@1@{other}": [Patch("h.3.mlp.out", theirs["h.3.mlp.out"][1:], first=1)],
+        f"h.3.attn.5@1@{other}": [Patch(z, head, first=1)],
+    }.items():
+        opened.evaluate("(word) => glgpt.intervene([word])", word.replace(" ", "%20"))
+        wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
+        assert opened.evaluate(script, {"prompt": "To be", "tokens": 24, "temperature": 0}) == wanted, word
+        logits = desktop.run_with_cache(ids + wanted, [], interventions=changes)[0].astype(np.float64)
+        found = opened.evaluate("(ids) => glgpt.logProbabilities(ids, 2).then((a) => [...a])", ids + wanted)
+        rows = logits[1:-1] - np.log(np.exp(logits[1:-1]).sum(1, keepdims=True))
+        np.testing.assert_allclose(found, rows[np.arange(24), wanted], atol=1e-4, err_msg=word)
+        plain = desktop.logits(ids + wanted).astype(np.float64)[1:-1]
+        plain -= np.log(np.exp(plain).sum(1, keepdims=True))
+        assert np.abs(found - plain[np.arange(24), wanted]).max() > 1e-3, word
+    opened.evaluate("glgpt.intervene([])")
     for wrong, said in {
         "h.3.mlp:previous": "not a part of this model",
         "h.3.attn:sideways": "not an attention pattern",
         "h.3@x@a": "is not a change",
     }.items():
-        assert said in page.evaluate("(word) => glgpt.intervene([word]).catch((error) => error.message)", wrong)
-    twice = page.evaluate("glgpt.intervene(['h.3@1@a', 'h.3@2@a']).catch((error) => error.message)")
+        assert said in opened.evaluate("(word) => glgpt.intervene([word]).catch((error) => error.message)", wrong)
+    twice = opened.evaluate("glgpt.intervene(['h.3@1@a', 'h.3@2@a']).catch((error) => error.message)")
     assert "a part can be patched at only one" in twice
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import logits as logits_of
 from test_page_pipeline import unpacked
 from training_page import PLAY, QUIET, SEED, TRAIN, Browse, Serve
 
@@ -54,7 +55,7 @@ def settled(page: Any) -> None:
 
 
 def logits(page: Any) -> np.ndarray[Any, Any]:
-    return np.array(page.evaluate("async (p) => Array.from(await glgpt.logits(glgpt.encode(p)))", PROMPT), np.float32)
+    return logits_of(page, page.evaluate("(p) => glgpt.encode(p)", PROMPT))
 
 
 def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:

@@ -46,21 +46,19 @@ def unpacked(page: Any, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("size", [(1366, 768), (390, 844)])
-def test_a_newcomer_walks_from_a_text_to_a_score(
-    site: Path, serve: Serve, browse: Browse, tmp_path: Path, size: tuple[int, int]
-) -> None:
-    page = browse(
-        serve(site) + "#tokens=1&view=train&steps=12&evalEvery=6&sampleEvery=6",
-        viewport={"width": size[0], "height": size[1]},
-    )
+def test_a_newcomer_walks_from_a_text_to_a_score(site: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
+    page = browse(serve(site) + "#tokens=1&view=train&steps=12&evalEvery=6&sampleEvery=6")
     page.evaluate("glgpt.ready")
     page.set_default_timeout(SLOW)
 
     def fits() -> None:
-        assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
-        start = page.locator(".train-run .ui-primary").bounding_box()
-        assert start["y"] >= 0 and start["y"] + start["height"] <= size[1]  # visible without scrolling
+        for width, height in ((390, 844), (1366, 768)):
+            page.set_viewport_size({"width": width, "height": height})
+            page.wait_for_function(f"innerWidth === {width}")
+            page.evaluate("scrollTo(0, 0)")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            start = page.locator(".train-run .ui-primary").bounding_box()
+            assert start["y"] >= 0 and start["y"] + start["height"] <= height  # visible without scrolling
 
     page.get_by_role("button", name="Addition").click()
     page.wait_for_function(
@@ -149,7 +147,7 @@ def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) ->
     assert wanted.items() <= link_now.items()
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+@pytest.mark.parametrize("tokenizer", [pytest.param("bytes", marks=pytest.mark.soak), "bpe:300"])
 def test_the_score_is_the_desktops(
     page: Any, tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

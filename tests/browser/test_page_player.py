@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from browser import activation
 from helpers.gguf_files import LLAMA, TOKENS, WIDE_LLAMA, llama, tokenizer, wide_llama
 from helpers.reference import random_weights, save_checkpoint
 
@@ -105,10 +106,7 @@ def has_the_desktops_logits(page: Any, file: Path) -> None:
         expected, _ = model.run_with_cache(ids, ["embed"])
         tolerance = Tolerance.of(model.dtype, model.config.n_layer, same_weights=True)
         greedy = list(model.generate_ids(ids[:5], 8, temperature=0))
-    shape, data = page.evaluate(
-        "(ids) => glgpt.activation('logits', ids).then((a) => [a.shape, Array.from(a.data)])", ids
-    )
-    measured = tolerance.measure(np.reshape(np.float32(data), shape), expected)
+    measured = tolerance.measure(activation(page, "logits", ids), expected)
     assert measured.excess <= 1, measured
     generated = page.evaluate("(ids) => glgpt.generate({ids, tokens: 8, temperature: 0, eos: false})", ids[:5])
     assert generated["ids"] == greedy

@@ -53,6 +53,8 @@ def use(page: Any) -> None:
         page.locator(".text-stream img, .text-stream script, .text-stream b").count() == 0
     )  # names and tokens are text
     assert page.evaluate("globalThis.ran") is None
+    bpe = {"text": PLAY[:4000], "config": {"preset": "mini", "tokenizer": "bpe:300", **QUIET}, "steps": 1, "seed": 1}
+    assert page.evaluate("(options) => glgpt.train(options).then((r) => r.step)", bpe) == 1
 
 
 def refused(page: Any) -> None:
@@ -70,8 +72,6 @@ def test_a_folder_keeps_its_policy(site: Path, serve: Serve, browse: Browse) -> 
     )
     page.evaluate("glgpt.ready")
     use(page)
-    bpe = {"text": PLAY[:4000], "config": {"preset": "mini", "tokenizer": "bpe:300", **QUIET}, "steps": 1, "seed": 1}
-    assert page.evaluate("(options) => glgpt.train(options).then((r) => r.step)", bpe) == 1
     page.evaluate("navigator.serviceWorker.ready.then(() => 0)")
     refused(page)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import FLAGS
 from test_page_says import SLOW_SHADERS
 
 from glgpt import LanguageModel
@@ -87,7 +86,7 @@ def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None
 
     Both limits are extended by the time that this machine takes to fetch the page's script.
     """
-    page = browse("about:blank#", flags=FLAGS)
+    page = browse("about:blank#")
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
     rate = {"latency": 20, "downloadThroughput": 10e6 / 8, "uploadThroughput": 10e6 / 8, "offline": False}
@@ -104,6 +103,7 @@ def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None
           performance.getEntriesByType('resource').find((r) => r.name.endsWith('.js')).responseEnd])""")
     )
     assert paint < 1000 + script and interactive < 2000 + script, (paint, interactive, script)
+    session.send("Network.emulateNetworkConditions", rate | {"downloadThroughput": -1})  # the weights at full speed
     page.evaluate("glgpt.ready")
 
 

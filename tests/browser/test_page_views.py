@@ -72,8 +72,8 @@ def test_every_view_draws_and_fits_a_phone(page: Any) -> None:
     page.wait_for_function("/PASS/.test(document.querySelector('.device-verdict').textContent)")
 
 
-def test_raw_scores_are_those_of_every_pair(page: Any) -> None:
-    ids = page.evaluate("glgpt.encode('First Citizen: hear me')")
+def test_raw_scores_are_those_of_every_pair(opened: Any) -> None:
+    ids = opened.evaluate("glgpt.encode('First Citizen: hear me')")
     with LanguageModel.from_pretrained() as desktop:
         _, found = desktop.run_with_cache(ids, ["h.2.attn.q", "h.2.attn.k", "h.2.attn.pattern"])
     expected = found["h.2.attn.q"] @ found["h.2.attn.k"].transpose(0, 2, 1) / np.sqrt(found["h.2.attn.q"].shape[-1])
@@ -84,7 +84,7 @@ def test_raw_scores_are_those_of_every_pair(page: Any) -> None:
       return [...raw, await attention.row(2, s, 'pattern')].map((heads) => heads.map((x) => Array.from(x)));
     })"""
     for s in (0, 3, len(ids) - 1):
-        row, ahead, pattern = (np.array(x) for x in page.evaluate(script, [ids, s]))
+        row, ahead, pattern = (np.array(x) for x in opened.evaluate(script, [ids, s]))
         np.testing.assert_allclose(row, expected[:, s, : s + 1], atol=1e-4)
         np.testing.assert_allclose(ahead, expected[:, : s + 1, s], atol=1e-4)
         np.testing.assert_allclose(pattern, found["h.2.attn.pattern"][:, s, : s + 1], atol=1e-5)
@@ -118,9 +118,9 @@ def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any) 
     assert not page.locator(".attention-beside").count()
 
 
-def test_the_lens_ends_with_the_models_own_answer(page: Any) -> None:
-    ids = page.evaluate("glgpt.encode('First Citizen: hear me')")
-    blocks = page.evaluate("(ids) => glgpt.borrow((model) => glgpt.lens(model, ids, ids.length - 1))", ids)
+def test_the_lens_ends_with_the_models_own_answer(opened: Any) -> None:
+    ids = opened.evaluate("glgpt.encode('First Citizen: hear me')")
+    blocks = opened.evaluate("(ids) => glgpt.borrow((model) => glgpt.lens(model, ids, ids.length - 1))", ids)
     with LanguageModel.from_pretrained() as desktop:
         logits, found = desktop.run_with_cache(ids, ["embed", *(f"h.{i}.resid_post" for i in range(6))])
     likely = np.exp(logits[-1] - logits[-1].max())
@@ -135,7 +135,7 @@ def test_the_lens_ends_with_the_models_own_answer(page: Any) -> None:
     asked = {"ids": ids, "tokens": 20, "temperature": 0}
     with LanguageModel.from_pretrained() as desktop:
         expected = list(desktop.generate_ids(ids, 20, temperature=0))
-    assert page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked) == expected
+    assert opened.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked) == expected
 
 
 def test_passes_are_played_timed_and_linked(page: Any) -> None:
