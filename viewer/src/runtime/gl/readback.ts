@@ -13,6 +13,7 @@ const LATEST = 600_000; // ms after which a fence counts as lost; a step may tak
 const SMALL = 4096; // maximum bytes of a read that shares a buffer
 const SHARED = 4 * SMALL; // bytes of a shared buffer
 const SOON = 6; // ms: a fence that usually passes within these is polled without sleeping
+const MAX_SLEEP = 8; // ms between two polls of a slow fence, since a poll takes time from a software driver
 const NUDGE = 0.3; // ms between two flushes, after each of which Chrome checks its fences; by itself it does after 2 ms
 
 interface Slot {
@@ -188,7 +189,8 @@ export class Reader {
         head.resolve();
       } else {
         await pause(); // browsers do not throttle a timer that is set after this
-        if (this.between > SOON || waited > this.between + 2) await this.device.sleep(1);
+        const left = this.between - waited; // ms that it usually takes yet
+        if (this.between > SOON || left < -2) await this.device.sleep(Math.min(MAX_SLEEP, Math.max(1, left / 3)));
         else if (head.fence && performance.now() - flushed > NUDGE) {
           if (!this.gone()) gl.flush();
           flushed = performance.now();
