@@ -68,20 +68,21 @@ test("reads of one task share a fence and a copy", async () => {
   expect([drawing.fences.length, drawing.fetches]).toEqual([1, 1]);
 });
 
-test("later reads have separate fences, and only the buffers of large reads are kept", async () => {
+test("later reads have separate fences, and only buffers of a middling size are kept", async () => {
   const drawing = new Drawing();
   for (const [holds, bytes, kept] of [
     [1, 16, 0],
     [2, 8192, 1],
     [3, 16, 1],
     [4, 8192, 1],
+    [5, (1 << 20) + 16, 1],
   ] as const) {
     const read = drawing.read(holds, bytes);
     await drawing.pass();
     expect([...new Set(await read)]).toEqual([holds]);
     expect(drawing.buffers).toBe(kept);
   }
-  expect(drawing.fences).toHaveLength(4);
+  expect(drawing.fences).toHaveLength(5);
 });
 
 test("a fence that is due soon is polled with flushes", async () => {

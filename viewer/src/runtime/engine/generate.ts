@@ -9,7 +9,7 @@ import type { SpeculationStats } from "./speculation";
 
 const GROUP_MS = 25; // target ms of tokens issued together, so that two groups take three frames
 const MAX_UNCHECKED = 4; // tokens issued together between two attempts to guess
-const MAX_PAIR_MS = 40; // maximum ms of two tokens issued ahead; slower ones run singly to keep the page responsive
+const MAX_AHEAD_MS = 20; // maximum ms of a token that is issued before others are read, to keep the page responsive
 
 export interface Run {
   tokens: number;
@@ -39,41 +39,52 @@ export interface Stretch {
 
 /** Tokens that the device computes and that are not read yet, in groups that share a fence and a read. */
 class InFlight {
-  private groups: Promise<Token | null>[][] = [];
+  private groups: { tokens: Promise<Token | null>[]; came: number }[] = [];
   private began = 0; // when the device began the first group, ms
-  private taken = 0; // tokens read since then
+  private came = 0; // when the tokens taken last were read, ms
+  private taken = 0; // tokens taken since `began`
 
   /** The number of groups. */
   get length(): number {
     return this.groups.length;
   }
 
-  add(group: Promise<Token | null>[]): void {
+  add(tokens: Promise<Token | null>[]): void {
     if (!this.groups.length) this.began = performance.now();
-    for (const token of group) token.catch(() => {}); // `next` awaits it
+    const group = { tokens, came: 0 };
+    for (const token of tokens) token.catch(() => {}); // `next` awaits it
+    tokens[0]!.then(
+      () => (group.came = performance.now()),
+      () => {},
+    );
     this.groups.push(group);
   }
 
   /** Returns the next token, null if the device could not decide, and the number of tokens after it in its group. */
   async next(): Promise<{ token: Token | null; more: number }> {
     const group = this.groups[0]!;
-    const token = await group.shift()!;
+    const token = await group.tokens.shift()!;
     this.taken++;
-    if (!group.length) void this.groups.shift();
-    return { token, more: group.length };
+    this.came = group.came;
+    if (!group.tokens.length) this.groups.shift();
+    return { token, more: group.tokens.length };
   }
 
   /** Waits for all tokens and drops them, for example since they follow another token than the one chosen. */
   async drop(): Promise<void> {
-    await Promise.allSettled(this.groups.flat());
+    await Promise.allSettled(this.groups.flatMap(({ tokens }) => tokens));
     this.groups = [];
   }
 
-  /** Returns how many tokens were read since the last call, or since the device began, and the ms that each took. */
+  /** Notes that the page has chosen the last token only now. */
+  chosenInPage(): void {
+    this.came = performance.now();
+  }
+
+  /** Returns how many tokens were taken since the last call, or since the device began, and the ms that each took. */
   measured(): { tokens: number; ms: number } {
-    const now = performance.now();
-    const [tokens, ms] = [this.taken, (now - this.began) / this.taken];
-    [this.began, this.taken] = [now, 0];
+    const [tokens, ms] = [this.taken, (this.came - this.began) / this.taken];
+    [this.began, this.taken] = [this.came, 0];
     return { tokens, ms };
   }
 }
@@ -197,7 +208,7 @@ export class TextGenerator {
         }
         const inPage = sampling.inPage(sampler, top);
         // A fast device computes a group of tokens while the one before it is read.
-        const groups = taken && !inPage && !speculation && 2 * this.tokenMs <= MAX_PAIR_MS ? 2 : 1;
+        const groups = taken && !inPage && !speculation && this.tokenMs <= MAX_AHEAD_MS ? 2 : 1;
         while (inFlight.length < groups && issued < count) {
           const most = taken && !inPage ? Math.min(this.ahead(), speculation ? MAX_UNCHECKED : Infinity) : 1;
           const end = Math.min(count, issued + most);
@@ -215,6 +226,7 @@ export class TextGenerator {
               ? await sampling.early(sampler, drawn + taken, top)
               : await sampling.fromRow(text, sampler, drawn + taken, top);
           issued = taken + 1;
+          inFlight.chosenInPage();
         }
         if (!more) {
           const { tokens, ms } = inFlight.measured();

@@ -12,7 +12,8 @@ const HEARD = 50; // ms within which the browser reports a lost context
 const LATEST = 600_000; // ms after which a fence counts as lost; a step may take a minute on a slow device
 const SMALL = 4096; // maximum bytes of a read that shares a buffer
 const SHARED = 4 * SMALL; // bytes of a shared buffer
-const SOON = 6; // ms: a fence that usually passes within these is polled without sleeping
+const KEPT = 1 << 20; // maximum bytes of a buffer that is kept for later reads
+const SOON = 10; // ms: a fence that usually passes within these is polled without sleeping
 const MAX_SLEEP = 8; // ms between two polls of a slow fence, since a poll takes time from a software driver
 const NUDGE = 0.3; // ms between two flushes, after each of which Chrome checks its fences; by itself it does after 2 ms
 
@@ -148,11 +149,12 @@ export class Reader {
     return { buffer, bytes };
   }
 
-  /** Keeps the buffers of a group that was read for later reads, except the one made for a single read. */
+  /** Keeps a group's buffers for later reads, except large ones and the one made for a single read. */
   private release({ copies, shared }: Group): void {
-    const slots = new Set(copies.map(({ slot }) => slot));
-    if (shared && slots.delete(shared)) this.device.gl.deleteBuffer(shared.buffer);
-    this.free.push(...slots);
+    for (const slot of new Set(copies.map((copy) => copy.slot))) {
+      if (slot === shared || slot.bytes > KEPT) this.device.gl.deleteBuffer(slot.buffer);
+      else this.free.push(slot);
+    }
   }
 
   /** Waits for all fences. Rejects all waiting reads if the context is lost or anything throws. */
@@ -177,7 +179,7 @@ export class Reader {
       const waited = performance.now() - since;
       if (head.fence === null || this.gone() || waited > LATEST) throw new ContextLost();
       if (head.fence && gl.getSyncParameter(head.fence, gl.SYNC_STATUS) === gl.SIGNALED) {
-        this.between += 0.2 * (Math.min(waited, 50) - this.between);
+        this.between += 0.2 * (Math.min(waited, 500) - this.between);
         since = performance.now();
         await this.copy(head, yieldIfLate); // the group stays in the queue, so that no second poll starts
         // Before the page is notified of a lost context, its fences have passed and its buffers hold zeros.
@@ -190,7 +192,8 @@ export class Reader {
       } else {
         await pause(); // browsers do not throttle a timer that is set after this
         const left = this.between - waited; // ms that it usually takes yet
-        if (this.between > SOON || left < -2) await this.device.sleep(Math.min(MAX_SLEEP, Math.max(1, left / 3)));
+        if (this.between > SOON || left < -2)
+          await this.device.sleep(Math.min(MAX_SLEEP, Math.max(1, Math.abs(left) / 3)));
         else if (head.fence && performance.now() - flushed > NUDGE) {
           if (!this.gone()) gl.flush();
           flushed = performance.now();
