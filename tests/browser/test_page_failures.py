@@ -253,8 +253,8 @@ def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, brow
         ("drawArrays", "decode", 30),
         ("drawArrays", "sample", 2),
         ("readPixels", "", 3),
-        ("fenceSync", "", 3),
-        ("getBufferSubData", "", 3),
+        ("fenceSync", "", 2),
+        ("getBufferSubData", "", 2),
     ],
     ids=["prefill", "decode", "sampling", "read", "fence", "copy"],
 )
