@@ -202,15 +202,14 @@ def test_what_was_measured_needs_no_network(exported: Path, serve: Serve, browse
 def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
-    script = """async () => {
-      const { model } = glgpt;
+    script = """() => glgpt.borrow(async (model) => {
       await model.player.prepare('prefill_16');
       const whole = model.player.draws('prefill_16');
       model.modelOptions.drawFlops = 5e5;
       await model.build();
       await model.player.prepare('prefill_16');
       return [whole, model.player.draws('prefill_16')];
-    }"""
+    })"""
     whole, sliced = page.evaluate(script)
     assert sliced > 4 * whole
     assert_same(page, desktop)
