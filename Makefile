@@ -12,6 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 TOKENS ?= 200
 SEED   ?=
+OUT    ?= out/chat
 NPM    := $(BIN)/python viewer/build.py
 # Tests of commands and servers wait, so one worker more than there are processors. In a browser, the processors are busy.
 test test-all: WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
@@ -146,11 +147,11 @@ demo-player: setup viewer  ## export the page that opens model files, and serve 
 	$(BIN)/glgpt serve out/player
 
 demo-chat: demo-chat-page  ## export a page that chats with SmolLM2 (about 100 MB), and serve it
-	$(BIN)/glgpt serve out/chat
+	$(BIN)/glgpt serve "$(OUT)"
 
-demo-chat-page: setup viewer models  ## the page of make demo-chat, in out/chat; SITE=https://…, SOURCE=https://…
-	@mkdir -p out
-	$(BIN)/glgpt export --model smollm2 --name SmolLM2-135M-Instruct $(if $(SITE),--site "$(SITE)") $(if $(SOURCE),--source "$(SOURCE)") --out out/chat
+demo-chat-page: setup viewer models  ## the page of make demo-chat, in out/chat or OUT=DIR; SITE=https://…, SOURCE=https://…
+	@mkdir -p "$$(dirname "$(OUT)")"
+	$(BIN)/glgpt export --model smollm2 --name SmolLM2-135M-Instruct $(if $(SITE),--site "$(SITE)") $(if $(SOURCE),--source "$(SOURCE)") --out "$(OUT)"
 
 demo-split: setup viewer  ## a page that holds two of six blocks, and a server that runs the others
 	@mkdir -p out

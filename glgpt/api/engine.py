@@ -23,6 +23,7 @@ from glgpt.inference.constraints.constraint import Constraint
 from glgpt.inference.generation import StopText
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
+from glgpt.inference.sampling import Sampler
 from glgpt.text.tokenizer import Tokenizer
 from glgpt.text.untrusted.chat_template import ChatPrompt
 
@@ -129,7 +130,11 @@ class Engine:
 
         Raises GlgptError for sampling options that cannot be used, such as a schema that is not supported.
         """
-        return Job([self._choice(i, each, emit) for i, each in enumerate(wanted)])
+        choices: list[Choice] = []
+        for each in wanted:
+            like = choices[0].row.sampler if choices else None
+            choices.append(self._choice(len(choices), each, self.model.sampler(each.options, like), emit))
+        return Job(choices)
 
     def check_constraint(self, constraint: Constraint) -> None:
         """Raises ConstraintError for a constraint that cannot be used."""
@@ -140,11 +145,19 @@ class Engine:
         with self._change:
             if self._closed:
                 raise GlgptError("the server is shutting down")
-            if self._batch.active + self.waiting + len(job.choices) > self.most + self.queue:
-                rounds = 1 + self.waiting / self.most
-                raise FullError(max(1, min(MAX_RETRY_AFTER_S, round(rounds * self._usual))))
+            self._check_room(len(job.choices))
             self._new.append(job)
             self._change.notify_all()
+
+    def check_room(self, texts: int) -> None:
+        """Raises FullError if the queue has no place for this many more texts."""
+        with self._change:
+            self._check_room(texts)
+
+    def _check_room(self, texts: int) -> None:
+        if self._batch.active + self.waiting + texts > self.most + self.queue:
+            rounds = 1 + self.waiting / self.most
+            raise FullError(max(1, min(MAX_RETRY_AFTER_S, round(rounds * self._usual))))
 
     def cancel(self, job: Job) -> None:
         """Ends a job whose client does not need it any more; nothing happens if it has ended."""
@@ -164,10 +177,10 @@ class Engine:
             self._change.notify_all()
         self._thread.join()
 
-    def _choice(self, index: int, wanted: Wanted, emit: Callable[[Event], None]) -> Choice:
+    def _choice(self, index: int, wanted: Wanted, sampler: Sampler, emit: Callable[[Event], None]) -> Choice:
         ids, tokens = wanted.prompt.ids, min(wanted.tokens, self.context - len(wanted.prompt.ids) + 1)
         chunks = plan_segments(wanted.prompt.borders, len(ids), self.context, self._decoder.sizes)
-        row = Row(list(ids), self.model.sampler(wanted.options), tokens, chunks)
+        row = Row(list(ids), sampler, tokens, chunks)
         return Choice(index, row, self.tokenizer, StopText(list(wanted.stop)), emit, self.model.eos_ids, wanted.top)
 
     # -- the model's thread -------------------------------------------------------------------------------------

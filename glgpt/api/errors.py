@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,19 +30,18 @@ ALLOWED = {
     "float_parsing": "a number",
     "float_type": "a number",
     "greater_than_equal": "at least {ge}",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
-    "int_parsing_size": "a shorter number",
-    "int_type": "a whole number",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
+    "int_parsing_size": "a shorter integer",
+    "int_type": "an integer",
     "less_than_equal": "at most {le}",
-    "list_type": "a list",
-    "literal_error": "{expected}",
+    "list_type": "an array",
     "model_attributes_type": "an object",
     "model_type": "an object",
-    "string_pattern_mismatch": "text that matches {pattern}",
-    "string_too_long": "text of at most {max_length} characters",
-    "string_type": "a text",
-    "too_long": "a list of at most {max_length}",
+    "string_pattern_mismatch": "a string that matches {pattern}",
+    "string_too_long": "a string of at most {max_length} characters",
+    "string_type": "a string",
+    "too_long": "an array of at most {max_length}",
 }  # what a value must be, by pydantic's types of errors
 
 
@@ -87,17 +87,35 @@ def invalid_request(given: dict[str, Any], error: ValidationError) -> ApiError:
         return ApiError(400, f"{where} is not a field that this server knows", where)
     if kind == "missing":
         return ApiError(400, f"{where} is missing", where)
+    if errors[0]["loc"][-1] == "[key]":
+        allowed = " or ".join(dict.fromkeys(map(_allowed, errors)))
+        return ApiError(
+            400, f"{quoted('.'.join(place[:-1]))} has the key {in_json(place[-1])}; keys must be {allowed}", where
+        )
     # A value of the right type with something else wrong is closer to what was meant than one of another type.
     errors = [each for each in errors if not each["type"].endswith(("_type", "_parsing"))] or errors
     allowed = " or ".join(dict.fromkeys(map(_allowed, errors)))
-    return ApiError(400, f"{where} is {written(errors[0]['input'])}; it must be {allowed}", where)
+    return ApiError(400, f"{where} is {in_json(errors[0]['input'])}; it must be {allowed}", where)
+
+
+def in_json(value: object) -> str:
+    """Returns a value as JSON, shortened and escaped like `quoted`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return written(value)
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return written(value)
+    return quoted(f"{text[:100]}{text[100:][-100:]}")  # shortened first: escaping takes time proportional to the length
 
 
 def _allowed(error: ErrorDetails) -> str:
+    if error["type"] == "literal_error":  # pydantic writes the values as Python does
+        return str(error["ctx"]["expected"]).replace("'", '"').replace("False", "false")
     known = ALLOWED.get(error["type"])
     if known is None:
         return quoted(error["msg"].removeprefix("Input should be "), 200)
-    return known.format(**error.get("ctx", {})).replace("False", "false")
+    return known.format(**error.get("ctx", {}))
 
 
 def _place(given: Any, parts: Sequence[int | str], missing: bool) -> list[str]:

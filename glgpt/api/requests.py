@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from glgpt.api.errors import ApiError, invalid_request
+from glgpt.api.errors import ApiError, in_json, invalid_request
 from glgpt.api.tools import MAX_TOOLS, Tool, Tools, checked_calls
-from glgpt.errors import GlgptError, quoted, written
+from glgpt.errors import GlgptError, quoted
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 
@@ -256,11 +256,11 @@ def _plain(index: int, message: dict[str, Any]) -> dict[str, Any]:
             raise ApiError(400, why, "messages")
         texts = [part.get("text", "") for part in content]
         if other := [text for text in texts if not isinstance(text, str)]:
-            raise ApiError(400, f"messages[{index}] has the text {written(other[0])}; it must be a text", "messages")
+            raise ApiError(400, f"messages[{index}] has the text {in_json(other[0])}; it must be a string", "messages")
         content = "".join(texts)
     found = {key: value for key, value in message.items() if value is not None}
     if not isinstance(calls := message.get("tool_calls") or [], list):
-        raise ApiError(400, f"messages[{index}]: tool_calls is {written(calls)}; it must be a list", "messages")
+        raise ApiError(400, f"messages[{index}]: tool_calls is {in_json(calls)}; it must be an array", "messages")
     if calls:
         found["tool_calls"], content = checked_calls(index, message), content or ""
     return found | ({} if content is None else {"content": content})

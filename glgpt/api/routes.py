@@ -61,6 +61,7 @@ class Api:
         self._since = int(time.time())
         # Their own threads: constraints that take seconds to compile must not hold up other requests.
         self._compilers = ThreadPoolExecutor(COMPILERS, "glgpt-compile")
+        self._compiling = 0  # texts whose constraints are compiled, or wait for that
         metrics.DRAINING.set_function(lambda: self.draining)
         posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/v1/chat/completions": self._chat,
@@ -76,6 +77,10 @@ class Api:
         routes += [Route(path, self._counted(path, work)) for path, work in gets.items()]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
         self.asgi = Headers(Names(Access(app, key, origins), hosts))
+
+    def close(self) -> None:
+        """Drops constraints that wait to be compiled."""
+        self._compilers.shutdown(wait=False, cancel_futures=True)
 
     def _counted(
         self, path: str, work: Callable[[Request], Awaitable[Response]]
@@ -195,16 +200,8 @@ class Api:
                     raise tools.unusable(error, self.engine.check_constraint) from None
                 raise asked.unusable(error) from None
 
-        constrained = asked.constrained or bool(tools and tools.forced)
-        try:
-            job = await _while_connected(
-                request, loop.run_in_executor(self._compilers if constrained else None, prepared)
-            )
-            self.engine.submit(job)
-        except GlgptError as error:
-            raise refused(error) from None
-        except FullError as error:
-            raise ApiError(429, str(error), code="queue_full", retry_after=error.retry_after) from None
+        compiled = len(prompts) * (asked.n or 1) if asked.constrained or (tools and tools.forced) else 0
+        job = await self._submitted(request, prepared, compiled)
         chat, mark = isinstance(asked, ChatRequest), _fingerprint(self.engine)
         answer = Answer(chat, self.name, self.engine.tokenizer, mark, top is not None, tools)
         if not asked.stream:
@@ -212,6 +209,27 @@ class Api:
         counted = bool(asked.stream_options and asked.stream_options.include_usage)
         pieces = self._pieces(job, events, answer, len(prompts) if counted else 0)
         return StreamingResponse(pieces, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    async def _submitted(self, request: Request, prepared: Callable[[], Job], compiled: int) -> Job:
+        """Submits what `prepared` returns, which compiles a constraint for `compiled` texts, or none.
+
+        Raises ApiError if the queue has no place, before it compiles and after it.
+        """
+        try:
+            if compiled:
+                self.engine.check_room(self._compiling + compiled)
+            self._compiling += compiled
+            try:
+                threads = self._compilers if compiled else None
+                job = await _while_connected(request, asyncio.get_running_loop().run_in_executor(threads, prepared))
+            finally:
+                self._compiling -= compiled
+            self.engine.submit(job)
+        except GlgptError as error:
+            raise refused(error) from None
+        except FullError as error:
+            raise ApiError(429, str(error), code="queue_full", retry_after=error.retry_after) from None
+        return job
 
     async def _whole(
         self, request: Request, job: Job, events: asyncio.Queue[Event], answer: Answer, prompts: int
@@ -280,17 +298,20 @@ def _fingerprint(engine: Engine) -> str:
 
 
 async def _while_connected(request: Request, work: asyncio.Future[T]) -> T:
-    """Returns the result of work in a thread. Raises ClientDisconnect, and drops queued work, if the client leaves."""
+    """Returns the result of work in a thread, which is dropped if the client leaves or this task is cancelled.
+
+    Raises ClientDisconnect if the client leaves.
+    """
     gone = asyncio.ensure_future(_disconnected(request))
     both: set[asyncio.Future[Any]] = {work, gone}
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            work.cancel()
             raise ClientDisconnect
         return work.result()
     finally:
         gone.cancel()
+        work.cancel()  # no change if it has ended
 
 
 async def _disconnected(request: Request) -> None:

@@ -77,7 +77,10 @@ class ApiServer:
         self._server = _Uvicorn(config)
         self._server.api = api
         started()
-        asyncio.run(self._server.serve(sockets=[self._socket]))
+        try:
+            asyncio.run(self._server.serve(sockets=[self._socket]))
+        finally:
+            api.close()
 
     def stop(self) -> None:
         """Ends `run` from another thread, without waiting for answers."""

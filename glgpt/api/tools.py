@@ -7,6 +7,7 @@ become text in the form of that message.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -14,11 +15,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from glgpt.api.calls import ARGUMENTS, CLOSE, OPEN, PARAMETERS, CallParser
-from glgpt.api.errors import ApiError
+from glgpt.api.errors import ApiError, in_json
 from glgpt.errors import quoted
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 
 MAX_TOOLS = 128
+DIAGNOSIS_S = 10.0  # seconds after which no further function is checked
 COMBINED = {"$ref", "anyOf", "oneOf", "allOf"}  # keys of schemas with parts
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # keys of schemas by name
 DATA = ("enum", "const", "default", "examples")  # keys of values
@@ -87,7 +89,7 @@ class Tools:
             return cls(tuple(tools), True, 1)
         own = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
         if not isinstance(own, Mapping):
-            why = f'tool_choice is {quoted(choice, 80)}; it must be "none", "auto", "required" or a function'
+            why = f'tool_choice is {in_json(choice)}; it must be "none", "auto", "required" or a function'
             raise ApiError(400, why, "tool_choice")
         if own.get("name") not in names:
             raise ApiError(400, f"tool_choice names {quoted(own.get('name'))}, which tools lacks", "tool_choice")
@@ -119,11 +121,16 @@ class Tools:
         return Constraint.json_schema({"anyOf": calls, "$defs": own})
 
     def unusable(self, error: ConstraintError, check: Callable[[Constraint], None]) -> ApiError:
-        """Returns the answer to a request whose forced call cannot be constrained: it names the function at fault.
+        """Returns the answer to a request whose forced call cannot be constrained.
+
+        It names the function at fault if that is found within `DIAGNOSIS_S`.
 
         `check` raises ConstraintError for a constraint that cannot be used.
         """
+        end = time.monotonic() + DIAGNOSIS_S
         for i, tool in enumerate(self.functions, self.first):
+            if time.monotonic() > end:
+                break
             try:
                 check(Constraint.json_schema(tool.function.parameters or dict(NO_PARAMETERS)))
             except ConstraintError as own:

@@ -348,14 +348,17 @@ class LanguageModel:
         how = ids, tokens, self.sampler(options), ends, stats
         return TokenStream(self._generated(edits, how), stats)
 
-    def sampler(self, options: SamplingOptions) -> Sampler:
+    def sampler(self, options: SamplingOptions, like: Sampler | None = None) -> Sampler:
         """Returns what chooses the tokens of one text. Raises GlgptError for options that this model cannot use.
 
-        May be called in any thread.
+        `like` is one that has not yet chosen a token: a constraint that it shares is not compiled again. May be called
+        in any thread.
         """
         options.check_vocabulary(self.config.vocab_size)
         if options.constraint is None:
             return Sampler(options)
+        if like and like.matcher and like.options.constraint == options.constraint:
+            return Sampler(options, like.matcher.copy())
         if self._grammars is None:
             if self.tokenizer is None:
                 raise GlgptError(f"{self.name} has no tokenizer, so its text cannot be constrained")

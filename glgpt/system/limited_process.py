@@ -9,9 +9,12 @@ import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import IO, Any
+
+from glgpt.errors import quoted
 
 resource: Any
 try:
@@ -19,38 +22,55 @@ try:
 except ImportError:  # Windows, where only the wall time is limited
     resource = None
 
-TIMEOUT_S = 60.0  # wall time of a request; the process itself limits its CPU time
+MAX_STDERR = 1 << 20  # bytes, of which the last line is reported
 # Without the current folder, which may be a stranger's and hold modules such as json.py
 _PROGRAM = "import sys, importlib; sys.path[:] = sys.argv[2:]; sys.exit(importlib.import_module(sys.argv[1]).main())"
 
 
 class LimitedProcessError(Exception):
-    """A request exceeded a limit; the message says which."""
+    """A request without an answer: the message says which limit it exceeded, or why the process failed."""
+
+
+class LimitError(LimitedProcessError):
+    """A request that exceeded a limit; `waited` is True for the limit on wall time, which depends on the machine."""
+
+    def __init__(self, message: str, waited: bool = False) -> None:
+        super().__init__(message)
+        self.waited = waited
 
 
 class LimitedProcess:
     """A process that answers requests. It starts at the first one, and again after one that ended it."""
 
+    timeout_s = 60.0  # wall time of a request; the process itself limits its CPU time
+
     def __init__(self, module: str) -> None:
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
 
     def start(self) -> subprocess.Popen[bytes]:
         """Starts the process if it does not run, and returns it; the caller need not wait until it is ready."""
         if self._process is None or self._process.poll() is not None:
             # In a separate session: Ctrl-C in a terminal stops an answer, and must not end this process.
+            self.close()
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, self._module, *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=self._stderr,
                 start_new_session=True,
             )
         return self._process
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the answer to a request. Raises LimitedProcessError if it takes too much time or memory."""
-        process = self.start()
+        """Returns the answer to a request. Raises LimitedProcessError if it takes too much time or memory, or fails."""
+        try:
+            process = self.start()
+        except OSError as error:
+            self.close()
+            raise LimitedProcessError(f"its process cannot start: {quoted(error, 200)}") from None
         assert process.stdin and process.stdout
         late = threading.Event()
 
@@ -58,7 +78,7 @@ class LimitedProcess:
             late.set()
             process.kill()
 
-        clock = threading.Timer(TIMEOUT_S, end)
+        clock = threading.Timer(self.timeout_s, end)
         clock.start()
         answer: dict[str, Any] = {}
         try:
@@ -73,21 +93,35 @@ class LimitedProcess:
         finally:
             clock.cancel()
         if not answer:
-            self.close()
-            waited = f"it took more than {TIMEOUT_S:.0f} s"
-            raise LimitedProcessError(waited if late.is_set() else "it took too much time or memory")
+            raise self._failure(process, late.is_set())
         return answer
+
+    def _failure(self, process: subprocess.Popen[bytes], late: bool) -> LimitedProcessError:
+        """Ends a process that gave no answer, and returns why it gave none."""
+        process.kill()  # no change if it has ended
+        code, last = process.wait(), ""
+        if self._stderr:
+            self._stderr.seek(0)
+            last = self._stderr.read(MAX_STDERR).decode(errors="replace").strip().rpartition("\n")[2]
+        self.close()
+        if late:
+            return LimitError(f"it took more than {self.timeout_s:.0f} s", True)
+        if code < 0 or last.startswith("MemoryError"):  # signals of limits, and of a library without memory
+            return LimitError("it took too much time or memory")
+        return LimitedProcessError(f"its process ended with exit code {code}: {quoted(last, 200)}")
 
     def close(self) -> None:
         """Ends the process."""
         process, self._process = self._process, None
+        files, self._stderr = [self._stderr], None
         if process:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
+            files += [process.stdin, process.stdout]
+        for file in files:
+            if file:
+                with contextlib.suppress(OSError):
+                    file.close()
 
     def __del__(self) -> None:
         self.close()
@@ -97,6 +131,7 @@ def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]], cpu_s: i
     """Answers requests until stdin ends, with `cpu_s` seconds for each and `memory` bytes; returns the exit code."""
     if resource:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_STDERR, MAX_STDERR))
     for line in sys.stdin.buffer:
         if resource:
             used = resource.getrusage(resource.RUSAGE_SELF)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import socket
 import threading
@@ -16,13 +18,17 @@ import httpx2 as httpx
 import jsonschema
 import pytest
 from helpers.chat_models import ENDLESS, chat_llama
+from starlette.requests import Request
 
 from glgpt.api.engine import Engine
 from glgpt.api.requests import ChatRequest, CompletionRequest
+from glgpt.api.routes import _while_connected
 from glgpt.api.server import ApiServer
 from glgpt.errors import ArgumentError
+from glgpt.inference.constraints import grammar
+from glgpt.inference.constraints.constraint import Constraint
 from glgpt.inference.model import LanguageModel
-from glgpt.system import limited_process
+from glgpt.system.limited_process import LimitedProcess
 
 if TYPE_CHECKING:
     import openai
@@ -230,7 +236,7 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
         "which tools lacks": ({"tools": TOOLS, "tool_choice": {**TOOL, "function": {"name": "f"}}}, "tool_choice"),
         'it must be "none"': ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
         "two functions": ({"tools": [TOOL, TOOL]}, "tools"),
-        "it must be text that matches": (
+        "it must be a string that matches": (
             {"tools": [{"type": "function", "function": {"name": "a b"}}]},
             "tools.0.function.name",
         ),
@@ -318,7 +324,11 @@ def test_a_constraint_that_takes_long_holds_up_no_other_request(
     """Fails if constraints occupy all threads, or the server waits for clients that have left."""
     import openai
 
-    monkeypatch.setattr(limited_process, "TIMEOUT_S", 4.0)
+    class Hurried(LimitedProcess):
+        timeout_s = 4.0
+
+    monkeypatch.setattr(grammar, "_checks", grammar._Checks())
+    monkeypatch.setattr(grammar, "LimitedProcess", Hurried)
     endless = {"type": "json_schema", "json_schema": {"name": "endless", "schema": ENDLESS}}
 
     def ask(timeout: float) -> Exception:
@@ -326,16 +336,44 @@ def test_a_constraint_that_takes_long_holds_up_no_other_request(
             chat(client, response_format=endless, timeout=timeout)
         return caught.value
 
-    with ThreadPoolExecutor(20) as pool:
+    with ThreadPoolExecutor(12) as pool:
         patient = pool.submit(ask, 60)
-        leaving = [pool.submit(ask, 0.5) for _ in range(19)]
+        leaving = [pool.submit(ask, 0.5) for _ in range(11)]
         assert chat(client, max_tokens=2).choices and not patient.done()
         assert isinstance(refused := patient.result(), openai.BadRequestError)
         assert refused.param == "response_format" and "takes more than" in str(refused)
         assert all(isinstance(each.result(), openai.APITimeoutError) for each in leaving)
+    monkeypatch.setattr(grammar, "LimitedProcess", LimitedProcess)
     began = time.perf_counter()
     assert chat(client, extra_body={"guided_choice": ["yes"]}).choices[0].message.content == "yes"
-    assert time.perf_counter() - began < 15  # of the 19 requests, those that waited were dropped
+    assert time.perf_counter() - began < 15  # of the 11 requests, those that waited were dropped
+
+
+def test_constraints_that_wait_to_be_compiled_count_as_places(
+    client: openai.OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if they queue without limit, or one constraint is compiled for each text of a request."""
+    import openai
+
+    compiled: list[Constraint] = []
+    begin = threading.Event()
+
+    def check(constraint: Constraint) -> None:
+        compiled.append(constraint)
+        assert begin.wait(60)
+
+    monkeypatch.setattr("glgpt.inference.constraints.matcher.check_grammar", check)
+    choice = {"extra_body": {"guided_choice": ["yes"]}}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(chat, client, n=8, seed=3, **choice)
+        while not compiled:
+            time.sleep(0.01)
+        with pytest.raises(openai.RateLimitError):
+            chat(client, n=7, **choice)
+        assert chat(client, n=7, max_tokens=1).choices  # without a constraint
+        begin.set()
+        assert {each.message.content for each in first.result().choices} == {"yes"}
+    assert len(compiled) == 1
 
 
 def test_a_full_queue_and_a_client_that_leaves(client: openai.OpenAI, engine: Engine, url: str) -> None:
@@ -357,3 +395,21 @@ def test_a_full_queue_and_a_client_that_leaves(client: openai.OpenAI, engine: En
     while engine.busy:
         pass
     assert chat(client, max_tokens=2).usage.completion_tokens <= 2
+
+
+def test_work_of_a_cancelled_request_is_dropped() -> None:
+    """Fails if a constraint whose request was cancelled waits to be compiled all the same."""
+
+    async def receive() -> Any:
+        await asyncio.sleep(60)
+
+    async def cancelled() -> bool:
+        work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(_while_connected(Request({"type": "http"}, receive), work))
+        await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return work.cancelled()
+
+    assert asyncio.run(cancelled())

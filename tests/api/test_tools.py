@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from glgpt.api.tools import Tool, Tools, described
+from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -36,6 +37,15 @@ def test_the_schema_of_a_forced_call_means_what_it_did(parameters: dict[str, Any
         within = jsonschema.Draft202012Validator(call).is_valid({"name": "weather", "arguments": arguments})
         assert within <= alone, arguments  # a call may forbid properties that the schema does not name
         assert within or not alone or arguments.keys() - parameters.get("properties", {}).keys(), arguments
+
+
+def test_a_diagnosis_takes_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if each of many functions is compiled for seconds after one that was refused."""
+    checked: list[Constraint] = []
+    asked = Tools(tools(CITY).functions * 9, True, 1)
+    monkeypatch.setattr("time.monotonic", lambda: 4.0 * len(checked))
+    assert asked.unusable(ConstraintError("no"), checked.append).param == "tools"
+    assert len(checked) == 3
 
 
 def test_a_system_message_without_content_adds_none() -> None:

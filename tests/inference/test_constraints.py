@@ -21,6 +21,7 @@ from glgpt.errors import ArgumentError, GlgptError
 from glgpt.gl.device import Device
 from glgpt.gl.player import Player
 from glgpt.inference.arguments.sampling_options import SamplingOptions
+from glgpt.inference.constraints import grammar
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 from glgpt.inference.constraints.grammar import check_grammar, compile_grammar
 from glgpt.inference.constraints.masking import ALLOWED, masked_program
@@ -28,7 +29,7 @@ from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.program.layout import fold
 from glgpt.program.spec import Limits
-from glgpt.system import limited_process
+from glgpt.system.limited_process import LimitedProcess
 
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0},
@@ -173,11 +174,35 @@ def test_what_cannot_be_used_is_refused(model: LanguageModel) -> None:
 
 def test_what_takes_too_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a constraint occupies the program for minutes, or the next one finds no process."""
-    monkeypatch.setattr(limited_process, "TIMEOUT_S", 2.0)
+    monkeypatch.setattr(LimitedProcess, "timeout_s", 2.0)
     with pytest.raises(ConstraintError, match=r"takes more than 10 s .*; simplify it"):
         check_grammar(Constraint.json_schema(ENDLESS))
     monkeypatch.undo()
     check_grammar(Constraint.regex("(.{1,64}b?){1,3}"))
+
+
+def test_why_a_constraint_was_not_compiled_is_reported_and_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a process that cannot start or fails is called a limit, or later requests are refused for it."""
+    checks, constraint = grammar._Checks(), Constraint.regex("a{1,7}")
+    for name, value, said in (
+        ("sys.executable", "/nothing/python", "its process cannot start: .*/nothing/python"),
+        ("glgpt.inference.constraints.grammar.__name__", "glgpt.absent", "No module named 'glgpt.absent'"),
+    ):
+        monkeypatch.setattr(name, value)
+        with pytest.raises(ConstraintError, match=said):
+            checks.check(constraint)
+        monkeypatch.undo()
+    checks.check(constraint)
+
+
+def test_a_refused_constraint_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, refused = grammar._Checks(), Constraint.regex("(?=a)b")
+    with pytest.raises(ConstraintError, match="look-around") as first:
+        checks.check(refused)
+    monkeypatch.setattr(LimitedProcess, "ask", None)
+    with pytest.raises(ConstraintError, match="look-around") as second:
+        checks.check(refused)
+    assert str(first.value) == str(second.value)
 
 
 class Words:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from glgpt.errors import GlgptError
-from glgpt.system import limited_process
+from glgpt.system.limited_process import LimitedProcess
 from glgpt.text.tokenizer import Tokenizer
 from glgpt.text.untrusted.chat import Chat, load_chat
 
@@ -69,7 +69,7 @@ def test_a_bad_template_is_refused_in_one_line(tmp_path: Path, tokenizer: Tokeni
 
 
 def test_a_template_that_waits_is_ended(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited_process, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(LimitedProcess, "timeout_s", 0.01)
     with pytest.raises(GlgptError, match="took more than"):
         load_chat(write(tmp_path, CHATML), tokenizer)
 

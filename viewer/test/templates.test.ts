@@ -1,18 +1,44 @@
 // Tests limits on chat templates: hostile ones are refused with a reason, and the next request works.
 
-import { expect, test, vi } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { rendered, type Rendered } from "../src/runtime/chat/interpreter";
 import { templateSources } from "../src/runtime/chat/template";
 import { TemplateRenderer, type RenderWorker } from "../src/runtime/chat/renderer";
 
+afterEach(() => {
+  vi.useRealTimers();
+});
+
 const repeated = (times: number, statement: string, start: string) =>
   `{% set n = namespace(v=${start}) %}{% for i in range(${times}) %}{% set n.v = ${statement} %}{% endfor %}`;
+
+const doubled = (times: number, block: string) =>
+  `{% set n = namespace(v='ab') %}{% for i in range(${times}) %}${block}{% endfor %}`;
+const FOUR_LISTS = ["a", "b", "c", "d"].map((x) => `{% set n.${x} = [${"m,".repeat(9)}] %}`).join("");
+const LIST = "{% set b = range(99999) %}{% set n = namespace(v=[]) %}";
 
 test.each([
   ["an exponential text", repeated(60, "n.v ~ n.v", "'ab'"), /parts, more than 1048576/],
   ["an exponential replacement", repeated(9, "n.v.replace('a', 'aaaaaaaaaa')", "'a'"), /parts, more than/],
   ["an exponential list", repeated(60, "n.v + n.v", "[1]"), /parts, more than/],
   ["texts that are kept", repeated(9999, "n.v + [(m ~ i) | upper]", "[]"), /too much memory/],
+  ["an exponential block", doubled(60, "{% set x %}{{ n.v }}{{ n.v }}{% endset %}{% set n.v = x %}"), /parts, more/],
+  ["blocks that are kept", `${LIST}{% for i in b %}{% set x %}{{ m }}{{ i }}{% endset %}{% endfor %}`, /too much mem/],
+  ["a macro's output", "{% macro f() %}{{ m }}{{ m }}{{ m }}{% endmacro %}{% set x = f() %}", /parts, more than/],
+  [
+    "a call block's output",
+    `{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}${"{{ m }}".repeat(3)}{% endcall %}`,
+    /parts, more/,
+  ],
+  ["a filter's block", `{% filter upper %}${"{{ m }}".repeat(3)}{% endfilter %}`, /parts, more than/],
+  ["slices that are kept", `${LIST}{% for i in b %}{% set n.v = [n.v, b[0:]] %}{% endfor %}`, /too much memory/],
+  ["a list of shared lists", `${repeated(60, "[n.v, n.v]", "['a']")}{{ n.v | tojson }}`, /too much memory/],
+  ["a list of long texts as a text", `{{ [${"m,".repeat(40)}] ~ '' }}`, /too much memory/],
+  ["an object of shared objects", `${repeated(60, "{'a': n.v, 'b': n.v}", "{}")}{{ n.v }}`, /too much memory/],
+  ["a joined list", `{{ [${"m,".repeat(9)}] | join }}`, /parts, more than/],
+  ["pairs that are kept", `${LIST}{% for i in b %}{% set n.v = [n.v, d.items()] %}{% endfor %}`, /too much memory/],
+  ["a namespace in a list", "{% set n = namespace() %}{% set n.v = [n] %}", /namespace in a list/],
+  ["a namespace of long lists", `{% set n = namespace() %}${FOUR_LISTS}{{ n }}`, /too much memory/],
   ["a huge range", "{{ range(1000000000) | length }}", /list of 1000000000 parts/],
   ["a huge range backwards", "{{ range(0, -1000000000, -1) | length }}", /list of 1000000000 parts/],
   ["a range without end", "{{ range(0, 5, 0) }}", /a step other than 0/],
@@ -27,7 +53,8 @@ test.each([
   ["half a pair", "{{ '\ud800' }}", /not valid Unicode/],
   ["a long error", "{{ raise_exception(m) }}", /^x{1000}$/],
 ])("%s is refused", (_, source, why) => {
-  const variables = [{ m: "x".repeat(1 << 19) }];
+  const d = Object.fromEntries(Array.from({ length: 999 }, (_, i) => [`k${i}`, i]));
+  const variables = [{ m: "x".repeat(1 << 19), d }];
   expect(rendered({ source, variables })).toEqual({ failed: expect.stringMatching(why) as string });
 });
 
@@ -38,6 +65,12 @@ test("a template reads no property of JavaScript", () => {
   const set = "{% set n = namespace() %}{% set n.__proto__ = 1 %}{% set n.polluted = 1 %}";
   expect(rendered({ source: set, variables: [{}] })).toEqual({ texts: [""] });
   expect(Object.hasOwn(Object.prototype, "polluted")).toBe(false);
+});
+
+test("a text that a namespace collects is counted once", () => {
+  const used = "{% for i in range(9999) %}{% if n.v is string %}{% endif %}{% endfor %}";
+  const source = `{% set n = namespace(v=m[0:]) %}${used}`;
+  expect(rendered({ source, variables: [{ m: "x".repeat(1 << 19) }] })).toEqual({ texts: [""] });
 });
 
 test("ranges, dates and constants are those of Jinja", () => {
@@ -67,7 +100,9 @@ test("a template without end ends its worker, and the next one is rendered", asy
       terminate: () => (worker.ended = true),
       postMessage: () => {
         const answer: Rendered = { texts: ["b"] };
-        if (started.length > 1) worker.onmessage!.call({} as Worker, new MessageEvent("message", { data: answer }));
+        for (const data of started.length > 1 ? ["ready", answer] : ["ready"]) {
+          worker.onmessage!.call({} as Worker, new MessageEvent<unknown>("message", { data }));
+        }
       },
     };
     started.push(worker);
@@ -80,5 +115,29 @@ test("a template without end ends its worker, and the next one is rendered", asy
   await endless;
   expect(await next).toEqual(["b"]);
   expect(started.map(({ ended }) => ended)).toEqual([true, false]);
-  vi.useRealTimers();
+});
+
+test("the time that a worker needs to start is not that of its template", async () => {
+  vi.useFakeTimers();
+  const say = (data: Rendered | "ready") => {
+    worker.onmessage!.call({} as Worker, new MessageEvent("message", { data }));
+  };
+  const worker: RenderWorker = {
+    onmessage: null,
+    onerror: null,
+    terminate: () => undefined,
+    postMessage: () => undefined,
+  };
+  const renderer = new TemplateRenderer(() => worker);
+  const first = renderer.render({ source: "a", variables: [{}] });
+  await vi.advanceTimersByTimeAsync(50_000);
+  say("ready");
+  await vi.advanceTimersByTimeAsync(2900);
+  say({ texts: ["a"] });
+  expect(await first).toEqual(["a"]);
+  const endless = expect(renderer.render({ source: "b", variables: [{}] })).rejects.toThrow(
+    "rendering it took more than 3 s",
+  );
+  await vi.advanceTimersByTimeAsync(3000);
+  await endless;
 });

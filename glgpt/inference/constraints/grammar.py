@@ -5,6 +5,7 @@ Compiling takes milliseconds, but some schemas and expressions would take hours,
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -12,12 +13,12 @@ from typing import Any
 
 from glgpt.errors import quoted
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
-from glgpt.system.limited_process import LimitedProcess, LimitedProcessError, answer_requests
+from glgpt.system.limited_process import LimitedProcess, LimitedProcessError, LimitError, answer_requests
 
 BLANKS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as `json.dumps` has them
 CPU_S = 10  # of one constraint
 MEMORY = 4 << 30  # bytes of address space
-_KEPT = 256  # constraints that are not checked again
+_KEPT = 256  # results of checks
 _INVALID = re.compile(r"regex parse error:\n(?: {4})?(.*)\n(?:.*\n)*?error: (.*)")
 
 
@@ -63,31 +64,41 @@ def _grammar(constraint: Constraint) -> str:
 
 
 class _Checks:
-    """Compiles constraints in processes, of which one is retained, and remembers those that can be used."""
+    """Compiles constraints in processes, of which one is retained, and remembers which can be used."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: LimitedProcess | None = None
-        self._usable: dict[Constraint, None] = {}
+        self._known: dict[bytes, str] = {}  # by digest of a constraint: why it cannot be used, empty if it can
 
     def check(self, constraint: Constraint) -> None:
+        digest = hashlib.sha256(f"{constraint.kind}:{constraint.source}".encode(errors="surrogatepass")).digest()
         with self._lock:
-            if constraint in self._usable:
-                return
+            why = self._known.get(digest)
+        if why is None:
+            why = self._compile(constraint, digest)
+        if why:
+            raise ConstraintError(why)
+
+    def _compile(self, constraint: Constraint, digest: bytes) -> str:
+        """Returns why a constraint cannot be used, or an empty text. Raises ConstraintError if it must be retried."""
+        with self._lock:
             process, self._idle = self._idle or LimitedProcess(__name__), None
         try:
-            answer = process.ask({"kind": constraint.kind, "source": constraint.source})
-        except LimitedProcessError:
+            why = str(process.ask({"kind": constraint.kind, "source": constraint.source})["error"])
+        except LimitError as error:
             why = f"compiling it takes more than {CPU_S} s or too much memory; simplify it, such as its repetitions"
-            raise ConstraintError(_unusable(constraint, why)) from None
+            why = _unusable(constraint, why)
+            if error.waited:  # the machine was busy
+                raise ConstraintError(why) from None
+        except LimitedProcessError as error:
+            raise ConstraintError(_unusable(constraint, f"it was not compiled: {error}")) from None
         with self._lock:
             self._idle = self._idle or process
-            if not answer["error"]:
-                self._usable[constraint] = None
-                if len(self._usable) > _KEPT:
-                    del self._usable[next(iter(self._usable))]
-        if answer["error"]:
-            raise ConstraintError(answer["error"])
+            self._known[digest] = why
+            if len(self._known) > _KEPT:
+                del self._known[next(iter(self._known))]
+        return why
 
 
 _checks = _Checks()

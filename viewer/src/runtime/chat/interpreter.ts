@@ -16,10 +16,11 @@ const MAX_TEXT = 1 << 20; // characters of all texts; the same as on the desktop
 const MAX_VALUE = 1 << 20; // characters of a text, items of a list
 const MAX_VALUES = 1 << 27; // characters of all values, of which an item of a list counts as ITEM
 const ITEM = 16;
+const MAX_CONTENT = 1 << 23; // characters and items of a list and all in it
 const MAX_DEPTH = 1000; // of expressions within expressions
 const MAX_REASON = 1000; // characters of an error
+const TOO_MUCH = "it needs too much memory";
 const NESTED = "it is nested too deeply";
-const MADE_BEFORE = ["Identifier", "MemberExpression", "StringLiteral"]; // these refer to values that exist
 
 /** Thrown for a template that exceeds a limit. */
 class LimitError extends Error {}
@@ -69,27 +70,69 @@ function checkSize(size: number): void {
   if (size > MAX_VALUE) throw new LimitError(`it computes a text or a list of ${size} parts, more than ${MAX_VALUE}`);
 }
 
-/** Counts what each expression computes, because a worker that exhausts the memory would end the page with it. */
-class LimitedInterpreter extends Interpreter {
+type Node = Parameters<Interpreter["evaluate"]>[0];
+type Value = ReturnType<Interpreter["evaluate"]>;
+type Statements = Parameters<Interpreter["run"]>[0]["body"];
+type Context = Parameters<Interpreter["evaluate"]>[1];
+
+/** Lists the methods of the library's interpreter, with one that its types hide. */
+interface Methods {
+  run(program: Parameters<Interpreter["run"]>[0]): Value;
+  evaluate(node: Node, environment: Context): Value;
+  evaluateBlock(statements: Statements, environment: Context): Value;
+}
+
+const SIZE = Symbol("size"); // of a text, a list or an object, which never change
+const Base = Interpreter as unknown as new (environment: Context) => Methods;
+
+/** Counts all values that it computes, because a worker that exhausts the memory would end the page with it. */
+class LimitedInterpreter extends Base {
   private depth = 0;
   private total = 0;
 
-  override evaluate(...[node, environment]: Parameters<Interpreter["evaluate"]>): ReturnType<Interpreter["evaluate"]> {
+  override evaluate(node: Node, environment: Context): Value {
     if (++this.depth > MAX_DEPTH) throw new LimitError(NESTED);
     try {
       const found = super.evaluate(node, environment);
-      if (!MADE_BEFORE.includes(node?.type ?? "")) this.count(found.value);
+      this.size(found);
       return found;
     } finally {
       this.depth--;
     }
   }
 
-  private count(value: unknown): void {
-    const text = typeof value === "string";
-    const size = text || Array.isArray(value) ? value.length : value instanceof Map ? value.size : 0;
+  override evaluateBlock(statements: Statements, environment: Context): Value {
+    const found = super.evaluateBlock(statements, environment);
+    this.size(found);
+    return found;
+  }
+
+  /** Returns the characters and items of a value and all in it, which bound its text. Counts new ones. */
+  private size(found: Value & { [SIZE]?: number }): number {
+    if (found[SIZE] !== undefined) return found[SIZE];
+    const value: unknown = found.value;
+    if (typeof value === "string") return (found[SIZE] = this.count(value.length, value.length));
+    if (!Array.isArray(value) && !(value instanceof Map)) return 1;
+    const changes = found.type === "NamespaceValue";
+    const [length, items]: [number, Iterable<Value>] = Array.isArray(value)
+      ? [value.length, value]
+      : [value.size, value.values()];
+    let size = this.count(length, changes ? 0 : ITEM * length);
+    for (const item of items) {
+      if (item.type === "NamespaceValue") throw new LimitError("it stores a namespace in a list or an object");
+      size += this.size(item);
+      if (size > MAX_CONTENT) throw new LimitError(TOO_MUCH);
+    }
+    if (value instanceof Map) for (const name of value.keys()) size += String(name).length;
+    if (!changes) found[SIZE] = size;
+    return size;
+  }
+
+  /** Counts a text or a list of `size` parts, which takes as much memory as `characters`. */
+  private count(size: number, characters: number): number {
     checkSize(size);
-    this.total += text ? size : ITEM * size;
-    if (this.total > MAX_VALUES) throw new LimitError("it needs too much memory");
+    this.total += characters;
+    if (this.total > MAX_VALUES) throw new LimitError(TOO_MUCH);
+    return size;
   }
 }

@@ -6,6 +6,7 @@ import type { Rendered, RenderJob } from "./interpreter";
 import TemplateWorker from "./template-worker?worker&inline";
 
 const TIMEOUT_MS = 3000; // of a job; usual templates take a few ms
+const START_TIMEOUT_MS = 60_000; // of a worker, which a slow device must load first
 
 /** The worker, or what tests put in its place. */
 export type RenderWorker = Pick<Worker, "postMessage" | "terminate" | "onmessage" | "onerror">;
@@ -28,12 +29,18 @@ export class TemplateRenderer {
   }
 
   private async run(job: RenderJob): Promise<string[]> {
-    const worker = (this.worker ??= this.start());
     let timer: ReturnType<typeof setTimeout> | undefined;
     const said = await new Promise<Rendered>((resolve) => {
-      worker.onmessage = ({ data }: MessageEvent<Rendered>) => resolve(data);
+      const limit = (ms: number, what: string) => {
+        clearTimeout(timer);
+        timer = setTimeout(() => resolve({ failed: `${what} took more than ${ms / 1000} s` }), ms);
+      };
+      const begin = () => limit(TIMEOUT_MS, "rendering it");
+      if (this.worker) begin();
+      else limit(START_TIMEOUT_MS, "starting the worker that renders it");
+      const worker = (this.worker ??= this.start());
+      worker.onmessage = ({ data }: MessageEvent<Rendered | "ready">) => (data === "ready" ? begin() : resolve(data));
       worker.onerror = () => resolve({ failed: "the worker that renders it ended" });
-      timer = setTimeout(() => resolve({ failed: `rendering it took more than ${TIMEOUT_MS / 1000} s` }), TIMEOUT_MS);
       worker.postMessage(job);
     });
     clearTimeout(timer);
