@@ -273,7 +273,7 @@ def matvec(
         inputs, defines = {"x": x.values, "logs": x.logs, "w": w}, defines | {"KEYS": x.keys}
     else:
         inputs = {"x": x, "w": w}
-    window = Window((y.layout.width, y.layout.height), left=left)
+    window = Window((y.layout.width, y.layout.height), first_column=left)
     rec.emit("matvec", inputs, {"y": y}, defines, window=window, cost=Cost(2 * x.cols * w.cols, w.layout.nbytes))
     sums = place | {"SPLIT_K": split_k, "SHARED": shared, "TILE": w.layout.width}
     return PartialSums(y, w.cols, sums, first=left or None)

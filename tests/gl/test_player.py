@@ -112,11 +112,11 @@ def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
 
 @pytest.mark.parametrize("draw_flops", [10**10, 500])
 def test_columns_on_the_left_are_left_out(device: Device, draw_flops: int) -> None:
-    """Fails if a pass draws columns before `left`, in one draw or its scissor stays for the next pass."""
+    """Fails if a pass draws columns before `first_column`, in one draw or its scissor stays for the next pass."""
     width = 12
     textures = {"c": Texture("c", width, 6, 1, "float", "state")}
-    part = Pass("part", "f", (), (("c", 0),), (width, 6), flops=1000, left=8)
-    entries = {"part": Entry("part", (), (part,), {}), "whole": Entry("whole", (), (replace(part, left=0),), {})}
+    part = Pass("part", "f", (), (("c", 0),), (width, 6), flops=1000, first_column=8)
+    entries = {"part": Entry("part", (), (part,), {}), "whole": Entry("whole", (), (replace(part, first_column=0),), {})}
     program = Program(textures, {"f": WRITE}, entries, {}, ROWS.scalars)
     with Player(device, program, draw_flops=draw_flops) as player:
         player.play("part", pos=1)
