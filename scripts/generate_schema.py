@@ -213,7 +213,7 @@ SIZE, COUNT, NAME = {"type": "integer", "minimum": 1}, {"minimum": 0}, {"minLeng
 FIELDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("width", "height", "layers", "rows", "cols", "stack"), SIZE),
     **{name: {"items": SIZE} for name in ("tiles", "viewport")},
-    **dict.fromkeys(("panel", "flops", "nbytes"), COUNT),
+    **dict.fromkeys(("panel", "flops", "nbytes", "first_column"), COUNT),
     "slices": {"minimum": 0, "maximum": spec.MAX_SLICES},
     **dict.fromkeys(("name", "shader", "texture"), NAME),
     "format": {"enum": spec.TEXTURE_FORMATS}, "role": {"enum": spec.ROLES}, "dtype": {"enum": list(ALL)},

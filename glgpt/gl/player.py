@@ -233,22 +233,22 @@ class Player:
         return commands
 
     def _draws(self, p: Pass, framebuffer: moderngl.Framebuffer, draw: Callable[[], Any]) -> list[Callable[[], Any]]:
-        width, height = p.viewport[0] - p.left, p.viewport[1]
+        width, height = p.viewport[0] - p.first_column, p.viewport[1]
         columns = min(width, -(-p.flops // self.draw_flops))
         if columns <= 1:
             return [framebuffer.use, draw]
         commands: list[Callable[[], Any]] = []
         for i in range(columns):
-            left, right = (p.left + k * width // columns for k in (i, i + 1))
+            left, right = (p.first_column + k * width // columns for k in (i, i + 1))
             commands += [partial(self._band, framebuffer, (left, 0, right - left, height)), draw]
         return [*commands, partial(setattr, framebuffer, "scissor", self._scissor(p))]
 
     def _scissor(self, p: Pass) -> tuple[int, int, int, int] | None:
         """Returns the (x, y, width, height) that a pass draws, or None if it is all of its targets."""
         targets = (self.program.textures[name] for name, _ in p.outputs)
-        if not p.left and all((t.width, t.height) == p.viewport for t in targets):
+        if not p.first_column and all((t.width, t.height) == p.viewport for t in targets):
             return None
-        return p.left, 0, p.viewport[0] - p.left, p.viewport[1]
+        return p.first_column, 0, p.viewport[0] - p.first_column, p.viewport[1]
 
     @staticmethod
     def _band(framebuffer: moderngl.Framebuffer, scissor: tuple[int, int, int, int]) -> None:
@@ -287,7 +287,7 @@ class Player:
         return self._shaders[p.shader]
 
     def _framebuffer(self, p: Pass) -> moderngl.Framebuffer:
-        key = (tuple((id(self.textures[t]), layer) for t, layer in p.outputs), p.viewport, p.left, p.row)
+        key = (tuple((id(self.textures[t]), layer) for t, layer in p.outputs), p.viewport, p.first_column, p.row)
         if key not in self._framebuffers:
             framebuffer = self.device.framebuffer([(self.textures[t], layer) for t, layer in p.outputs])
             framebuffer.viewport = (0, 0, *self.device.covering(*p.viewport)[:2])

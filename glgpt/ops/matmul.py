@@ -30,9 +30,8 @@ INTEGERS = 8, 2  # integer weights on a GPU: texels of K for each fragment, and 
 # Integer weights on a GPU: with this many texels of partial sums, slices of K are twice as long, with double that, four
 # times as long.
 MANY_SUMS = 60_000
-PANEL_START = (
-    10  # integer weights on software GL: texels of K that take as long as the start and the stores of a fragment
-)
+# Integer weights on software GL: texels of K that take as long as the start and the stores of a fragment.
+PANEL_START = 10
 PANEL = 8  # fragments that read a row of a panel: software GL runs this many together
 WRITTEN_OUT = 8  # segments of K (each in one tile of both factors) that are unrolled; a loop walks more than this
 MIN_SLICE_TEXELS = 24  # texels of K: adding up shorter slices costs more than they save
@@ -273,7 +272,7 @@ def matvec(
         inputs, defines = {"x": x.values, "logs": x.logs, "w": w}, defines | {"KEYS": x.keys}
     else:
         inputs = {"x": x, "w": w}
-    window = Window((y.layout.width, y.layout.height), left=left)
+    window = Window((y.layout.width, y.layout.height), first_column=left)
     rec.emit("matvec", inputs, {"y": y}, defines, window=window, cost=Cost(2 * x.cols * w.cols, w.layout.nbytes))
     sums = place | {"SPLIT_K": split_k, "SHARED": shared, "TILE": w.layout.width}
     return PartialSums(y, w.cols, sums, first=left or None)

@@ -18,9 +18,8 @@ class PartialSums:
     defines: dict[str, int | float | str]
     rows: int = 1
     bias: Tensor | None = None
-    first: int | None = (
-        None  # pixel column at which it begins: after other products, or after pixels that are not drawn
-    )
+    # Pixel column at which it begins: after other products, or after pixels that are not drawn.
+    first: int | None = None
 
     @property
     def inputs(self) -> dict[str, Tensor]:

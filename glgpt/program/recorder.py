@@ -66,12 +66,12 @@ class Cost:
 class Window:
     """The part of its outputs that a pass writes: `size` is (width, height) in texels.
 
-    `row` is the scalar for the first row of a state. Columns before `left` are not drawn.
+    `row` is the scalar for the first row of a state. Columns before `first_column` are not drawn.
     """
 
     size: tuple[int, int]
     row: str | None = None
-    left: int = 0
+    first_column: int = 0
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,8 @@ class Recorder:
                 self._shaders[key], self._texts[key] = "\n".join(texts), texts
             end = done + tiles.count(first.layout)
             flops, nbytes = (n * end // total - n * done // total for n in (cost.flops, cost.nbytes))
-            spec = Pass(label or first.name, key, (), (), window.size, window.row, flops, nbytes, left=window.left)
+            spec = Pass(label or first.name, key, (), (), window.size, window.row, flops, nbytes)
+            spec = replace(spec, first_column=window.first_column)
             layers = tuple((t, layer) for t in outputs.values() for layer in tiles.layers(t.layout))
             self._drafts[self._current].append(_Draft(spec, samplers, layers))
             done = end
@@ -256,9 +257,9 @@ class Recorder:
         first = len(drafts)
         yield
         inside = drafts[first:]
-        same = len({(d.spec.viewport, d.spec.left, d.spec.row, self._texts[d.spec.shader][0]) for d in inside}) == 1
+        drawn = {(d.spec.viewport, d.spec.first_column, d.spec.row, self._texts[d.spec.shader][0]) for d in inside}
         outputs, inputs = sum(len(d.outputs) for d in inside), sum(len(d.inputs) for d in inside)
-        if same and outputs <= self.limits.max_draw_buffers and inputs <= self.limits.max_texture_units:
+        if len(drawn) == 1 and outputs <= self.limits.max_draw_buffers and inputs <= self.limits.max_texture_units:
             drafts[first:] = [self._fused_draft(inside)]
 
     def _shader(self, stem: str, text: str) -> str:

@@ -52,11 +52,12 @@ class Pass:
 
     `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are pairs (texture, layer), in
     the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0, or the value of the
-    runtime scalar that `row` names. Its columns before `left` are not drawn, and no pass reads them. The cost of the
-    pass is `flops` and `nbytes` (bytes of weights read).
+    runtime scalar that `row` names. Its columns before `first_column` are not drawn, and no pass reads them. The cost
+    of the pass is `flops` and `nbytes` (bytes of weights read).
 
     With `slices`, as many triangles are drawn, one after the other, and each adds its colours to the outputs, which are
-    zero before the first one if `clear` is set. The shader finds the triangle's number in `slice_of_k`.
+    zero before the first one if `clear` is set. The shader finds the triangle's number in `slice_of_k`. Such a pass,
+    or one with `row`, draws all columns of its viewport.
     """
 
     label: str
@@ -69,7 +70,7 @@ class Pass:
     nbytes: int = 0
     slices: int = 0
     clear: bool = False
-    left: int = 0
+    first_column: int = 0
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,10 @@ def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> N
         _fail(entry, f"{here}: {t.name} has no layer {layer} of {p.viewport[0]} x {p.viewport[1]}")
     if not 0 <= p.slices <= MAX_SLICES:
         _fail(entry, f"{here}: {p.slices} slices; at most {MAX_SLICES} are supported")
+    if not 0 <= p.first_column < p.viewport[0]:
+        _fail(entry, f"{here}: first column {p.first_column} is not one of its {p.viewport[0]} columns")
+    if p.first_column and (p.row is not None or p.slices):
+        _fail(entry, f"{here}: first column {p.first_column} must be 0 in a pass with a row or slices")
     if p.slices and t.format != "float":
         _fail(entry, f"{here}: adds to {t.name}, whose texels are not 32-bit floats")
     if t.role != "state" and (p.row is not None or p.viewport != (t.width, t.height)):

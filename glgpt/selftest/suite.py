@@ -127,7 +127,7 @@ def passes_json(program: Program, entry: str) -> dict[str, Any]:
         "textures": [[t.name, t.width, t.height, t.layers, t.format, t.role] for t in textures],
         "uploads": played.inputs,
         "passes": [
-            [p.label, p.shader, p.inputs, p.outputs, p.viewport, p.row, p.slices, p.clear, p.left]
+            [p.label, p.shader, p.inputs, p.outputs, p.viewport, p.row, p.slices, p.clear, p.first_column]
             for p in played.passes
         ],
         "ping_pong": played.ping_pong,
@@ -138,10 +138,8 @@ def program_from(each: dict[str, Any], shaders: dict[str, str], scalars: dict[st
     """Returns a program whose only entry has these textures and passes."""
     textures = {t[0]: Texture(*t) for t in each["textures"]}
     passes = tuple(
-        Pass(
-            label, shader, _pairs(inputs), _pairs(outputs), tuple(viewport), row, slices=slices, clear=clear, left=left
-        )
-        for label, shader, inputs, outputs, viewport, row, slices, clear, left in each["passes"]
+        Pass(label, shader, _pairs(inputs), _pairs(outputs), tuple(viewport), row, 0, 0, slices, clear, first_column)
+        for label, shader, inputs, outputs, viewport, row, slices, clear, first_column in each["passes"]
     )
     entry = Entry(ENTRY, tuple(each["uploads"]), passes, {}, _pairs(each["ping_pong"]))
     return Program(textures, {p.shader: shaders[p.shader] for p in passes}, {ENTRY: entry}, {}, scalars)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from browser import MEASURED
 from helpers.gguf_files import wide_llama
+from training_page import PLAY, QUIET
 from websockets.sync.client import connect
 
 from glgpt import LanguageModel
@@ -223,11 +224,14 @@ def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
 def test_firefox_keeps_the_policy(
     exported: Path, single_file: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], single: bool
 ) -> None:
-    """The page runs without violations, and an injected script does not run."""
+    """The page generates and, in a single file, trains without violations; an injected script does not run."""
     evaluate = browse(single_file.as_uri() if single else serve(exported), provokes="Content-Security-Policy")
     evaluate("(addEventListener('securitypolicyviolation', (e) => (window.seen ??= []).push(e.effectiveDirective)), 0)")
     evaluate("glgpt.ready")
     evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
+    if single:
+        training = {"text": PLAY, "config": QUIET, "steps": 1}
+        assert 0 < evaluate(f"glgpt.train({json.dumps(training)}).then(({{loss}}) => loss)") < 10
     assert evaluate("window.seen ?? null") is None
     slip_in = """(async () => {
       const script = document.createElement('script');

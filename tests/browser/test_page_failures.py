@@ -315,7 +315,7 @@ def test_a_loss_that_is_heard_late_changes_no_token(exported: Path, serve: Serve
     """In a lost context, a fence counts as passed and buffers read as zeros before the page is notified of the loss."""
     page = browse(serve(exported), LOSE)
     page.evaluate("glgpt.ready")
-    expected = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 24, temperature: 0}).then((r) => r.ids)")
+    expected = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 48, temperature: 0}).then((r) => r.ids)")
     script = """async () => {
       const {device} = glgpt.model, {gl} = device, copy = gl.getBufferSubData.bind(gl), {contexts} = glgpt.info();
       let reads = 0, away = false;
@@ -326,7 +326,7 @@ def test_a_loss_that_is_heard_late_changes_no_token(exported: Path, serve: Serve
         }
         if (!away) copy(...args);
       };
-      const {ids} = await glgpt.generate({prompt: 'To be', tokens: 24, temperature: 0});
+      const {ids} = await glgpt.generate({prompt: 'To be', tokens: 48, temperature: 0});
       delete gl.getBufferSubData;
       return [ids, reads > 3, glgpt.info().contexts - contexts];
     }"""

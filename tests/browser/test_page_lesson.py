@@ -130,7 +130,6 @@ def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(opene
         opened.evaluate("(word) => glgpt.intervene([word])", word)
         wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
         assert opened.evaluate(script, asked) == wanted != whole, word
-    opened.evaluate("glgpt.intervene([])")
     assert "is not a change of a part" in opened.evaluate("glgpt.intervene(['h.3*x']).catch((error) => error.message)")
 
 

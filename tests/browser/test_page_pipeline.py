@@ -48,11 +48,12 @@ def unpacked(page: Any, folder: Path) -> Path:
 
 def test_a_newcomer_walks_from_a_text_to_a_score(site: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
     page = browse(serve(site) + "#tokens=1&view=train&steps=12&evalEvery=6&sampleEvery=6")
+    page.set_viewport_size({"width": 390, "height": 844})
     page.evaluate("glgpt.ready")
     page.set_default_timeout(SLOW)
 
     def fits() -> None:
-        for width, height in ((390, 844), (1366, 768)):
+        for width, height in ((1366, 768), (390, 844)):
             page.set_viewport_size({"width": width, "height": height})
             page.wait_for_function(f"innerWidth === {width}")
             page.evaluate("scrollTo(0, 0)")

@@ -99,7 +99,7 @@ def test_two_threads_share_a_row_of_integers(name: str, inner: int, cols: int, p
         w = b.weight("w", inner, cols, panels=True)
         sums = ops.matvec(b, b.normal("x", 1, inner), w, "sums", contiguous=4)
     assert (w.layout.panel, sums.defines["SPLIT_K"]) == (panel, slices_of_k)
-    (drawn,) = {(p.left, p.viewport[0]) for p in b.program().entries["test"].passes}
+    (drawn,) = {(p.first_column, p.viewport[0]) for p in b.program().entries["test"].passes}
     assert drawn[0] == sums.first and sums.first % 4 == 0
     parts = 64 - drawn[0] % 64, (drawn[1] - drawn[0] - (64 - drawn[0] % 64)) % 64  # of the first and the last bin
     assert abs(parts[0] - parts[1]) <= 4

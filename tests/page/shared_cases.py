@@ -588,7 +588,7 @@ def packed_programs() -> list[dict[str, Any]]:
             "h.10.attn.k", "b-2", (("u_x", "h.0.attn.k"),), (("h.10.attn.k", 1), ("scratch.3", 0)), (4, 1), "pos", 5, 7
         ),
         Pass("layers.10.w", "c-3", (("u_w", "layers.10.w"),), (("scratch.3", 1),), (4, 2), slices=3, clear=True),
-        Pass("argmax", "a-1", (("u_x", "scratch.3"),), (("token", 0), ("token", 1)), (4, 2), left=1),
+        Pass("argmax", "a-1", (("u_x", "scratch.3"),), (("token", 0), ("token", 1)), (4, 2), first_column=1),
     )
     view = View(2, 16, (1, 1), texture="token")
     entry = Entry("decode", ("token",), passes, {"token": view}, (("token", "scratch.3"),))

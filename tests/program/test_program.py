@@ -109,6 +109,16 @@ FAULTS: dict[str, tuple[Program, str]] = {
     "rows of scratch": (with_pass(0, row="pos"), "entry e, pass 0 (first): s is written only in part"),
     "beyond the texture": (with_pass(1, viewport=(3, 3)), "entry e, pass 1 (row): c has no layer 0 of 3 x 3"),
     "beyond the layers": (with_pass(1, outputs=(("c", 1),)), "entry e, pass 1 (row): c has no layer 1 of 3 x 1"),
+    "a first column after the last": (
+        with_pass(2, first_column=3),
+        "entry e, pass 2 (last): first column 3 is not one of its 3 columns",
+    ),
+    "a negative first column": (with_pass(2, first_column=-1), "entry e, pass 2 (last): first column -1 is not one"),
+    "a first column of rows": (with_pass(1, first_column=1), "entry e, pass 1 (row): first column 1 must be 0"),
+    "a first column of slices": (
+        with_pass(2, first_column=1, slices=2, clear=True),
+        "entry e, pass 2 (last): first column 1 must be 0",
+    ),
     "a written weight": (with_pass(2, outputs=(("w", 0),)), "entry e, pass 2 (last): w is a weight"),
     "an uploaded weight": (with_entry(inputs=("w",)), "entry e, w cannot be uploaded"),
     "an upload of nothing": (with_entry(inputs=("lost",)), "entry e, lost cannot be uploaded"),

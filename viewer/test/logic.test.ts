@@ -238,6 +238,7 @@ const pass = {
   flops: 0,
   slices: 0,
   clear: false,
+  first_column: 0,
   nbytes: 0,
 };
 const FAMILY = {

@@ -287,7 +287,7 @@ describe("ping-pong states", () => {
     row: null,
     slices: 0,
     clear: false,
-    left: 0,
+    first_column: 0,
     flops: 0,
     nbytes: 0,
   });
@@ -330,6 +330,7 @@ describe("ping-pong states", () => {
       parallel: null,
       limits: { maxTextureSize: 4, maxLayers: 4, drawBuffers: 4, textureUnits: 4, uniformBlock: 64 },
       texture: () => `texture ${textures++}`,
+      covering: (width: number, height: number) => [width, height, 0],
       framebuffer: (attachments: [string, number][]) => `into ${attachments[0]![0]}`,
     } as unknown as Device;
     check(program, device);

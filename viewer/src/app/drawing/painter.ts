@@ -190,7 +190,7 @@ export class Painter {
 
   /**
    * Draws the first `rows` rows of a texture's matrix, from row `first` of each tile on, in tiles of `height` rows.
-   * The matrix begins `left` texels from the left edge of each layer. `range` maps values to colours; null: estimated
+   * The matrix begins at texel `firstColumn` of each layer. `range` maps values to colours; null: estimated
    * from the values.
    */
   matrix(
@@ -201,7 +201,7 @@ export class Painter {
       rows: number;
       first: number;
       height: number;
-      left?: number;
+      firstColumn?: number;
       range: readonly [number, number] | null;
       palette: Palette;
     },
@@ -209,7 +209,7 @@ export class Painter {
     height: number,
   ): void {
     const { gl } = this.device;
-    const { rows, first, left = 0, range, palette } = shown;
+    const { rows, first, firstColumn = 0, range, palette } = shown;
     const { width: texels, stored, panels } = shape(view);
     const tile = [shown.height, texels, view.tiles[1], first];
     const size = [rows, view.cols, width, height];
@@ -217,7 +217,12 @@ export class Painter {
     if (!range) {
       gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
       gl.viewport(0, 0, 1, 1);
-      this.use(`reach ${view.dtype}`, [texture], { u_tile: tile, u_size: size, u_panel: panel, u_left: left });
+      this.use(`reach ${view.dtype}`, [texture], {
+        u_tile: tile,
+        u_size: size,
+        u_panel: panel,
+        u_first_column: firstColumn,
+      });
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     }
     this.present(target, width, height, () => {
@@ -225,7 +230,7 @@ export class Painter {
         u_tile: tile,
         u_size: size,
         u_panel: panel,
-        u_left: left,
+        u_first_column: firstColumn,
         u_auto: range === null,
         u_range: Float32Array.from(range ?? [-1, 1]),
         u_signed: palette.signed,
@@ -255,7 +260,7 @@ export class Painter {
     if (measure) {
       gl.bindFramebuffer(gl.FRAMEBUFFER, this.reach!.framebuffer);
       gl.viewport(1 + cell.number, 0, 1, 1);
-      this.use(`reach ${view.dtype}`, [texture], { u_tile: tile, u_size: across, u_panel: panel, u_left: 0 });
+      this.use(`reach ${view.dtype}`, [texture], { u_tile: tile, u_size: across, u_panel: panel, u_first_column: 0 });
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     }
     gl.bindFramebuffer(gl.FRAMEBUFFER, this.strip.framebuffer);
@@ -268,7 +273,7 @@ export class Painter {
       u_tile: tile,
       u_size: across,
       u_panel: panel,
-      u_left: 0,
+      u_first_column: 0,
       u_auto: true,
       u_signed: true,
       u_place: [cell.x, cell.y, 1 + cell.number, fold],

@@ -87,14 +87,14 @@ uniform ${texture === "uint" ? "usampler2DArray" : "FLOAT_SAMPLER"} u_x;
 uniform ivec4 u_tile;  // rows of a tile and its texels, column tiles, first row
 uniform ivec4 u_size;  // rows and columns shown, pixels across and down
 uniform ivec4 u_panel; // its texels, panels of a group of column tiles, panels of a layer, rows from one to the next
-uniform float u_left;  // texels of a layer that are left out
+uniform float u_first_column; // texel of a layer at which the matrix begins; Painter sets all numbers as floats
 const int SHARED = ${columnTiles};  // column tiles that share a texel
 float value(int row, int column) {
   int tile = column / 4 / u_tile.y, c4 = column / 4 % u_tile.y;
   int panel = tile / SHARED * u_panel.y + c4 / u_panel.x, panels = u_tile.z / SHARED * u_panel.y;
   int layer = row / u_tile.x * ((panels + u_panel.z - 1) / u_panel.z) + panel / u_panel.z;
   int first = panel % u_panel.z * u_panel.w, y = u_tile.w + row % u_tile.x;
-#define TEXEL(y) texelFetch(u_x, ivec3(int(u_left) + c4 % u_panel.x, first + y, layer), 0)
+#define TEXEL(y) texelFetch(u_x, ivec3(int(u_first_column) + c4 % u_panel.x, first + y, layer), 0)
   ${scaling(format)}
   return ${levels}_decode(${texture === "uint" ? "TEXEL(y)" : "TO_FLOAT(TEXEL(y))"}, tile % SHARED)[column % 4]
     * scale + minimum;

@@ -23,6 +23,8 @@ export interface Subject {
   view: View;
   /** Rows that are in use. */
   rows: number;
+  /** Texel of each layer at which the matrix begins. */
+  firstColumn?: number;
 }
 
 interface Props {
@@ -64,8 +66,8 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
       const subject = await play(model);
       if (!subject || !shown()) return;
       const { painter } = await drawing.ready(model);
-      const { player, view } = subject;
-      const found = await readField(player, view, subject.rows, first.value);
+      const { player, view, firstColumn = 0 } = subject;
+      const found = await readField(player, view, subject.rows, first.value, firstColumn);
       const target = shown();
       if (!target) return; // the view is gone
       const times = (n: number, most: number, least: number) =>
@@ -75,7 +77,7 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
         target,
         player.texture(view.texture),
         view,
-        { rows, first: found.first, height, range: range(found), palette: colors },
+        { rows, first: found.first, height, firstColumn, range: range(found), palette: colors },
         times(view.cols, WIDEST, 1),
         times(rows, HIGHEST, 1),
       );

@@ -4,7 +4,7 @@ import type { Player, Texels } from "../gl/player";
 import { must } from "../gl/errors";
 import { FORMATS, storedRows } from "./formats";
 import { unpack } from "./layout";
-import type { TextureSpec, View } from "../gl/program";
+import type { Pass, TextureSpec, View } from "../gl/program";
 
 const MAX_READ_BYTES = 4 << 20; // maximum bytes of one read; of a larger texture, only some rows of each tile are read
 const BINS = 48;
@@ -32,9 +32,10 @@ export interface Field {
 
 /**
  * Returns a view of a texture in its memory layout: layers one below the other, a texel's values side by side. `dtype`:
- * format of the matrix that it holds; without it, the first format with such texels.
+ * format of the matrix that it holds; without it, the first format with such texels. The view begins at `firstColumn`
+ * of each layer.
  */
-export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
+export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn = 0): View {
   const read = spec.format === "half" ? "float" : spec.format; // float16 is read as 32-bit floats
   const first = Object.values(FORMATS).find(({ texture }) => texture === read);
   const format = dtype ? FORMATS[FORMATS[dtype].memory] : first;
@@ -42,7 +43,7 @@ export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
   return {
     texture: spec.name,
     rows: spec.height * spec.layers,
-    cols: spec.width * 4 * columnTiles,
+    cols: (spec.width - firstColumn) * 4 * columnTiles,
     tiles: [spec.layers, columnTiles],
     dtype: name,
     panel: 0,
@@ -50,8 +51,27 @@ export function memoryView(spec: TextureSpec, dtype?: View["dtype"]): View {
   };
 }
 
-/** Reads the first `rows` rows of a matrix, or of a large matrix a window that begins at row `first` of each tile. */
-export async function readField(player: Player, view: View, rows = view.rows, first = 0): Promise<Field> {
+/**
+ * Returns a texture in its memory layout, without the columns that the pass that wrote it does not draw: they hold
+ * values of other passes.
+ */
+export function writtenBy(player: Player, texture: string, pass?: Pass) {
+  const firstColumn = pass?.first_column ?? 0;
+  const view = memoryView(player.spec(texture), undefined, firstColumn);
+  return { player, view, rows: view.rows, firstColumn };
+}
+
+/**
+ * Reads the first `rows` rows of a matrix, or of a large matrix a window that begins at row `first` of each tile. The
+ * matrix begins at texel `firstColumn` of each layer.
+ */
+export async function readField(
+  player: Player,
+  view: View,
+  rows = view.rows,
+  first = 0,
+  firstColumn = 0,
+): Promise<Field> {
   const spec = player.spec(view.texture);
   const tile = Math.ceil(view.rows / view.tiles[0]);
   const format = FORMATS[view.dtype];
@@ -62,10 +82,16 @@ export async function readField(player: Player, view: View, rows = view.rows, fi
   const window = height < tile ? { ...view, rows: height * view.tiles[0] } : view;
   const [stored, begin, count] = [storedRows(format, tile), storedRows(format, from), storedRows(format, height)];
   const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * stored + begin, count));
-  const values = unpack(window, interleaved(await Promise.all(bands), spec.layers));
+  const texels = interleaved(await Promise.all(bands), spec.layers);
+  const values = unpack(window, firstColumn ? without(texels, spec.width, firstColumn) : texels);
   const shown = height < tile ? window.rows : rows;
   const used = values.subarray(0, shown * view.cols);
   return { texture: view.texture, view, rows: shown, first: from, height, tile, values: used, ...statistics(used) };
+}
+
+/** Removes the first texels of each row of `width` texels. */
+function without(texels: Texels, width: number, first: number): Texels {
+  return texels.filter((_, i) => i % (4 * width) >= 4 * first);
 }
 
 /** Joins bands of every layer in the order of a texture: a layer's bands one after another. */

@@ -29,8 +29,8 @@ export interface Block {
 
 /**
  * One draw and its state. `row`: index of the scalar that holds the viewport's y, or -1. `bands`: see `banded`.
- * `left`, `slices`, `clear`: see `Pass`. `covering`: see `Device.covering`. `scissored`: only a part of the targets is
- * drawn.
+ * `firstColumn`, `slices`, `clear`: see `Pass`. `covering`: see `Device.covering`. `scissored`: the scissor limits what
+ * is drawn and cleared to a part of the targets.
  */
 interface Step {
   program: WebGLProgram;
@@ -38,7 +38,7 @@ interface Step {
   framebuffer: WebGLFramebuffer;
   width: number;
   height: number;
-  left: number;
+  firstColumn: number;
   covering: readonly [width: number, height: number, first: number];
   scissored: boolean;
   row: number;
@@ -289,15 +289,16 @@ export class Player {
     const [width, height] = p.viewport;
     const covering = this.device.covering(width, height);
     const part = p.outputs.map(([name]) => this.spec(name)).some((t) => t.width > width || t.height > height);
+    const beyond = covering[0] > width || p.clear; // the viewport limits neither this triangle nor a clear
     return {
       program: must(this.shaders.get(p.shader), `shader ${p.shader}`),
       units: p.inputs.map(([, name]) => this.texture(name)),
       framebuffer: this.framebuffer(p.outputs),
       width,
       height,
-      left: p.left,
+      firstColumn: p.first_column,
       covering,
-      scissored: p.left > 0 || (covering[0] > width && part),
+      scissored: p.first_column > 0 || (part && beyond),
       row: p.row === null ? -1 : this.names.indexOf(p.row),
       slices: p.slices,
       clear: p.clear,
@@ -306,8 +307,8 @@ export class Player {
   }
 
   /** Returns the number of draws of a pass. */
-  private bands({ flops, viewport, left }: Pass): number {
-    return Math.max(1, Math.min(viewport[0] - left, Math.ceil(flops / this.drawFlops)));
+  private bands({ flops, viewport, first_column }: Pass): number {
+    return Math.max(1, Math.min(viewport[0] - first_column, Math.ceil(flops / this.drawFlops)));
   }
 
   private framebuffer(outputs: readonly (readonly [string, number])[]): WebGLFramebuffer {
@@ -379,7 +380,7 @@ export class Player {
       gl.viewport(0, y, s.covering[0], s.covering[1]);
       if (s.scissored) {
         gl.enable(gl.SCISSOR_TEST);
-        gl.scissor(s.left, y, s.width - s.left, s.height);
+        gl.scissor(s.firstColumn, y, s.width - s.firstColumn, s.height);
       }
       if (s.slices) this.addUp(s);
       else if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, s.covering[2], 3);
@@ -402,10 +403,10 @@ export class Player {
   private banded(s: Step): void {
     const { gl } = this.device;
     gl.enable(gl.SCISSOR_TEST);
-    const width = s.width - s.left;
+    const width = s.width - s.firstColumn;
     for (let i = 0; i < s.bands; i++) {
       const left = Math.floor((i * width) / s.bands);
-      gl.scissor(s.left + left, 0, Math.floor(((i + 1) * width) / s.bands) - left, s.height);
+      gl.scissor(s.firstColumn + left, 0, Math.floor(((i + 1) * width) / s.bands) - left, s.height);
       gl.drawArrays(gl.TRIANGLES, s.covering[2], 3);
       gl.flush();
     }

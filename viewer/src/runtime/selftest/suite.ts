@@ -18,7 +18,7 @@ type PassJson = [
   row: string | null,
   slices: number,
   clear: boolean,
-  left: number,
+  first_column: number,
 ];
 
 /** Textures and passes of a program with one entry. */
@@ -115,8 +115,8 @@ export class Suite {
           inputs: uploads,
           outputs: {},
           ping_pong,
-          passes: passes.map(([label, shader, inputs, outputs, viewport, row, slices, clear, left]) => {
-            return { label, shader, inputs, outputs, viewport, row, slices, clear, left, flops: 0, nbytes: 0 };
+          passes: passes.map(([label, shader, inputs, outputs, viewport, row, slices, clear, first_column]) => {
+            return { label, shader, inputs, outputs, viewport, row, slices, clear, first_column, flops: 0, nbytes: 0 };
           }),
         },
       },

@@ -6,7 +6,7 @@ import { Fragment } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { sizes } from "../../../runtime/engine/chunks";
 import type { Model } from "../../../runtime/engine/model";
-import { memoryView } from "../../../runtime/engine/field";
+import { writtenBy } from "../../../runtime/engine/field";
 import { unpack } from "../../../runtime/engine/layout";
 import { alternatives, type Candidate } from "../../../runtime/engine/sampling";
 import { PALETTES } from "../../drawing/palettes";
@@ -284,13 +284,12 @@ function Sheet({ entry, at, choose }: SheetProps) {
           word.value = generation.label((await model.player.read(TOKEN))[0] ?? 0);
           continue;
         }
-        const whole = memoryView(model.player.spec(texture));
         model.player.play(entry.name, i, i + 1);
-        const { left, row } = entry.passes[i]!;
-        const view = { ...whole, cols: whole.cols - 4 * left * whole.tiles[1] };
-        const written = row ? text.length : Infinity; // a cache is as long as the context
+        const { view, firstColumn } = writtenBy(model.player, texture, entry.passes[i]);
+        const written = entry.passes[i]!.row ? text.length : Infinity; // a cache is as long as the context
         const height = Math.min(view.rows / view.tiles[0], written);
-        const shown = { rows: height * view.tiles[0], first: 0, height, left, range: null, palette: PALETTES[0] };
+        const rows = height * view.tiles[0];
+        const shown = { rows, first: 0, height, firstColumn, range: null, palette: PALETTES[0] };
         painter.matrix(canvases[i]!, model.player.texture(texture), view, shown, ...THUMB);
       }
       painted.current.upTo = at;
@@ -524,9 +523,9 @@ export function outcome(model: Model, entry: Entry, pass: Pass, texture: string)
   const named = Object.entries(entry.outputs).find(
     ([name, view]) => joined(pass.label).includes(name) && view.texture === texture,
   );
-  const view = programs.generate.views[texture] ?? named?.[1] ?? memoryView(player.spec(texture));
-  const rows = pass.row ? Math.min(view.rows, generation.read.value.length) : view.rows;
-  return { player, view, rows };
+  const view = programs.generate.views[texture] ?? named?.[1];
+  const found = view ? { player, view, rows: view.rows } : writtenBy(player, texture, pass);
+  return pass.row ? { ...found, rows: Math.min(found.rows, generation.read.value.length) } : found;
 }
 
 declare module "../../stores/route" {

@@ -5,7 +5,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Chunk } from "../../../runtime/engine/chunks";
 import { plan, sizes, writeIds } from "../../../runtime/engine/chunks";
-import { memoryView } from "../../../runtime/engine/field";
+import { memoryView, writtenBy } from "../../../runtime/engine/field";
 import { FORMATS } from "../../../runtime/engine/formats";
 import type { Model } from "../../../runtime/engine/model";
 import { must } from "../../../runtime/gl/errors";
@@ -284,9 +284,10 @@ async function playState(model: Model, ids: readonly number[], name: string, mem
   if (programs.generate.textures[name]?.role === "scratch") {
     const entry = programs.generate.entries[passes.entry.value];
     if (!entry) return null;
-    await passes.playTo(model, entry, passes.of(entry));
-    const seen = memoryView(player.spec(name));
-    return { player, view: seen, rows: seen.rows };
+    const at = passes.of(entry);
+    await passes.playTo(model, entry, at);
+    const last = entry.passes.findLast((p, i) => i <= at && p.outputs.some(([texture]) => texture === name));
+    return writtenBy(player, name, last);
   }
   if (!view) return null;
   await model.cache.fill(ids);

@@ -1,0 +1,106 @@
+// Tests what a player draws into, with a context that records the calls.
+
+import { expect, test } from "vitest";
+import { Device } from "../src/runtime/gl/device";
+import { readField, writtenBy } from "../src/runtime/engine/field";
+import { Player } from "../src/runtime/gl/player";
+import type { Pass, Program } from "../src/runtime/gl/program";
+
+const RECORDED = ["viewport", "scissor", "clear", "drawArrays", "drawArraysInstanced", "enable", "disable"];
+const TARGET = { width: 12, height: 6, layers: 1, format: "float", role: "state" } as const;
+
+type Call = [name: string, ...values: unknown[]];
+
+function pass(changes: Partial<Pass>): Pass {
+  const outputs: [string, number][] = [["a", 0]];
+  const whole = { label: "p", shader: "s", inputs: [], outputs, viewport: [12, 6] as [number, number], row: null };
+  return { ...whole, slices: 0, clear: false, first_column: 0, flops: 0, nbytes: 0, ...changes };
+}
+
+/** Plays one pass at row 4 and returns its calls. */
+async function played(changes: Partial<Pass>, renderer: string): Promise<Call[]> {
+  const calls: Call[] = [];
+  const gl = new Proxy<Record<string, unknown>>(
+    {},
+    {
+      get: (_, key: string) => {
+        if (RECORDED.includes(key)) return (...values: unknown[]) => void calls.push([key, ...values]);
+        if (/^(create|fence)/.test(key)) return () => ({});
+        if (key === "getProgramParameter") return () => true;
+        if (key === "getSyncParameter") return () => "SIGNALED";
+        return key === key.toUpperCase() ? key : () => 0;
+      },
+    },
+  );
+  const device = Object.assign(Object.create(Device.prototype) as object, {
+    ...{ gl, renderer, maxViewport: 8192, generation: 0, parallel: null },
+    ...{ limits: { maxTextureSize: 16, maxLayers: 4, drawBuffers: 4, textureUnits: 4, uniformBlock: 64 } },
+    ...{ still: () => {}, compiles: () => () => {}, texture: () => ({}), framebuffer: () => ({}) },
+  }) as unknown as Device;
+  Object.defineProperty(device, "lost", { value: false });
+  const program: Program = {
+    schema: 2,
+    textures: { a: { name: "a", ...TARGET } },
+    shaders: { s: "" },
+    entries: { e: { name: "e", inputs: [], passes: [pass(changes)], outputs: {} } },
+    views: {},
+    scalars: { pos: "int" },
+  };
+  const player = new Player(device, program, { fetch: "texelFetch", storage: "float" }, new Map(), 100);
+  await player.prepare("e");
+  player.set("pos", 4);
+  calls.length = 0;
+  player.play("e");
+  return calls;
+}
+
+const draw = (first: number): Call => ["drawArrays", "TRIANGLES", first, 3];
+const limited = (...calls: Call[]): Call[] => [["enable", "SCISSOR_TEST"], ...calls, ["disable", "SCISSOR_TEST"]];
+
+test.each([
+  ["a GPU", "GPU", [12, 6], 0],
+  ["a software driver", "llvmpipe", [24, 12], 3],
+])("%s draws whole targets, parts and bands of them", async (_, renderer, [width, height], first) => {
+  const view = (y: number): Call => ["viewport", 0, y, width, height];
+  const box = (...values: number[]): Call => ["scissor", ...values];
+  expect(await played({}, renderer)).toEqual([view(0), draw(first)]);
+  const skipping = { first_column: 8 };
+  expect(await played(skipping, renderer)).toEqual([view(0), ...limited(box(8, 0, 4, 6), draw(first))]);
+  const bands = [box(7, 0, 2, 6), draw(first), box(9, 0, 3, 6), draw(first)];
+  const [, ...calls] = await played({ first_column: 7, flops: 200 }, renderer);
+  expect(calls).toEqual([...limited(box(7, 0, 5, 6), ...limited(...bands)).slice(0, -1), ["disable", "SCISSOR_TEST"]]);
+});
+
+test("a row is limited by the scissor where the viewport does not limit it", async () => {
+  const row = { viewport: [12, 1] as [number, number], row: "pos" };
+  expect(await played(row, "GPU")).toEqual([["viewport", 0, 4, 12, 1], draw(0)]);
+  const boxed = limited(["scissor", 0, 4, 12, 1], draw(3));
+  expect(await played(row, "llvmpipe")).toEqual([["viewport", 0, 4, 24, 2], ...boxed]);
+});
+
+test.each(["GPU", "llvmpipe"])("on %s, a part of a target is cleared alone", async (renderer) => {
+  const calls = await played({ viewport: [12, 2], slices: 3, clear: true }, renderer);
+  const names = calls.map(([name, value]) => `${name} ${String(value)}`);
+  expect(calls).toContainEqual(["scissor", 0, 0, 12, 2]);
+  expect(names.indexOf("enable SCISSOR_TEST")).toBeLessThan(names.indexOf("clear COLOR_BUFFER_BIT"));
+  expect(names.at(-1)).toBe("disable SCISSOR_TEST");
+});
+
+test("a target is covered in a viewport of twice its size only if the device has one so large", () => {
+  const covering = (size: number) =>
+    Device.prototype.covering.call({ software: true, maxViewport: 64 } as unknown as Device, size, 8);
+  expect([covering(32), covering(33)]).toEqual([
+    [64, 16, 3],
+    [33, 8, 0],
+  ]);
+});
+
+test("columns that a pass does not draw are in no picture of what it wrote", async () => {
+  const spec = { name: "a", ...TARGET, width: 3, height: 2, layers: 2 };
+  const texels = Float32Array.from({ length: 48 }, (_, i) => (i % 12 < 8 ? 999 : i));
+  const player = { spec: () => spec, read: () => Promise.resolve(texels) } as unknown as Player;
+  const { view, rows, firstColumn } = writtenBy(player, "a", pass({ first_column: 2 }));
+  const { values, high } = await readField(player, view, rows, 0, firstColumn);
+  expect([...values]).toEqual([8, 9, 10, 11, 20, 21, 22, 23, 32, 33, 34, 35, 44, 45, 46, 47]);
+  expect(high).toBe(47);
+});
