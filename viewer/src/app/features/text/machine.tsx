@@ -191,6 +191,7 @@ function Cells() {
         if (!generation.running.value) restartAnimations(over.current);
       };
       await made.prepare(); // now, so that no token waits for it
+      if (there() !== target) return; // the view is gone
       m.cache.watcher = strip.current = made;
       await still(made);
     },
