@@ -207,8 +207,7 @@ export class TextGenerator {
           continue;
         }
         const inPage = sampling.inPage(sampler, top);
-        // A fast device computes a group of tokens while the one before it is read.
-        const groups = taken && !inPage && !speculation && this.tokenMs <= MAX_AHEAD_MS ? 2 : 1;
+        const groups = taken && !inPage && !speculation ? this.groups : 1;
         while (inFlight.length < groups && issued < count) {
           const most = taken && !inPage ? Math.min(this.ahead(), speculation ? MAX_UNCHECKED : Infinity) : 1;
           const end = Math.min(count, issued + most);
@@ -264,6 +263,14 @@ export class TextGenerator {
     }
     reader.close();
     return tokens;
+  }
+
+  /**
+   * How many groups to issue: a fast GPU computes one while the other is read. On software GL, issuing passes waits for
+   * earlier ones, which would hold up the page.
+   */
+  private get groups(): number {
+    return this.tokenMs <= MAX_AHEAD_MS && !this.model.device.software ? 2 : 1;
   }
 
   /** Returns how many tokens to issue at once. */
