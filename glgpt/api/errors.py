@@ -42,7 +42,7 @@ ALLOWED = {
     "string_too_long": "a string of at most {max_length} characters",
     "string_type": "a string",
     "too_long": "an array of at most {max_length}",
-}  # what a value must be, by pydantic's types of errors
+}  # description of the values that fit, by pydantic's type of error
 
 
 class ApiError(Exception):
@@ -75,13 +75,12 @@ class ApiError(Exception):
 def invalid_request(given: dict[str, Any], error: ValidationError) -> ApiError:
     """Returns the answer to a body that does not validate: the first field at fault, its value and what is allowed."""
     found = error.errors()
-    places = [
-        _place(given, each["loc"], each["type"] == "missing") for each in found if each["loc"][0] == found[0]["loc"][0]
-    ]
+    found = [each for each in found if each["loc"][0] == found[0]["loc"][0]]
+    places = [_place(given, each["loc"], each["type"] == "missing") for each in found]
     # Each type that a field may have gives an error; the deepest are about the types that come closest.
     deepest = max(map(len, places))
     place = next(place for place in places if len(place) == deepest)
-    errors = [each for each, own in zip(found, places, strict=False) if own == place]
+    errors = [each for each, own in zip(found, places, strict=True) if own == place]
     where, kind = quoted(".".join(place)), errors[0]["type"]
     if kind == "extra_forbidden":
         return ApiError(400, f"{where} is not a field that this server knows", where)

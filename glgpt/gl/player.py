@@ -222,9 +222,8 @@ class Player:
                     bound[unit] = name
             framebuffer = self._framebuffer(p)
             wide, high, first = self.device.covering(*p.viewport)
-            draw = partial(vertex_array.render, moderngl.TRIANGLES, 3, first=first)
+            draw = partial(vertex_array.render, moderngl.TRIANGLES, 3, first=first, instances=p.slices or 1)
             if p.slices:
-                draw = partial(vertex_array.render, moderngl.TRIANGLES, 3, first=first, instances=p.slices)
                 commands.append(partial(self._add_up, self.device.ctx, clear, framebuffer, draw, p))
             elif p.row is None:
                 commands += self._draws(p, framebuffer, draw)

@@ -259,23 +259,25 @@ def matvec(
     by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout)
     split_k, across = -(-k4 // slice_texels), 4 * -(-columns // (4 * by))
     panels_of_integers = _integers_in_panels(w.layout)
-    left = _left(across, rec.limits.max_texture_size) if panels_of_integers and split_k * by <= BIN else 0
-    y = rec.scratch(name, Layout(split_k * by, 4 * texels * shared * (left + across), (1, texels * shared)))
+    first_column = 0
+    if panels_of_integers and split_k * by <= BIN:
+        first_column = _first_column(across, rec.limits.max_texture_size)
+    y = rec.scratch(name, Layout(split_k * by, 4 * texels * shared * (first_column + across), (1, texels * shared)))
     place: dict[str, int | float | str] = {"BY": by, "STRIDE": columns, "CONTIGUOUS": contiguous}
     at_once = INTEGERS[1] if _integers_on_a_gpu(w.layout) else 1
     defines = place | {"K4": k4, "SLICE": slice_texels, "AT_ONCE": at_once}
     if panels_of_integers and _whole_groups(w.layout, k4, slice_texels):
         defines |= {"AT_ONCE": 2 if shared > 4 else 1, "WHOLE_GROUPS": 1}
-    if left:
-        defines["LEFT"] = left
+    if first_column:
+        defines["FIRST_COLUMN"] = first_column
     if isinstance(x, AttendedRow):
         inputs, defines = {"x": x.values, "logs": x.logs, "w": w}, defines | {"KEYS": x.keys}
     else:
         inputs = {"x": x, "w": w}
-    window = Window((y.layout.width, y.layout.height), first_column=left)
+    window = Window((y.layout.width, y.layout.height), first_column=first_column)
     rec.emit("matvec", inputs, {"y": y}, defines, window=window, cost=Cost(2 * x.cols * w.cols, w.layout.nbytes))
     sums = place | {"SPLIT_K": split_k, "SHARED": shared, "TILE": w.layout.width}
-    return PartialSums(y, w.cols, sums, first=left or None)
+    return PartialSums(y, w.cols, sums, first=first_column or None)
 
 
 def columns_of(w: Tensor, contiguous: int) -> tuple[int, int, int]:
@@ -343,13 +345,13 @@ def _whole_groups(w: Layout, k4: int, slice_texels: int) -> bool:
     return all(n % group == 0 for n in (k4, slice_texels, *([w.height // 4] if w.tiles[0] > 1 else [])))
 
 
-def _left(width: int, limit: int) -> int:
-    """Returns how many columns of pixels to leave out, so that the edge of a bin is in the middle of the others.
+def _first_column(width: int, limit: int) -> int:
+    """Returns the first of `width` columns of pixels to draw, so that the edge of a bin is in their middle.
 
     Two threads then share the columns evenly.
     """
-    left = -(width // 2) % BIN // 4 * 4
-    return left if width < 4 * BIN and left + width <= limit else 0
+    first = -(width // 2) % BIN // 4 * 4
+    return first if width < 4 * BIN and first + width <= limit else 0
 
 
 def combine(

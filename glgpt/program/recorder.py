@@ -221,8 +221,17 @@ class Recorder:
                 self._shaders[key], self._texts[key] = "\n".join(texts), texts
             end = done + tiles.count(first.layout)
             flops, nbytes = (n * end // total - n * done // total for n in (cost.flops, cost.nbytes))
-            spec = Pass(label or first.name, key, (), (), window.size, window.row, flops, nbytes)
-            spec = replace(spec, first_column=window.first_column)
+            spec = Pass(
+                label or first.name,
+                key,
+                (),
+                (),
+                window.size,
+                window.row,
+                flops,
+                nbytes,
+                first_column=window.first_column,
+            )
             layers = tuple((t, layer) for t in outputs.values() for layer in tiles.layers(t.layout))
             self._drafts[self._current].append(_Draft(spec, samplers, layers))
             done = end

@@ -138,7 +138,17 @@ def program_from(each: dict[str, Any], shaders: dict[str, str], scalars: dict[st
     """Returns a program whose only entry has these textures and passes."""
     textures = {t[0]: Texture(*t) for t in each["textures"]}
     passes = tuple(
-        Pass(label, shader, _pairs(inputs), _pairs(outputs), tuple(viewport), row, 0, 0, slices, clear, first_column)
+        Pass(
+            label,
+            shader,
+            _pairs(inputs),
+            _pairs(outputs),
+            tuple(viewport),
+            row,
+            slices=slices,
+            clear=clear,
+            first_column=first_column,
+        )
         for label, shader, inputs, outputs, viewport, row, slices, clear, first_column in each["passes"]
     )
     entry = Entry(ENTRY, tuple(each["uploads"]), passes, {}, _pairs(each["ping_pong"]))

@@ -89,8 +89,8 @@ void main() {
 #ifdef PARTIAL_SUMS_W
   vec2 row_norm = mean_and_scale();
 #endif
-#ifdef LEFT  // columns of pixels that are not drawn
-  p.x -= LEFT;
+#ifdef FIRST_COLUMN  // columns of pixels before it are not drawn
+  p.x -= FIRST_COLUMN;
 #endif
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;
 #ifdef PIXEL

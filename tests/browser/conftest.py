@@ -233,7 +233,7 @@ def opened_once(exported: Path, serve: Callable[..., str], browsers: Browsers) -
 
 @pytest.fixture
 def opened(opened_once: tuple[Any, list[str]]) -> Iterator[Any]:
-    """The page of `opened_once` with the whole model, for a test that leaves its text as it was."""
+    """The page of `opened_once` with the whole model, for a test that leaves its text unchanged."""
     page, complaints = opened_once
     yield page
     page.evaluate("glgpt.intervene([])")

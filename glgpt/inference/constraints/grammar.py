@@ -72,6 +72,7 @@ class _Checks:
         self._known: dict[bytes, str] = {}  # by digest of a constraint: why it cannot be used, empty if it can
 
     def check(self, constraint: Constraint) -> None:
+        """Raises ConstraintError for a constraint that cannot be used, or could not be compiled."""
         digest = hashlib.sha256(f"{constraint.kind}:{constraint.source}".encode(errors="surrogatepass")).digest()
         with self._lock:
             why = self._known.get(digest)

@@ -44,7 +44,7 @@ class InFlight {
   private came = 0; // when the tokens taken last were read, ms
   private taken = 0; // tokens taken since `began`
 
-  /** The number of groups. */
+  /** Returns the number of groups. */
   get length(): number {
     return this.groups.length;
   }
@@ -229,8 +229,10 @@ export class TextGenerator {
         }
         if (!more) {
           const { tokens, ms } = inFlight.measured();
-          if (taken) this.tokenMs = ms;
-          if (taken) speculation?.guessing.plainTokens(ms, tokens);
+          if (taken) {
+            this.tokenMs = ms;
+            speculation?.guessing.plainTokens(ms, tokens);
+          }
         }
         if (taken) this.model.splitGenerator.report(here, this.tokenMs);
         if (more) token.more = more;
@@ -244,8 +246,8 @@ export class TextGenerator {
   }
 
   /**
-   * Issues the tokens number `from` to `end` - 1 of a stretch that begins at position `first`, and returns them;
-   * null for a token that the page chooses (`inPage`).
+   * Issues the tokens from number `from` to `end` - 1 of a stretch that begins at position `first`, and returns them.
+   * A token that the page chooses (`inPage`) is null.
    */
   private issue(
     { text, run, sampler, drawn }: Stretch,
@@ -266,8 +268,8 @@ export class TextGenerator {
   }
 
   /**
-   * How many groups to issue: a fast GPU computes one while the other is read. On software GL, issuing passes waits for
-   * earlier ones, which would hold up the page.
+   * Returns how many groups to issue: a fast GPU computes one while the other is read. On software GL, issuing passes
+   * waits for earlier ones, which would hold up the page.
    */
   private get groups(): number {
     return this.tokenMs <= MAX_AHEAD_MS && !this.model.device.software ? 2 : 1;

@@ -15,7 +15,7 @@ const SHARED = 4 * SMALL; // bytes of a shared buffer
 const KEPT = 1 << 20; // maximum bytes of a buffer that is kept for later reads
 const SOON = 10; // ms: a fence that usually passes within these is polled without sleeping
 const MAX_SLEEP = 8; // ms between two polls of a slow fence, since a poll takes time from a software driver
-const NUDGE = 0.3; // ms between two flushes, after each of which Chrome checks its fences; by itself it does after 2 ms
+const NUDGE = 0.3; // ms between two flushes, after each of which Chrome checks its fences; without one, after 2 ms
 
 interface Slot {
   buffer: WebGLBuffer;
@@ -191,7 +191,7 @@ export class Reader {
         head.resolve();
       } else {
         await pause(); // browsers do not throttle a timer that is set after this
-        const left = this.between - waited; // ms that it usually takes yet
+        const left = this.between - waited; // ms until it usually passes
         if (this.between > SOON || left < -2)
           await this.device.sleep(Math.min(MAX_SLEEP, Math.max(1, Math.abs(left) / 3)));
         else if (head.fence && performance.now() - flushed > NUDGE) {
