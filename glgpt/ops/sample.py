@@ -82,7 +82,8 @@ def _candidates(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]
     """Records the likeliest tokens of merged blocks; with `levels`, only tokens below the bracket that they found."""
     rows, cols = _blocks(x)
     first = rec.scratch("sample.first", Layout(rows, 12 * cols, (1, 3)))
-    rec.emit("candidates", {"x": x, "best": best} | _levels(levels), {"y": first}, _walk(x))
+    constants: dict[str, int | float | str] = {"C4": -(-x.cols // 4), "STRIDE": rows * cols // 4}
+    rec.emit("candidates", {"x": x, "best": best} | _levels(levels), {"y": first}, constants)
     cols, targets = min(cols, MERGED_BLOCKS[1]), (CANDIDATES + 1) // 2
     y = rec.scratch("sample.candidates", Layout(MERGED_BLOCKS[0], 4 * cols * targets, (1, targets)))
     rec.emit("merge_candidates", {"x": first}, {"y": y}, {"BLOCKS": MERGED_BLOCKS[0] * cols})

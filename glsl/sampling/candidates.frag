@@ -1,12 +1,13 @@
 // Finds the likeliest 4 tokens of each block of a row of logits, best first; of equal logits the first one wins. A block is
-// every BLOCKS-th texel. The first two targets hold pairs (logit, id); id is -1 if the block has no more tokens, and 0.5 is
-// added to the fourth id if it has more than four. The last target holds the block's sums of exp(logit - greatest), with
-// temperature and without. With M1_W, only tokens below the bracket of `nucleus.glsl` count.
+// one lane of every STRIDE-th texel, since adjacent tokens, such as digits, are often likely together. The first two targets
+// hold pairs (logit, id); id is -1 if the block has no more tokens, and 0.5 is added to the fourth id if it has more than
+// four. The last target holds the block's sum of exp(logit - greatest). With M1_W, only tokens below the bracket of
+// `nucleus.glsl` count. Four texels are fetched at once.
 #include "nucleus.glsl"
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
-  vec4 best = vec4(LEAST), id = vec4(-1.0), tempered = vec4(0.0), plain = vec4(0.0);
+  vec4 best = vec4(LEAST), id = vec4(-1.0), plain = vec4(0.0);
   bool more = false;
   float greatest = BEST(0, 0, 0).y;
 #ifdef M1_W
@@ -14,14 +15,16 @@ void main() {
 #else
   float upper = 3.0e38;
 #endif
-  for (int c4 = p.y * Y_W + p.x; c4 < C4; c4 += BLOCKS) {
-    vec4 x = x_at(0, c4);
-    bvec4 beyond = greaterThanEqual(4 * c4 + ivec4(0, 1, 2, 3), ivec4(X_COLS));
-    tempered += mix(exp((x - greatest) * inverse_temperature), vec4(0.0), beyond);
+  int block = p.y * Y_W + p.x, lane = block % 4;
+  for (int first = block / 4; first < C4; first += 4 * STRIDE) {
+    ivec4 c4 = first + ivec4(0, 1, 2, 3) * STRIDE, ids = 4 * c4 + lane;
+    vec4 x;
+    for (int k = 0; k < 4; k++) x[k] = x_at(0, min(c4[k], C4 - 1))[lane];
+    bvec4 beyond = greaterThanEqual(ids, ivec4(X_COLS));
     plain += mix(exp(x - greatest), vec4(0.0), beyond);
     x = mix(x, vec4(LEAST), beyond);
-    for (int lane = 0; lane < 4; lane++) {
-      float value = x[lane], its = float(4 * c4 + lane);
+    for (int k = 0; k < 4; k++) {
+      float value = x[k], its = float(ids[k]);
       if (!(value > LEAST && value < upper)) continue;
       more = more || id.w >= 0.0;
       if (value <= best.w) continue;
@@ -37,6 +40,6 @@ void main() {
   vec4 v[3];
   v[0] = vec4(best.x, id.x, best.y, id.y);
   v[1] = vec4(best.z, id.z, best.w, id.w);
-  v[2] = vec4(dot(tempered, vec4(1.0)), dot(plain, vec4(1.0)), 0.0, 0.0);
+  v[2] = vec4(dot(plain, vec4(1.0)), 0.0, 0.0, 0.0);
   STORE_Y(v)
 }

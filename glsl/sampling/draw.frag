@@ -30,7 +30,7 @@ vec4 likeliest(float rank, vec4 threshold) {
 vec4 sums(float greatest) {
   float plain = 0.0, kept = 0.0;
   for (int y = 0; y < CANDIDATES_H; y++) {
-    for (int k = 0; k < CANDIDATES_W; k++) plain += CANDIDATES(CANDIDATES_TC - 1, y, k).w;
+    for (int k = 0; k < CANDIDATES_W; k++) plain += CANDIDATES(CANDIDATES_TC - 1, y, k).z;
   }
   for (int y = 0; y < BLOCK_ROWS; y++) {
     for (int k = 0; k < WINNERS_W; k++) kept += WINNERS(0, y, k).w;

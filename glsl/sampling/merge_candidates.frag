@@ -1,11 +1,11 @@
 // Finds the likeliest 7 candidates of X_H * X_W / BLOCKS blocks: pairs (logit, id) as in `candidates.frag`, in four targets.
-// z and w of the last target are the sums of exp(logit - greatest), with temperature and without.
+// z of the last target is the sum of exp(logit - greatest).
 #define N_BEST 7
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   float best[N_BEST], id[N_BEST];
-  vec2 sums = vec2(0.0);
+  float sum = 0.0;
   bool more = false;
   for (int i = 0; i < N_BEST; i++) {
     best[i] = -3.0e38;
@@ -13,7 +13,7 @@ void main() {
   }
   for (int block = p.y * Y_W + p.x; block < X_H * X_W; block += BLOCKS) {
     int y = block / X_W, k = block % X_W;
-    sums += X(2, y, k).xy;
+    sum += X(2, y, k).x;
     for (int layer = 0; layer < 2; layer++) {
       vec4 t = X(layer, y, k);
       for (int half_ = 0; half_ < 2; half_++) {
@@ -35,6 +35,6 @@ void main() {
   if (more) id[N_BEST - 1] = floor(id[N_BEST - 1]) + 0.5;
   vec4 v[4];
   for (int t = 0; t < 3; t++) v[t] = vec4(best[2 * t], id[2 * t], best[2 * t + 1], id[2 * t + 1]);
-  v[3] = vec4(best[N_BEST - 1], id[N_BEST - 1], sums);
+  v[3] = vec4(best[N_BEST - 1], id[N_BEST - 1], sum, 0.0);
   STORE_Y(v)
 }

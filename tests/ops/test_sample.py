@@ -161,8 +161,8 @@ def test_the_likeliest_come_with_a_draw(device: Device) -> None:
         (np.zeros(5000), {"top_k": 4000}),
         (np.zeros(5000), {"top_p": 0.5}),
         (np.repeat([5.0, 1.0], [1, 8000]), {"top_p": 0.7}),
-        (np.where(np.arange(20000) % 256 < 4, 5.0, 0.0), {"top_k": 12}),  # all in a few blocks
-        (np.where(np.arange(20000) % 2048 < 4, 5.0, 0.0), {"top_k": 5}),  # all in one block, which returns four
+        (np.where(np.arange(20000) % 512 < 4, 5.0, 0.0), {"top_k": 16}),  # all in a few blocks
+        (np.where(np.arange(20000) % 512 < 1, 5.0, 0.0), {"top_k": 5}),  # all in one block, which returns four
     ],
 )
 def test_what_the_candidates_do_not_reach_is_not_decided(
@@ -171,6 +171,17 @@ def test_what_the_candidates_do_not_reach_is_not_decided(
     """Fails if a set of tokens that extends beyond the candidates is truncated to them."""
     with drawing(device, logits) as player:
         assert draw(player, Sampler(SamplingOptions(**settings, seed=4)))[0, 0, 2:].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("first", [16, 25_000])
+def test_likely_tokens_that_are_adjacent_are_decided(device: Device, first: int) -> None:
+    """Fails if likely tokens with ids in a row, such as digits and single letters, fill a block."""
+    logits = np.float32(np.random.default_rng(9).standard_normal(50257))
+    logits[first : first + 36] = np.arange(36) + 20
+    with drawing(device, logits) as player:
+        texels = draw(player, Sampler(SamplingOptions(top_k=40, top_p=0.999999, seed=4)))[0]
+    assert texels[0, 2:].tolist() == [0, 0]
+    assert texels[1:9, 0].tolist() == [*range(first + 35, first + 27, -1)]
 
 
 @pytest.mark.parametrize("top_p", [0.5, 0.9, 0.97])
