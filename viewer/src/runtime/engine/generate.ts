@@ -148,12 +148,13 @@ export class TextGenerator {
   }
 
   /**
-   * Generates tokens that a constraint allows. The device computes the logits after a token while the page reads it and
-   * the grammar finds which tokens may follow it.
+   * Generates tokens that a constraint allows. The device computes the logits after a token while the grammar finds
+   * which tokens may follow it.
    */
   private async *constrained({ text, count, run, sampler, drawn }: Stretch, matcher: Matcher): AsyncGenerator<Token> {
-    const { cache, sampling } = this.model;
+    const { cache, sampling, device, reader } = this.model;
     const first = text.length;
+    const top = run.alternatives;
     await sampling.masked.prepare();
     await cache.prepare(text);
     for (let taken = 0; taken < count; taken++) {
@@ -161,23 +162,14 @@ export class TextGenerator {
       if (!allowed || run.signal?.aborted) return;
       if (taken === 0) cache.prefill(text);
       else cache.ids.push(text.at(-1)!);
-      const more = taken + 1 < count;
-      const chosen = sampler.adjusts ? null : sampling.chooseAllowed(sampler, drawn + taken, allowed, run.alternatives);
-      // A prompt's logits cannot be computed again with equal bits, should the device not decide.
-      const ahead = more && taken > 0 && chosen !== null && sampling.masked.ready;
-      if (ahead) {
-        this.model.reader.close(); // the read does not wait for the next token's passes
-        cache.decode(first + taken);
-        this.model.device.gl.flush();
-      }
-      let token = await chosen;
-      const decided = token !== null;
-      if (!token) {
-        if (ahead) cache.again(text);
-        token = await sampling.fromRow(text, sampler, drawn + taken, run.alternatives, allowed);
-      }
+      const chosen = sampler.adjusts ? null : sampling.chooseAllowed(sampler, drawn + taken, allowed, top);
+      reader.close();
+      const token = (await chosen) ?? (await sampling.fromRow(text, sampler, drawn + taken, top, allowed));
       matcher.accept(token.id);
-      if (more && !(ahead && decided)) cache.decode(first + taken);
+      if (taken + 1 < count) {
+        cache.decode(first + taken);
+        device.gl.flush(); // begins now, not when the next draw is issued
+      }
       yield token;
     }
   }
