@@ -18,8 +18,10 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from glgpt.checkpoint import generation_config
 from glgpt.federation import protocol, replies
 from glgpt.gguf import splits, tokenizer_files
+from glgpt.page import prompts
 from glgpt.page.documents import manifest, packed, player, recorded, reference, training
 from glgpt.program import spec
 from glgpt.program.formats import ALL
@@ -70,6 +72,19 @@ def pre_tokenizers() -> str:
     names += " ENDS WHOLE_WORDS PRE_TOKENIZERS"
     values = {name: getattr(tokenizer_files, name) for name in names.split()}
     return constants("The tokenizers of GGUF files, as in glgpt/gguf/tokenizer_files.py.", values)
+
+
+def sampling() -> str:
+    """Returns the module of the sampling settings of texts and answers."""
+    values = {
+        "TEXT_SAMPLING": prompts.TEXT_SAMPLING,
+        "CHAT_SAMPLING": generation_config.CHAT_SAMPLING,
+        "RANGES": generation_config.SAMPLING_RANGES,
+        "GGUF_KEYS": tokenizer_files.SAMPLING,
+    }
+    return constants(
+        "Sampling settings, as in glgpt/checkpoint/generation_config.py and glgpt/page/prompts.py.", values
+    )
 
 
 def patterns() -> str:
@@ -351,7 +366,13 @@ def sharing(schema: dict[str, Any], name: str, shared: dict[str, Any]) -> dict[s
 
 def files() -> dict[str, str]:
     """Returns the contents of all files by path."""
-    modules = {"gguf-tokenizers": pre_tokenizers, "patterns": patterns, "formats": formats, "protocols": protocols}
+    modules = {
+        "gguf-tokenizers": pre_tokenizers,
+        "patterns": patterns,
+        "sampling": sampling,
+        "formats": formats,
+        "protocols": protocols,
+    }
     found = {f"{GENERATED}/{name}.ts": content() for name, content in modules.items()}
     found |= {f"{GENERATED}/{name}.ts": message_types(*definition) for name, definition in MESSAGES.items()}
     schemas = {"program": program(), "tokenizer": document("tokenizer", tokenizer_document.PageTokenizer)}

@@ -145,15 +145,18 @@ class GenerationRequest(_Strict):
             if value is not None:
                 yield field, partial(kind, value)
 
-    def sampling(self, vocab_size: int) -> SamplingOptions:
-        """Returns how tokens are chosen. Raises ApiError, naming the field, for values that cannot be used."""
+    def sampling(self, vocab_size: int, defaults: Mapping[str, Any]) -> SamplingOptions:
+        """Returns how tokens are chosen; `defaults` are used for fields that are missing or null.
+
+        Raises ApiError, naming the field, for values that cannot be used.
+        """
         for name in ("frequency_penalty", "presence_penalty"):
             if getattr(self, name):
                 raise ApiError(400, f"{name} is not supported; use repetition_penalty", name)
         chosen: dict[str, Any] = {
             # top_p 0 leaves the likeliest token only
-            "temperature": 0.0 if self.top_p == 0 else 1.0 if self.temperature is None else self.temperature,
-            "top_k": self.top_k if self.top_k and self.top_k > 0 else None,  # 0 and -1 mean all, as in vLLM
+            "temperature": 0.0 if self.top_p == 0 else self.temperature,
+            "top_k": self.top_k,
             "top_p": self.top_p or None,
             "min_p": self.min_p,
             "repetition_penalty": self.repetition_penalty,
@@ -161,6 +164,11 @@ class GenerationRequest(_Strict):
             "seed": None if self.seed is None else self.seed % 2**64,
             "constraint": self.constraint(),
         }
+        chosen |= {name: value for name, value in defaults.items() if chosen[name] is None}
+        if chosen["temperature"] is None:
+            chosen["temperature"] = 1.0
+        if chosen["top_k"] is not None and chosen["top_k"] <= 0:  # 0 and -1 mean all, as in vLLM
+            chosen["top_k"] = None
         for name, value in chosen.items():
             try:
                 SamplingOptions(**{name: value}).check_vocabulary(vocab_size)

@@ -188,7 +188,9 @@ class Api:
 
         def prepared() -> Job:
             try:
-                options = each_seed(asked.sampling(self.engine.model.config.vocab_size), asked.n or 1)
+                model = self.engine.model
+                defaults = model.chat_sampling if isinstance(asked, ChatRequest) else {}
+                options = each_seed(asked.sampling(model.config.vocab_size, defaults), asked.n or 1)
                 if tools and tools.forced:
                     constraint = tools.constraint(self.engine.call_form.key)
                     options = [replace(own, constraint=constraint) for own in options]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.checkpoint.end_of_text import end_of_text
+from glgpt.checkpoint.generation_config import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.safetensors_file import write_safetensors
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from glgpt.checkpoint.generation_config import CHAT_SAMPLING
 from glgpt.cli.argument_parser import Parser
 from glgpt.cli.option_types import above_zero, bias, count, device, fraction, ids, not_negative, positive, size
 from glgpt.cli.progress import progress
@@ -33,6 +34,7 @@ DEVICE = "auto, software (OpenGL on the CPU), gpu, or the number of an EGL devic
 DTYPE = "stored for .gguf files, else f32"
 CONTEXT = "context length, in tokens (default: the model's, at most 2048; longer if the prompt needs it)"
 CHAT_MODEL = "smollm2"
+TEMPERATURE = 0.8  # of texts that are not answers
 BYTE_ORDER_MARK = "\ufeff"  # not part of a text
 MAX_SCHEMA_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 30  # of a text that is read at once
@@ -129,23 +131,23 @@ def device_options(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
-def add_sampling_options(p: Parser) -> None:
-    """Adds the options that determine how the next token is chosen."""
-    g = p.add_argument_group("sampling")
+def add_sampling_options(p: Parser, chat: bool = False) -> None:
+    """Adds the options that determine how the next token is chosen; those of a `chat` have the model's defaults."""
+    default = ", ".join(f"{name} {value}" for name, value in CHAT_SAMPLING.items()).replace("_", "-")
+    g = p.add_argument_group("sampling", f"By default as the model's files say, else {default}." if chat else None)
     g.add_argument(
-        "--temperature", type=not_negative, default=0.8, metavar="T",
-        help="higher is more varied; 0 always takes the most likely token, greedy decoding (default 0.8)",
+        "--temperature", type=not_negative, default=None if chat else TEMPERATURE, metavar="T",
+        help="higher is more varied; 0 always takes the most likely token, greedy decoding"
+        + ("" if chat else f" (default {TEMPERATURE})"),
     )  # fmt: skip
-    g.add_argument(
-        "--top-k", type=positive, metavar="K", help="sample from the K most likely tokens (default: from all)"
-    )
+    g.add_argument("--top-k", type=positive, metavar="K", help="sample from the K most likely tokens")
     g.add_argument(
         "--top-p", type=fraction, metavar="P",
-        help="nucleus sampling: sample from the most likely tokens whose probabilities add up to P (default 1)",
+        help="nucleus sampling: sample from the most likely tokens whose probabilities add up to P; 1 is off",
     )  # fmt: skip
     g.add_argument(
         "--min-p", type=fraction, metavar="P",
-        help="sample from tokens at least P times as likely as the most likely one (default: from all)",
+        help="sample from tokens at least P times as likely as the most likely one",
     )  # fmt: skip
     g.add_argument(
         "--repetition-penalty", type=above_zero, metavar="R",
@@ -163,11 +165,11 @@ def add_sampling_options(p: Parser) -> None:
 
 
 def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
-    """Returns the values of `add_sampling_options`, except the seed, as keyword arguments of `generate`.
+    """Returns the given values of `add_sampling_options`, except the seed, as keyword arguments of `generate`.
 
     Raises ArgumentError for a value out of range, the seed included.
     """
-    options: BatchSamplingKeywords = {
+    options: dict[str, Any] = {
         "temperature": args.temperature,
         "top_k": args.top_k,
         "top_p": args.top_p,
@@ -176,8 +178,9 @@ def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
         "logit_bias": dict(args.logit_bias or ()),
         "constraint": _constraint(args),
     }
-    SamplingOptions(**options, seed=args.seed)
-    return options
+    given = cast("BatchSamplingKeywords", {name: value for name, value in options.items() if value is not None})
+    SamplingOptions(**given, seed=args.seed)
+    return given
 
 
 def _constraint(args: argparse.Namespace) -> Constraint | None:

@@ -24,6 +24,10 @@ NO_TOKEN = 0xFFFFFFFF  # llama.cpp's id for none
 ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "mask": "mask"}
 # Tokens that end a message; llama.cpp stops at a control token with such a text whatever the metadata says.
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
+SAMPLING = {
+    f"general.sampling.{key}": name
+    for key, name in (("temp", "temperature"), ("top_k", "top_k"), ("top_p", "top_p"), ("min_p", "min_p"))
+}
 
 # Pre-tokenizers of byte-level BPE, by their names in `tokenizer.ggml.pre`
 PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
@@ -64,8 +68,11 @@ def tokenizer_files(file: GgufFile) -> dict[str, Any]:
     }
     config = {f"{role}_token": token for role, token in roles.items()}
     found: dict[str, Any] = {"tokenizer.json": document, "tokenizer_config.json": config}
+    settings = {name: file.metadata[key] for key, name in SAMPLING.items() if key in file.metadata}
     if ends := _ends(file, tokens, vocab):
-        found["generation_config.json"] = {"eos_token_id": ends}
+        settings["eos_token_id"] = ends
+    if settings:
+        found["generation_config.json"] = settings
     if isinstance(template := file.metadata.get("tokenizer.chat_template"), str):
         found["chat_template.jinja"] = template
     return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glgpt.checkpoint.digest import model_digest
-from glgpt.checkpoint.end_of_text import end_of_text
+from glgpt.checkpoint.generation_config import chat_sampling, end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import default_dtype, rounding_of_adapter, weight_formats
 from glgpt.errors import ArgumentError, GlgptError, written
@@ -60,7 +60,8 @@ class LanguageModel:
     """A GPT-2 or Llama that runs as fragment-shader passes; use `from_pretrained`. Closing it releases all GL objects.
 
     It must be used in the thread that loaded it, where its GL context is current; other threads get a GlgptError.
-    `eos_ids` are the ids that end a generation: see `checkpoint.end_of_text`.
+    `eos_ids` are the ids that end a generation, and `chat_sampling` says how answers are sampled unless a call says
+    otherwise: see `checkpoint.generation_config`.
     """
 
     _batch: BatchDecoder | None = None  # None: several texts run one after another
@@ -88,6 +89,7 @@ class LanguageModel:
         if note := rounding_of_adapter(checkpoint, self.formats):
             logger.warning("%s", note)
         self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
+        self.chat_sampling = chat_sampling(self.path)
         settings = settings or DeviceSettings()
         self.device, self.choice = settings.open()
         limits = self.device.limits
@@ -398,7 +400,8 @@ class LanguageModel:
 
         The model's chat template turns the messages into ids. Special tokens in their text stay plain text. If they
         begin like those of the previous call, only what is new is computed (`stats.cached_tokens`). `sampling` are
-        the fields of `SamplingOptions`, as in `generate`. Raises GlgptError for unusable messages or settings, messages
+        the fields of `SamplingOptions`, as in `generate`; those that are missing are the model's own (`chat_sampling`).
+        Raises GlgptError for unusable messages or settings, messages
         that the context does not hold, and a model without a chat template.
         """
         prompt = self.chat_template.prompt(messages, tools=tools, documents=documents)
@@ -413,7 +416,7 @@ class LanguageModel:
         **sampling: Unpack[SamplingKeywords],
     ) -> Generation:
         """Like `chat`, for a prompt of `chat_template`. The answer ends where the context does."""
-        options = SamplingOptions.from_keywords(sampling, ("tokens", "stop")).seeded()
+        options = SamplingOptions.from_keywords(self.chat_sampling | sampling, ("tokens", "stop")).seeded()
         ids = self.check_ids(prompt.ids)
         tokens = min(integer("tokens", tokens), self.max_context - len(ids) + 1)  # the last token is not fed back
         sampler, stats = self.sampler(options), GenerationStats(len(ids))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from glgpt import ops
-from glgpt.checkpoint.end_of_text import end_of_text
+from glgpt.checkpoint.generation_config import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.gl.player import MAX_DRAW_FLOPS
 from glgpt.inference.capture import ONE_CAPTURED
@@ -75,6 +75,7 @@ def manifest_json(
         "prompts": about["prompts"],
         "chat": about["chat"],
         "chat_template": about["chat_template"],
+        "sampling": about["sampling"],
         "head": about["head"],
         "patterns": list(ops.PATTERNS),
         "split": split.manifest(checkpoint) if split else None,

@@ -9,9 +9,10 @@ from typing import cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from glgpt.checkpoint.generation_config import chat_sampling
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.models.spec import ModelConfig
-from glgpt.page.documents.manifest import PromptFields, ShownHead, TemplateSource
+from glgpt.page.documents.manifest import PageSampling, PromptFields, ShownHead, TemplateSource
 from glgpt.system.files import read_text
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.untrusted.chat import Chat, load_chat
@@ -26,6 +27,7 @@ QUESTIONS = (  # for an instruct model
     "Write a poem about the sea.",
     "Give me tips for sleeping well.",
 )
+TEXT_SAMPLING: PageSampling = {"temperature": 0.8, "top_p": 0.9}  # with top-p 1, more words would be misspelt
 SEED, TOKENS = 1, 120  # of the text that a page opens with: the page's defaults
 MAX_TITLE_CHARACTERS = 32  # maximum characters of a button
 
@@ -70,13 +72,18 @@ class ModelPage(_Record):
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of a page, which opens with the first, the chat format in which they are sent, and its template."""
+    """The prompts of a page, which opens with the first, and what generates the texts after them.
+
+    `chat` is the format in which they are sent, `template` that of conversations, and `sampling` has the settings until
+    a visitor changes them.
+    """
 
     page: ModelPage
     prompts: Sequence[Prompt]
     tokenizer: Tokenizer | None
     chat: Chat | None
     template: ChatTemplate | None
+    sampling: PageSampling
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig, given: Sequence[str]) -> Prompts:
@@ -94,7 +101,8 @@ class Prompts:
         wanted = [Prompt(title=_title(text), text=text) for text in given] or page.prompts
         wanted = wanted or [Prompt(title=_title(text), text=text) for text in (QUESTIONS if chat else NEUTRAL)]
         template = ChatTemplate.load(folder, tokenizer) if tokenizer else None
-        found = cls(page, wanted if tokenizer else [], tokenizer, chat, template)
+        sampling = cast("PageSampling", chat_sampling(folder)) if template else TEXT_SAMPLING
+        found = cls(page, wanted if tokenizer else [], tokenizer, chat, template, sampling)
         for text in given:
             found._check(text, config)
         return replace(found, prompts=[p for p in found.prompts if found._fits(p.text, config)])
@@ -121,6 +129,7 @@ class Prompts:
             "prompts": [{"title": p.title, "text": p.text} for p in self.prompts],
             "chat": list(self.chat.pieces) if self.chat else None,
             "chat_template": cast("TemplateSource", self.template.document()) if self.template else None,
+            "sampling": self.sampling,
             "head": cast("ShownHead", self.page.head.model_dump()) if self.page.head else None,
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from glgpt.plots.cells import REACH, folded
 from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
-SETTINGS: SamplingKeywords = {"temperature": 0.8, "top_p": 0.9}  # the page's defaults
 ALTERNATIVES = 8
 ATTENTION_TOKENS = 48  # tokens whose attention is stored
 WEIGHT_EXPONENT = 0.4  # a byte of attention is 255 * weight^0.4: the opacity with which the page draws a weight
@@ -43,7 +42,7 @@ def recorded_json(model: LanguageModel, prompts: Prompts) -> Recorded | None:
     if room < 1:
         return None
     opening = prompts.continuation()
-    settings: SamplingKeywords = {**SETTINGS, "seed": opening.seed}
+    settings = cast("SamplingKeywords", {**prompts.sampling, "seed": opening.seed})
     ids = [*given, *model.generate_ids(given, min(opening.tokens, room), **settings)]
     patterns = [in_block(i, PATTERN) for i in range(model.config.n_layer)]
     logits, found = model.run_with_cache(ids, patterns)

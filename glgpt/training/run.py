@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt import __version__
-from glgpt.checkpoint.end_of_text import end_of_text
+from glgpt.checkpoint.generation_config import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.data.fetching import source_of
 from glgpt.errors import GlgptError, quoted

@@ -17,8 +17,17 @@ def request(**fields: Any) -> ChatRequest:
 
 
 def test_top_p_0_is_greedy() -> None:
-    assert request(top_p=0, temperature=0.7).sampling(100).temperature == 0
-    assert request(top_p=0.5, temperature=0.7).sampling(100).temperature == 0.7
+    assert request(top_p=0, temperature=0.7).sampling(100, {}).temperature == 0
+    assert request(top_p=0.5, temperature=0.7).sampling(100, {}).temperature == 0.7
+
+
+def test_the_model_recommends_what_a_request_leaves_out() -> None:
+    usual = {"temperature": 0.2, "top_p": 0.9, "top_k": 40}
+    found = request(temperature=None, top_k=0).sampling(100, usual)
+    assert (found.temperature, found.top_p, found.top_k) == (0.2, 0.9, None)
+    found = request(temperature=1, top_p=0.5).sampling(100, usual)
+    assert (found.temperature, found.top_p, found.top_k) == (1, 0.5, 40)
+    assert request().sampling(100, {}).temperature == 1  # of a text completion
 
 
 @pytest.mark.parametrize(
@@ -52,7 +61,7 @@ def test_top_p_0_is_greedy() -> None:
 )  # fmt: skip
 def test_the_field_at_fault_is_named_as_clients_know_it(fields: dict[str, Any], param: str, message: str) -> None:
     with pytest.raises(ApiError) as caught:
-        request(**fields).sampling(100)
+        request(**fields).sampling(100, {})
     assert caught.value.param == param and message in caught.value.message
 
 

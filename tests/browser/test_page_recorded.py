@@ -16,8 +16,8 @@ from glgpt import LanguageModel
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
 from glgpt.models.views import stages
-from glgpt.page.prompts import Prompts
-from glgpt.page.recorded import SETTINGS, recorded_machine
+from glgpt.page.prompts import TEXT_SAMPLING, Prompts
+from glgpt.page.recorded import recorded_machine
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
         prompts = Prompts.load(desktop.path, desktop.config, ())
         given, opening = prompts.opening(), prompts.continuation()
         assert given
-        ids = [*given, *desktop.generate_ids(given, opening.tokens, seed=opening.seed, **SETTINGS)]
+        ids = [*given, *desktop.generate_ids(given, opening.tokens, seed=opening.seed, **TEXT_SAMPLING)]
         logits, found = desktop.run_with_cache(ids, ["h.3.attn.pattern"])
         assert desktop.tokenizer
         text = desktop.tokenizer.decode(ids)
@@ -64,7 +64,7 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
     rows = page.get_by_role("group", name="Alternatives to").locator("button.text-cut, button:not(.text-cut)")
     best = np.argsort(-logits[at - 1], kind="stable")[:8]
     assert rows.locator("code").all_inner_texts() == [label(int(i)) for i in best]
-    drawn = Sampler(SamplingOptions(**SETTINGS, seed=opening.seed)).probabilities(logits[at - 1])[best]
+    drawn = Sampler(SamplingOptions(**TEXT_SAMPLING, seed=opening.seed)).probabilities(logits[at - 1])[best]
     texts = page.locator(".text-alternatives button .text-sampled").all_inner_texts()
     np.testing.assert_allclose([0 if t == "–" else float(t.rstrip("%")) for t in texts], 100 * drawn, atol=0.51)
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers
 
 from glgpt.checkpoint.conversion import convert
-from glgpt.checkpoint.end_of_text import end_of_text
 from glgpt.checkpoint.finding import embedded_weights
+from glgpt.checkpoint.generation_config import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import main
 from glgpt.errors import FileError, GlgptError

@@ -10,7 +10,7 @@ from harness import Difference, Parser
 from helpers.gguf_files import KINDS, LLAMA, TOKENS, VOCAB, llama, tokenizer
 from mutations import Files
 
-from glgpt.checkpoint.end_of_text import end_of_text
+from glgpt.checkpoint.generation_config import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.gguf.quantize import encode
 from glgpt.gguf.reader import open_gguf

@@ -11,7 +11,7 @@ from helpers.gguf_files import KINDS, LETTERS, LLAMA, TOKENS, VOCAB, llama, llam
 
 from glgpt import models
 from glgpt.checkpoint.digest import model_digest
-from glgpt.checkpoint.end_of_text import end_of_text
+from glgpt.checkpoint.generation_config import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import FileError, GlgptError
 from glgpt.gguf.block_types import F32
@@ -178,6 +178,12 @@ def test_known_end_tokens_end_a_message_only_as_control_tokens(tmp_path: Path) -
     types[-3:-1] = 3
     file = opened(tmp_path, LLAMA | tokenizer(tokens=tokens, token_type=types, eos_token_id=0))
     assert tokenizer_files(file)["generation_config.json"] == {"eos_token_id": [0, VOCAB - 3, VOCAB - 2]}
+
+
+def test_sampling_that_the_author_recommends_is_read(tmp_path: Path) -> None:
+    recommended = {"general.sampling.temp": 0.5, "general.sampling.top_k": 20}
+    found = tokenizer_files(opened(tmp_path, LLAMA | tokenizer() | recommended))["generation_config.json"]
+    assert (found["temperature"], found["top_k"]) == (0.5, 20) and type(found["top_k"]) is int
 
 
 @pytest.mark.parametrize("pre", sorted(PRE_TOKENIZERS))

@@ -106,6 +106,16 @@ def test_regenerating_advances_the_seed(opened: Callable[..., LanguageModel]) ->
     assert answers() == found
 
 
+def test_an_answer_is_sampled_as_the_model_recommends(opened: Callable[..., LanguageModel]) -> None:
+    model = opened()
+    question = [{"role": "user", "content": "hello"}]
+
+    def answer(**sampling: Any) -> str:
+        return model.chat(question, 8, seed=3, **sampling).read()
+
+    assert answer() == answer(temperature=0.2, top_p=0.9) != answer(temperature=5.0, top_p=None)
+
+
 def test_edits_roll_the_caches_back_to_what_is_the_same(opened: Callable[..., LanguageModel]) -> None:
     conversation = Conversation(opened(), turns(4, "You are brief."), tokens=4, **GREEDY)
     first_logits(conversation)

@@ -30,6 +30,7 @@ import type { Files } from "./training/files";
 import type { TrainingCalls } from "./training-calls";
 import type { Values } from "./runtime/engine/capture";
 import { WarmUp } from "./warm-up";
+import { samplingDefaults } from "./runtime/engine/sampling-defaults";
 
 export type { Answered, ChatOptions, Continuation, ContinuationsOptions, Generated, GenerateOptions };
 
@@ -321,7 +322,9 @@ export class Glgpt {
     const { dropped = 0, tokens = CHAT_TOKENS, ...others } = options;
     const prompt = await this.chatPrompt(messages, tokens, dropped);
     const space = Math.max(1, this.model.manifest.config.n_positions - prompt.ids.length + 1);
-    const answer = await this.generate({ ...others, tokens: Math.min(tokens, space), ids: prompt.ids });
+    const usual = samplingDefaults(this.model.manifest.sampling);
+    const given = Object.fromEntries(Object.entries<unknown>(others).filter(([, value]) => value !== undefined));
+    const answer = await this.generate({ ...usual, ...given, tokens: Math.min(tokens, space), ids: prompt.ids });
     return { ...answer, promptTokens: prompt.ids.length, dropped: prompt.dropped };
   }
 

@@ -5,6 +5,7 @@ import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { ToolError, Tools, type Tool, type ToolCall, type ToolChoice } from "./runtime/chat/tools";
 import { PageError } from "./runtime/gl/errors";
 import { samplingOptions, type SamplingRequest } from "./runtime/engine/sampling";
+import type { SamplingDefaults } from "./runtime/engine/sampling-defaults";
 
 const MAX_STOPS = 16; // the same as on the desktop
 const MAX_TOP = 20;
@@ -179,8 +180,8 @@ function givenConstraint(request: ChatCompletionRequest): Constrained | null {
   return first;
 }
 
-/** Returns how tokens are chosen. Throws CompletionError for a value out of range. */
-export function sampling({ temperature, top_p, seed, logit_bias }: ChatCompletionRequest) {
+/** Returns how tokens are chosen, as usual for the model where the request is silent. Throws CompletionError. */
+export function sampling({ temperature, top_p, seed, logit_bias }: ChatCompletionRequest, usual: SamplingDefaults) {
   const checked = <T extends SamplingRequest>(param: string, options: T): T => {
     try {
       samplingOptions(options);
@@ -190,8 +191,10 @@ export function sampling({ temperature, top_p, seed, logit_bias }: ChatCompletio
     }
   };
   return {
-    ...checked("temperature", { temperature: temperature ?? 1 }),
-    ...checked("top_p", { topP: top_p || null }), // 0 is greedy in some clients, and no share of tokens here
+    ...usual,
+    ...checked("temperature", { temperature: temperature ?? usual.temperature }),
+    // 0 is greedy in some clients, and no share of tokens here
+    ...checked("top_p", { topP: top_p == null ? usual.topP : top_p || null }),
     ...checked("logit_bias", { logitBias: logit_bias ?? null }),
     ...checked("seed", { seed: seed ?? Math.floor(Math.random() * 2 ** 32) }),
   };

@@ -17,6 +17,7 @@ import { callForm, forTemplate, type ToolCall, type Tools } from "./runtime/chat
 import { PageError } from "./runtime/gl/errors";
 import { randomId } from "./runtime/io/random-id";
 import type { Candidate, Token } from "./runtime/engine/sampling";
+import { samplingDefaults, type SamplingDefaults } from "./runtime/engine/sampling-defaults";
 
 const LEAST_LOGPROB = -9999; // stands for ln 0, which JSON lacks
 
@@ -137,7 +138,7 @@ interface Prepared {
   top: number | null;
   options: Pick<
     ChatOptions,
-    "tokens" | "temperature" | "topP" | "seed" | "logitBias" | "alternatives" | "constraint" | "speculate"
+    "tokens" | keyof SamplingDefaults | "seed" | "logitBias" | "alternatives" | "constraint" | "speculate"
   >;
 }
 
@@ -291,7 +292,7 @@ export class Completions {
       top,
       options: {
         tokens: Math.min(asked, limit - ids.length + 1),
-        ...sampling(request),
+        ...sampling(request, samplingDefaults(this.glgpt.model.manifest.sampling)),
         constraint: constrained?.constraint ?? null,
         speculate,
         ...(top === null ? {} : { alternatives: Math.max(1, top) }),

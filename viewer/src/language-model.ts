@@ -7,6 +7,7 @@ import { ConstraintError, type Constraint } from "./runtime/constraints/constrai
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { PageError } from "./runtime/gl/errors";
 import { Queue } from "./runtime/gl/wait";
+import { samplingDefaults } from "./runtime/engine/sampling-defaults";
 
 /** A message, or several; a text is a message of the user. */
 export type PromptInput =
@@ -74,8 +75,10 @@ export class LanguageModelSession extends EventTarget {
   ) {
     super();
     this.messages = [...messages];
-    this.temperature = options.temperature ?? 1;
-    this.topK = options.topK ?? glgpt.model.manifest.config.vocab_size;
+    const { sampling, config } = glgpt.model.manifest;
+    const usual = samplingDefaults(sampling);
+    this.temperature = options.temperature ?? usual.temperature;
+    this.topK = options.topK ?? usual.topK ?? config.vocab_size;
     options.signal?.addEventListener("abort", () => this.destroy(), { once: true });
   }
 
@@ -156,11 +159,12 @@ export class LanguageModelSession extends EventTarget {
   private async answer(input: PromptInput, options: PromptOptions, piece: (text: string) => void): Promise<string> {
     const messages = [...this.messages, ...messagesOf(input)];
     const signal = options.signal ? AbortSignal.any([options.signal, this.ended.signal]) : this.ended.signal;
-    const { temperature, topK, speculate = false } = this.options;
+    const { temperature, speculate = false } = this.options;
+    const topK = this.topK < this.glgpt.model.manifest.config.vocab_size ? this.topK : null;
     const answer = await this.glgpt
       .chat(messages, {
         ...(temperature === undefined ? {} : { temperature }),
-        ...(topK === undefined ? {} : { topK }),
+        topK,
         constraint: constraintOf(options),
         speculate,
         dropped: this.dropped,
@@ -215,8 +219,10 @@ export function polyfill(glgpt: Glgpt): boolean {
   };
   const params = async () => {
     await glgpt.ready;
-    const { vocab_size } = glgpt.model.manifest.config;
-    return { defaultTopK: vocab_size, maxTopK: vocab_size, defaultTemperature: 1, maxTemperature: 2 };
+    const { sampling, config } = glgpt.model.manifest;
+    const { temperature, topK } = samplingDefaults(sampling);
+    const maxTopK = config.vocab_size;
+    return { defaultTopK: topK ?? maxTopK, maxTopK, defaultTemperature: temperature, maxTemperature: 2 };
   };
   const create = (options: LanguageModelOptions = {}) => LanguageModelSession.create(glgpt, options);
   Object.assign(globalThis, { LanguageModel: { availability, params, create } });

@@ -40,7 +40,7 @@ def add_parser(sub: Subparsers) -> None:
         run,
         "chat with a model",
         "glgpt chat  # SmolLM2; make models installs it\n"
-        'glgpt chat --system "Answer in one sentence." --temperature 0.2\n'
+        'glgpt chat --system "Answer in one sentence." --temperature 0.7\n'
         "glgpt chat model.gguf --message 'What is the capital of France?' --message 'And of Spain?'\n"
         "echo 'What is the capital of France?' | glgpt chat --temperature 0 --json",
         "In a terminal, type a message and press Enter; /help lists commands such as /regenerate and /save FILE.\n"
@@ -67,7 +67,7 @@ def add_parser(sub: Subparsers) -> None:
         help="load the model's cache of an earlier chat from this file, if it exists, and save it at the end: a chat "
         "that begins alike computes only what is new; the file has the chat's text",
     )  # fmt: skip
-    add_sampling_options(p)
+    add_sampling_options(p, chat=True)
     add_json_option(p, "print the messages and statistics as JSON; with --message or stdin")
     add_device_options(p)
     add_client_options(p)

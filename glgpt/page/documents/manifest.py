@@ -112,6 +112,15 @@ class ShownHead(TypedDict):
     answer: str
 
 
+class PageSampling(TypedDict):
+    """The sampling settings of a page until a visitor changes them; missing filters are off."""
+
+    temperature: Annotated[float, Field(ge=0)]
+    top_k: NotRequired[Count]
+    top_p: NotRequired[float]
+    min_p: NotRequired[float]
+
+
 class PromptFields(TypedDict):
     """The manifest's fields about prompts."""
 
@@ -129,6 +138,7 @@ class PromptFields(TypedDict):
         ]
     ]
     chat_template: NotRequired[TemplateSource | None]
+    sampling: NotRequired[PageSampling]
     head: NotRequired[ShownHead | None]
 
 

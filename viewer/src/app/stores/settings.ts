@@ -2,22 +2,28 @@
 
 import { batch, computed, signal } from "@preact/signals";
 import type { Used } from "../../api";
+import { samplingDefaults } from "../../runtime/engine/sampling-defaults";
 import { param, parseNumber, parseText, parseWhole, parseWithin, unlessEmpty } from "./link";
 import { engine, models } from "./model";
 
 /** The maximum of tokens to generate at once. */
 export const MAX_TOKENS = 4096;
 
-/** The settings of a text unless a link or the visitor changes them. A page's recorded text has them too. */
-const DEFAULTS = {
-  tokens: 120,
-  temperature: 0.8,
-  topK: 0,
-  topP: 0.9, // with 1, more words would be misspelt
-  minP: 0,
-  repetitionPenalty: 1,
-  stop: "",
-};
+/** Returns the settings of a text unless a link or the visitor changes them. A page's recorded text has them too. */
+function defaults() {
+  const { temperature, topK, topP, minP } = samplingDefaults(models.ready?.manifest.sampling);
+  return {
+    tokens: 120,
+    temperature,
+    topK: topK ?? 0,
+    topP: topP ?? 1,
+    minP: minP ?? 0,
+    repetitionPenalty: 1,
+    stop: "",
+  };
+}
+
+type Defaults = ReturnType<typeof defaults>;
 
 class SettingsStore {
   readonly prompt = signal("");
@@ -33,6 +39,7 @@ class SettingsStore {
   readonly speculate = signal(false);
   /** The number of tokens of the prompt in its field. */
   readonly promptLength = computed(() => (models.ready ? this.knownIds().length : 0));
+  private usualOnes = defaults(); // of the model in use
   private readonly asked = new Map<Used, { prompt: string; tokens: number }>(); // the prompt and length for each model
 
   /** Returns what determines the text. */
@@ -59,7 +66,7 @@ class SettingsStore {
 
   /** True if all settings but the prompt and the seed are the usual ones. */
   get usual(): boolean {
-    return Object.entries(DEFAULTS).every(([key, value]) => this[key as keyof typeof DEFAULTS].value === value);
+    return Object.entries(defaults()).every(([key, value]) => this[key as keyof Defaults].value === value);
   }
 
   /** Returns the initial prompt: the export's first, or a few ids without a tokenizer; "" until the model can run. */
@@ -72,15 +79,23 @@ class SettingsStore {
   /** Restricts the settings of a link to what can be generated. */
   fit(): void {
     this.tokens.value = Math.min(Math.max(1, Math.floor(this.tokens.value)), MAX_TOKENS);
+    this.usualOnes = defaults();
   }
 
-  /** Restores the prompt and the length that were last used with this model, which replaced `before`. */
+  /**
+   * Restores the prompt and the length that were last used with this model, which replaced `before`. Sampling settings
+   * that were the usual ones of `before` become those of this model.
+   */
   adopt(before: Used, used: Used): void {
     this.asked.set(before, { prompt: this.prompt.value, tokens: this.tokens.value });
     batch(() => {
       const asked = this.asked.get(used);
       this.prompt.value = asked?.prompt ?? this.shorter(this.prompt.value);
       this.tokens.value = asked?.tokens ?? this.tokens.value;
+      const usual = defaults();
+      for (const key of ["temperature", "topK", "topP", "minP"] as const) {
+        if (this[key].value === this.usualOnes[key]) this[key].value = usual[key];
+      }
     });
   }
 
@@ -142,21 +157,21 @@ const unlessZero = (value: number | undefined) => value || undefined;
 /** The settings of the text, which every link carries. */
 export const TEXT_PARAMS = [
   param({ ...text, key: "prompt", signal: settings.prompt, parse: parseText, default: () => settings.opening() }),
-  param({ ...text, key: "tokens", signal: settings.tokens, parse: parseNumber, default: () => DEFAULTS.tokens }),
+  param({ ...text, key: "tokens", signal: settings.tokens, parse: parseNumber, default: () => defaults().tokens }),
   param({
     ...text,
     key: "temperature",
     signal: settings.temperature,
     parse: parseWithin(100),
-    default: () => DEFAULTS.temperature,
+    default: () => defaults().temperature,
   }),
-  param({ ...text, key: "k", signal: settings.topK, parse: parseWhole, default: () => DEFAULTS.topK }),
+  param({ ...text, key: "k", signal: settings.topK, parse: parseWhole, default: () => defaults().topK }),
   param({
     ...text,
     key: "p",
     signal: settings.topP,
     parse: (value) => unlessZero(parseWithin(1)(value)),
-    default: () => DEFAULTS.topP,
+    default: () => defaults().topP,
   }),
   param({
     ...text,
@@ -164,7 +179,7 @@ export const TEXT_PARAMS = [
     signal: settings.minP,
     parse: parseWithin(1),
     format: unlessEmpty,
-    default: () => DEFAULTS.minP,
+    default: () => defaults().minP,
   }),
   param({
     ...text,
@@ -172,7 +187,7 @@ export const TEXT_PARAMS = [
     signal: settings.repetitionPenalty,
     parse: (value) => unlessZero(parseWithin(100)(value)),
     format: (value) => (value === 1 ? null : String(value)),
-    default: () => DEFAULTS.repetitionPenalty,
+    default: () => defaults().repetitionPenalty,
   }),
   param({ ...text, key: "seed", signal: settings.seed, parse: parseWhole, default: () => 1 }),
   param({
@@ -181,6 +196,6 @@ export const TEXT_PARAMS = [
     signal: settings.stop,
     parse: parseText,
     format: unlessEmpty,
-    default: () => DEFAULTS.stop,
+    default: () => defaults().stop,
   }),
 ];

@@ -1,6 +1,7 @@
 // A model that the page's visitor opens: its manifest, tokenizer and weights, from its files and the page's programs.
 
 import { templateSources, type TemplateSources } from "../chat/template";
+import type { PageSampling } from "../generated/manifest";
 import type { PlayerDocument } from "../generated/player";
 import type { ShapeDocument } from "../generated/shape";
 import { PageError } from "../gl/errors";
@@ -15,6 +16,7 @@ import type { Weights } from "./model";
 import { unpacked, type Packed } from "./packed-program";
 import { packingOf } from "./packing-plan";
 import { mixFor, placesOf, recognise, type Place, type Recognised } from "./player-files";
+import { ggufSampling, modelSampling } from "./sampling-defaults";
 import { HttpSource, readAll } from "./source";
 import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
 
@@ -55,7 +57,7 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
   const places = placesOf(model, document);
   await checkTied(model, document);
   const mix = mixFor(model, document, places, player.holds);
-  const { tokenizer, eos, template } = vocabulary(model);
+  const { tokenizer, eos, template, sampling } = vocabulary(model);
   const lines = (await unzipped(source, "../sources.bin", player.sources)) as string[];
   const about = document.manifest as { config: { n_positions: number } };
   const positions = Math.min(about.config.n_positions, model.context);
@@ -69,6 +71,7 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
     tokenizer: null,
     eos,
     chat_template: template,
+    sampling,
     reference: null,
     prompts: tokenizer ? PROMPTS.map((text) => ({ title: text, text })) : [],
     files: document.files,
@@ -140,6 +143,7 @@ interface Words {
   /** The ids that end a text. */
   eos: number[];
   template: Manifest["chat_template"];
+  sampling: PageSampling;
 }
 
 /** Returns the tokenizer of a model's files, the ids that end a text, and the chat template. */
@@ -147,8 +151,9 @@ function vocabulary(model: Recognised): Words {
   const { vocab } = model.shape;
   if (model.gguf) {
     const found = tokenizerFiles(model.gguf.metadata, model.file);
-    if (!found) return { tokenizer: null, eos: [], template: null };
-    return words(found.document, found.roles, found.ends, templateSources(found.template), vocab);
+    const generation = ggufSampling(model.gguf.metadata);
+    if (!found) return words(null, {}, [], null, vocab, generation);
+    return words(found.document, found.roles, found.ends, templateSources(found.template), vocab, generation);
   }
   const [document, generation, about, config] = JSON_FILES.map(
     (name) => model.json.get(name) as Record<string, unknown> | undefined,
@@ -160,7 +165,8 @@ function vocabulary(model: Recognised): Words {
     const text = typeof token === "object" ? (token as { content?: unknown } | null)?.content : token;
     if (role.endsWith("_token") && typeof text === "string") roles[role] = text;
   }
-  return words(document ? documentOf(document) : null, roles, ends, templateSources(about?.["chat_template"]), vocab);
+  const template = templateSources(about?.["chat_template"]);
+  return words(document ? documentOf(document) : null, roles, ends, template, vocab, generation ?? {});
 }
 
 const JSON_FILES = ["tokenizer.json", "generation_config.json", "tokenizer_config.json", "config.json"] as const;
@@ -172,9 +178,11 @@ function words(
   ends: readonly number[],
   template: TemplateSources | null,
   vocab: number,
+  generation: Record<string, unknown>,
 ): Words {
   const eos = ends.filter((id) => id >= 0 && id < vocab);
-  if (!document) return { tokenizer: null, eos, template: null };
+  const sampling = modelSampling(generation, Boolean(document && template));
+  if (!document) return { tokenizer: null, eos, template: null, sampling };
   const data = parseTokenizer(tokenizerData({ document, roles }), "tokenizer.json");
   const special = Object.fromEntries(
     data.added_tokens.filter((t) => t.special).map(({ content, id }) => [content, id]),
@@ -183,6 +191,7 @@ function words(
     tokenizer: new Tokenizer(data),
     eos,
     template: template && { ...template, named: roles, special },
+    sampling,
   };
 }
 

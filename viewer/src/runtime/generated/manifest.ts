@@ -67,6 +67,14 @@ export interface NamedThing {
   about?: string;
 }
 
+/** The sampling settings of a page until a visitor changes them; missing filters are off. */
+export interface PageSampling {
+  temperature: number;
+  top_k?: number;
+  top_p?: number;
+  min_p?: number;
+}
+
 /** The files of the programs recorded for one kernel and one layout of one-row products, and of their probes. */
 export interface RecordingFiles {
   draw_buffers: number;
@@ -157,6 +165,7 @@ export interface ManifestDocument {
   /** The chat format of an instruct model: ids of special tokens, texts, and null for the message */
   chat?: readonly (string | number | null)[] | null;
   chat_template?: TemplateSource | null;
+  sampling?: PageSampling;
   head?: ShownHead | null;
   schema: 3;
   glgpt: string;

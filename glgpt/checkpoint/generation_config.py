@@ -1,4 +1,4 @@
-"""Reads the end-of-text tokens from the files of a checkpoint."""
+"""Reads how a checkpoint's texts end, and how its answers are sampled, from the files of the checkpoint."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from glgpt.text.tokenizer import GPT2_VOCAB_SIZE, Tokenizer
 
 FILES = ("generation_config.json", "config.json")  # the first that has the field decides, as in transformers
 MAX_ENDS = 64
+# The model card of SmolLM2-Instruct recommends these. At 0.8, models of this size often answer with nonsense.
+CHAT_SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.9}
+SAMPLING_RANGES = {"temperature": (0, 100), "top_k": (0, 2**31 - 1), "top_p": (0, 1), "min_p": (0, 1)}
 _UNCHOSEN = GPT2_VOCAB_SIZE - 1  # transformers' default for GPT-2, written even if the vocabulary is smaller
 
 
@@ -39,3 +42,30 @@ def _checked(value: Any, vocab_size: int, path: Path) -> tuple[int, ...]:
                 f"{name} is {written(i)}; it must be an id of the vocabulary, 0 to {vocab_size - 1}, or a list of ids"
             )
     return tuple(dict.fromkeys(ids))
+
+
+def chat_sampling(folder: Path) -> dict[str, Any]:
+    """Returns how answers are sampled unless the caller says otherwise: keywords of `SamplingOptions`.
+
+    They are those of the folder's generation_config.json (or of a GGUF file) if it has a temperature, else
+    `CHAT_SAMPLING`. Raises FileError, naming the file, for values out of range.
+    """
+    name = FILES[0]
+    given = read_model_json(folder, name) if has_file(folder, name) else {}
+    if given.get("temperature") is None:
+        return dict(CHAT_SAMPLING)
+    found: dict[str, Any] = {}
+    for key, (least, most) in SAMPLING_RANGES.items():
+        value = given.get(key)
+        if value is None:
+            continue
+        kinds = (int,) if key == "top_k" else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+            what = "an integer" if key == "top_k" else "a number"
+            raise FileError(
+                f"{quoted(file_name(folder, name), 300)}: {key} is {written(value)}; it must be {what} from {least} to "
+                f"{most}"
+            )
+        if value or key == "temperature":  # 0 switches the others off
+            found[key] = value
+    return found

@@ -1,4 +1,4 @@
-"""The ids that end a text: from generation_config.json, else config.json, else the tokenizer."""
+"""The ids that end a text, and how answers are sampled: from generation_config.json and other files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from glgpt.checkpoint.end_of_text import end_of_text
+from glgpt.checkpoint.generation_config import CHAT_SAMPLING, chat_sampling, end_of_text
 from glgpt.cli import main
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
@@ -85,3 +85,28 @@ def test_generation_ends_at_any_of_them(tmp_path: Path) -> None:
         for text in model.generate_batch([[7, 8], [7, 8]], 12, temperature=0):
             assert text.read() and text.ids == made[:first] and text.stats.stopped == "eos"
         assert list(model.generate_ids([7, 8], 12, temperature=0, eos=False)) == made
+
+
+@pytest.mark.parametrize(
+    ("config", "sampling"),
+    [
+        (None, CHAT_SAMPLING),
+        ({"eos_token_id": 5, "top_p": 0.5}, CHAT_SAMPLING),
+        ({"temperature": 0.6, "top_p": 0.9, "top_k": 0, "do_sample": True}, {"temperature": 0.6, "top_p": 0.9}),
+        ({"temperature": 0, "top_k": 40, "min_p": 0.1}, {"temperature": 0, "top_k": 40, "min_p": 0.1}),
+    ],
+)
+def test_answers_are_sampled_as_the_file_says(tmp_path: Path, config: Any, sampling: dict[str, Any]) -> None:
+    if config is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    assert chat_sampling(tmp_path) == sampling
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [("temperature", -1, "a number from 0 to 100"), ("temperature", "hot", "a number"), ("top_k", 1.5, "an integer")],
+)
+def test_sampling_out_of_range_is_refused_by_file(tmp_path: Path, key: str, value: Any, wanted: str) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 1, key: value}))
+    with pytest.raises(GlgptError, match=f"generation_config.json: {key} is .*; it must be {wanted}"):
+        chat_sampling(tmp_path)
