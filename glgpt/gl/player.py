@@ -236,6 +236,8 @@ class Player:
     def _draws(self, p: Pass, use: Callable[..., None], draw: Callable[[], Any]) -> list[Callable[[], Any]]:
         width, height = p.viewport[0] - p.first_column, p.viewport[1]
         columns = min(width, -(-p.flops // self.draw_flops))
+        if columns <= 1 and p.keys:
+            return [partial(self._to_position, self.scalars, use, p), draw]
         if columns <= 1:
             return [partial(use, self._scissor(p)), draw]
         commands: list[Callable[[], Any]] = []
@@ -255,6 +257,11 @@ class Player:
     def _use(framebuffer: Any, viewport: tuple[int, int, int, int], scissor: tuple[int, int, int, int] | None) -> None:
         framebuffer.viewport, framebuffer.scissor = viewport, scissor
         framebuffer.use()
+
+    @staticmethod
+    def _to_position(scalars: Mapping[str, float], use: Callable[..., None], p: Pass) -> None:
+        width, height = p.viewport
+        use((0, 0, min(width, -(-(int(scalars["pos"]) + p.keys) // 4)), height))
 
     @staticmethod
     def _at_row(

@@ -161,4 +161,6 @@ def _scores_of(net: Network, q: Tensor, k: Tensor, i: int) -> Tensor:
     n_head, scale, name, limits = net.config.n_head, net.config.scale(i), in_block(i, SCORES), limits_of(net.config, i)
     if net.rows:
         return ops.scores_rows(net.rec, q, k, n_head, scale, name, net.rows, limits)
-    return ops.scores(net.rec, q, k, ops.AttentionRows(1, n_head, scale, limits=limits), 1, name)
+    drawn = net.kernel.suits_software and _ends_at_position(net, name)  # a GPU has fragments to spare
+    rows = ops.AttentionRows(1, n_head, scale, limits=limits, drawn_to_position=drawn)
+    return ops.scores(net.rec, q, k, rows, 1, name)

@@ -54,7 +54,8 @@ class Pass:
     the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0, or the value of the
     runtime scalar that `row` names. Its columns before `first_column` are not drawn, and no pass reads them unless an
     earlier pass drew them: passes may draw parts of the same outputs, from left to right, each from the column at
-    which the one before it ends. The cost of the pass is `flops` and `nbytes` (bytes of weights read).
+    which the one before it ends. With `keys`, a column holds four keys, and only the columns of the positions before
+    `pos` + `keys` are drawn and read. The cost of the pass is `flops` and `nbytes` (bytes of weights read).
 
     With `slices`, as many triangles are drawn, one after the other, and each adds its colours to the outputs, which are
     zero before the first one if `clear` is set. The shader finds the triangle's number in `slice_of_k`. Such a pass,
@@ -72,6 +73,7 @@ class Pass:
     slices: int = 0
     clear: bool = False
     first_column: int = 0
+    keys: int = 0
 
 
 @dataclass(frozen=True)
@@ -245,8 +247,9 @@ def _check_names(program: Program, entry: Entry, p: Pass, here: str) -> None:
             _fail(entry, f"{here}: unknown texture {name}")
     if p.shader not in program.shaders:
         _fail(entry, f"{here}: unknown shader {p.shader}")
-    if p.row is not None and p.row not in program.scalars:
-        _fail(entry, f"{here}: unknown scalar {p.row}")
+    for scalar in (p.row, "pos" if p.keys else None):
+        if scalar is not None and scalar not in program.scalars:
+            _fail(entry, f"{here}: unknown scalar {scalar}")
 
 
 def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> None:
@@ -261,6 +264,10 @@ def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> N
         _fail(entry, f"{here}: first column {p.first_column} is not one of its {p.viewport[0]} columns")
     if p.first_column and (p.row is not None or p.slices):
         _fail(entry, f"{here}: first column {p.first_column} must be 0 in a pass with a row or slices")
+    if p.keys < 0 or (p.keys and (p.row is not None or p.slices or p.first_column)):
+        _fail(
+            entry, f"{here}: {p.keys} keys must be 0 in a pass with a row, slices or a first column, and positive else"
+        )
     if p.slices and t.format != "float":
         _fail(entry, f"{here}: adds to {t.name}, whose texels are not 32-bit floats")
     in_part = p.viewport[0] != t.width and p.slices > 0

@@ -139,6 +139,16 @@ def test_parts_of_a_target_make_a_whole(device: Device) -> None:
         assert player.read("c")[0, :, :, 1].tolist() == [[2, 2]] * 6
 
 
+@pytest.mark.parametrize(("pos", "columns"), [(0, 1), (1, 2), (29, 9), (90, 12)])
+def test_only_keys_to_the_position_are_drawn(device: Device, pos: int, columns: int) -> None:
+    """Fails if a pass draws columns of keys that no query attends to, or leaves some out."""
+    textures = {"c": Texture("c", 12, 6, 1, "float", "state")}
+    entry = Entry("keys", (), (Pass("keys", "f", (), (("c", 0),), (12, 6), keys=4),), {})
+    with Player(device, Program(textures, {"f": WRITE}, {"keys": entry}, {}, ROWS.scalars)) as player:
+        player.play("keys", pos=pos)
+        assert (player.read("c")[0, :, :, 3].sum(axis=0) > 0).tolist() == [x < columns for x in range(12)]
+
+
 def test_no_block_of_pixels_is_shaded_twice(device: Device) -> None:
     """Fails if a software driver clips the triangle, so that blocks on its diagonal are drawn twice."""
     if not device.software:

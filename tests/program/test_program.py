@@ -132,6 +132,8 @@ FAULTS: dict[str, tuple[Program, str]] = {
         "entry e, pass 2 (last): first column 3 is not one of its 3 columns",
     ),
     "a negative first column": (with_pass(2, first_column=-1), "entry e, pass 2 (last): first column -1 is not one"),
+    "keys of rows": (with_pass(1, keys=1), "entry e, pass 1 (row): 1 keys must be 0 in a pass with a row"),
+    "negative keys": (with_pass(0, keys=-1), "entry e, pass 0 (first): -1 keys must be 0"),
     "a first column of rows": (with_pass(1, first_column=1), "entry e, pass 1 (row): first column 1 must be 0"),
     "a first column of slices": (
         with_pass(2, first_column=1, slices=2, clear=True),

@@ -14,7 +14,7 @@ type Call = [name: string, ...values: unknown[]];
 function pass(changes: Partial<Pass>): Pass {
   const outputs: [string, number][] = [["a", 0]];
   const whole = { label: "p", shader: "s", inputs: [], outputs, viewport: [12, 6] as [number, number], row: null };
-  return { ...whole, slices: 0, clear: false, first_column: 0, flops: 0, nbytes: 0, ...changes };
+  return { ...whole, slices: 0, clear: false, first_column: 0, keys: 0, flops: 0, nbytes: 0, ...changes };
 }
 
 /** Plays one pass at row 4 and returns its calls. */
@@ -69,6 +69,14 @@ test.each([
   const bands = [box(7, 0, 2, 6), draw(first), box(9, 0, 3, 6), draw(first)];
   const [, ...calls] = await played({ first_column: 7, flops: 200 }, renderer);
   expect(calls).toEqual([...limited(box(7, 0, 5, 6), ...limited(...bands)).slice(0, -1), ["disable", "SCISSOR_TEST"]]);
+});
+
+test.each([
+  [4, 2],
+  [100, 12],
+])("with %d keys, the first %d columns are drawn", async (keys, columns) => {
+  const [, ...calls] = await played({ keys }, "llvmpipe");
+  expect(calls).toEqual(limited(["scissor", 0, 0, columns, 6], draw(3)));
 });
 
 test("a row is limited by the scissor where the viewport does not limit it", async () => {

@@ -53,11 +53,12 @@ export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn
 
 /**
  * Returns a texture in its memory layout, without the columns that a pass that wrote it does not draw: they hold
- * values of other passes.
+ * values of other passes. `length`: positions of the text, which limits columns of keys.
  */
-export function writtenBy(player: Player, texture: string, pass?: Pass) {
+export function writtenBy(player: Player, texture: string, pass?: Pass, length = Infinity) {
   const firstColumn = pass?.first_column ?? 0;
-  const view = memoryView(player.spec(texture), undefined, firstColumn, pass?.viewport[0]);
+  const end = pass?.keys ? Math.min(pass.viewport[0], Math.max(1, Math.ceil(length / 4))) : pass?.viewport[0];
+  const view = memoryView(player.spec(texture), undefined, firstColumn, end);
   return { player, view, rows: view.rows, firstColumn };
 }
 
