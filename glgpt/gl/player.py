@@ -51,7 +51,7 @@ class Player:
         self._own: list[Any] = []
         weakref.finalize(self, device.abandon, self._own).atexit = False  # if `close` is never called
         self._shaders: dict[str, moderngl.VertexArray] = {}
-        self._framebuffers: dict[object, moderngl.Framebuffer] = {}
+        self._framebuffers: dict[object, moderngl.Framebuffer] = {}  # by the textures and layers of a pass's outputs
         self._commands: dict[tuple[str, tuple[bool, ...]], list[Callable[[], Any]]] = {}
         self._arrange(program)
 
@@ -222,25 +222,29 @@ class Player:
                     bound[unit] = name
             framebuffer = self._framebuffer(p)
             wide, high, first = self.device.covering(*p.viewport)
+            use = partial(self._use, framebuffer, (0, 0, wide, high))
             draw = partial(vertex_array.render, moderngl.TRIANGLES, 3, first=first, instances=p.slices or 1)
             if p.slices:
-                commands.append(partial(self._add_up, self.device.ctx, clear, framebuffer, draw, p))
+                use_all = partial(use, self._scissor(p))
+                commands.append(partial(self._add_up, self.device.ctx, clear, use_all, draw, p))
             elif p.row is None:
-                commands += self._draws(p, framebuffer, draw)
+                commands += self._draws(p, use, draw)
             else:
                 commands += [partial(self._at_row, self.scalars, framebuffer, p, (wide, high)), draw]
         return commands
 
-    def _draws(self, p: Pass, framebuffer: moderngl.Framebuffer, draw: Callable[[], Any]) -> list[Callable[[], Any]]:
+    def _draws(self, p: Pass, use: Callable[..., None], draw: Callable[[], Any]) -> list[Callable[[], Any]]:
         width, height = p.viewport[0] - p.first_column, p.viewport[1]
         columns = min(width, -(-p.flops // self.draw_flops))
+        if columns <= 1 and p.keys:
+            return [partial(self._to_position, self.scalars, use, p), draw]
         if columns <= 1:
-            return [framebuffer.use, draw]
+            return [partial(use, self._scissor(p)), draw]
         commands: list[Callable[[], Any]] = []
         for i in range(columns):
             left, right = (p.first_column + k * width // columns for k in (i, i + 1))
-            commands += [partial(self._band, framebuffer, (left, 0, right - left, height)), draw]
-        return [*commands, partial(setattr, framebuffer, "scissor", self._scissor(p))]
+            commands += [partial(use, (left, 0, right - left, height)), draw]
+        return commands
 
     def _scissor(self, p: Pass) -> tuple[int, int, int, int] | None:
         """Returns the (x, y, width, height) that a pass draws, or None if it is all of its targets."""
@@ -249,12 +253,17 @@ class Player:
             return None
         return p.first_column, 0, p.viewport[0] - p.first_column, p.viewport[1]
 
-    @staticmethod
-    def _band(framebuffer: moderngl.Framebuffer, scissor: tuple[int, int, int, int]) -> None:
-        framebuffer.scissor = scissor
+    @staticmethod  # no command refers to the player, since a cycle would delay its release until garbage collection
+    def _use(framebuffer: Any, viewport: tuple[int, int, int, int], scissor: tuple[int, int, int, int] | None) -> None:
+        framebuffer.viewport, framebuffer.scissor = viewport, scissor
         framebuffer.use()
 
-    @staticmethod  # no command refers to the player, since a cycle would delay its release until garbage collection
+    @staticmethod
+    def _to_position(scalars: Mapping[str, float], use: Callable[..., None], p: Pass) -> None:
+        width, height = p.viewport
+        use((0, 0, min(width, -(-(int(scalars["pos"]) + p.keys) // 4)), height))
+
+    @staticmethod
     def _at_row(
         scalars: Mapping[str, float], framebuffer: moderngl.Framebuffer, p: Pass, covering: tuple[int, int]
     ) -> None:
@@ -266,11 +275,11 @@ class Player:
     def _add_up(
         ctx: moderngl.Context,
         clear: Callable[..., Any],
-        framebuffer: moderngl.Framebuffer,
+        use: Callable[[], None],
         draw: Callable[[], Any],
         p: Pass,
     ) -> None:
-        framebuffer.use()
+        use()
         if p.clear:
             clear(GL_COLOR_BUFFER_BIT)
         ctx.enable_only(moderngl.BLEND)
@@ -286,12 +295,10 @@ class Player:
         return self._shaders[p.shader]
 
     def _framebuffer(self, p: Pass) -> moderngl.Framebuffer:
-        key = (tuple((id(self.textures[t]), layer) for t, layer in p.outputs), p.viewport, p.first_column, p.row)
+        """Returns the framebuffer of a pass's outputs. If the next pass uses it too, drivers draw both together."""
+        key = tuple((id(self.textures[t]), layer) for t, layer in p.outputs)
         if key not in self._framebuffers:
             framebuffer = self.device.framebuffer([(self.textures[t], layer) for t, layer in p.outputs])
-            framebuffer.viewport = (0, 0, *self.device.covering(*p.viewport)[:2])
-            if scissor := self._scissor(p):
-                framebuffer.scissor = scissor
             self._own.append(framebuffer)
             self._framebuffers[key] = framebuffer
         return self._framebuffers[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -146,16 +147,13 @@ def _place_heads(net: Network, heads: Mapping[str, ops.HeadColumns], caches: Seq
     """Records the heads of one row, or of one row of each text, rotated and written to the caches."""
     rec, rotations, batch = net.rec, {part: _rotation(net.config, i, part) for part in PARTS}, net.rows or 1
     (q, k, v), together = caches, ops.can_copy(heads["k"], heads["v"])
-    if net.kernel.blends and not net.rows:
-        with rec.together():
-            for part, out in zip(PARTS, caches, strict=True):
-                ops.rotary(rec, heads[part], out, rotations[part], in_block(i, PARTS[part]))
-        return
-    ops.rotary(rec, heads["q"], q, rotations["q"], in_block(i, Q), batch)
-    copied = (heads["v"], v) if together else None
-    ops.rotary(rec, heads["k"], k, rotations["k"], in_block(i, K), batch, copied)
-    if not together:
-        ops.rotary(rec, heads["v"], v, rotations["v"], in_block(i, V), batch)
+    one_pass = net.places_heads_together and not net.rows
+    copied = (heads["v"], v) if together and not (one_pass and net.kernel.blends) else None
+    with rec.together() if one_pass else contextlib.nullcontext():
+        ops.rotary(rec, heads["q"], q, rotations["q"], in_block(i, Q), batch)
+        ops.rotary(rec, heads["k"], k, rotations["k"], in_block(i, K), batch, copied)
+        if not copied:
+            ops.rotary(rec, heads["v"], v, rotations["v"], in_block(i, V), batch)
 
 
 def _scores_of(net: Network, q: Tensor, k: Tensor, i: int) -> Tensor:
@@ -163,4 +161,6 @@ def _scores_of(net: Network, q: Tensor, k: Tensor, i: int) -> Tensor:
     n_head, scale, name, limits = net.config.n_head, net.config.scale(i), in_block(i, SCORES), limits_of(net.config, i)
     if net.rows:
         return ops.scores_rows(net.rec, q, k, n_head, scale, name, net.rows, limits)
-    return ops.scores(net.rec, q, k, ops.AttentionRows(1, n_head, scale, limits=limits), 1, name)
+    drawn = net.kernel.suits_software and _ends_at_position(net, name)  # a GPU has fragments to spare
+    rows = ops.AttentionRows(1, n_head, scale, limits=limits, drawn_to_position=drawn)
+    return ops.scores(net.rec, q, k, rows, 1, name)

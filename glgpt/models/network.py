@@ -162,11 +162,16 @@ class Network:
         name = in_block(i, f"attn.{which}")
         shared = which == "q" and not self.apart(name)
         # A pass writes the queries, keys and values of one row if queries have tiles as wide as keys.
-        group = self.config.group if which == "q" and self.kernel.blends and self.role == "weight" else 1
+        group = self.config.group if which == "q" and self.places_heads_together and self.role == "weight" else 1
         tiles = (1, group if group + 2 <= self.rec.limits.max_draw_buffers and not self.texts else 1)
         layout = Layout(self.texts.height if self.texts else self.config.context, self.heads_width(name), tiles)
         own = ("texts." if self.texts else "") + ("q" if shared else name)
         return self.rec.fixed(own, layout, "state", half=self.cached and self.config.half_caches)
+
+    @property
+    def places_heads_together(self) -> bool:
+        """True if one pass writes the queries, keys and values of one row, where each pass takes long to start."""
+        return self.kernel.blends or self.kernel.suits_software
 
     def heads_width(self, name: str) -> int:
         """Returns the columns of q, k or v: heads side by side, each padded to whole texels."""
@@ -471,22 +476,30 @@ class Network:
         return row if norm else self.plain_row(row.x)
 
     def products(self, row: DecodedRow, linears: Sequence[str]) -> list[tuple[ops.PartialSums, ops.Normed | None]]:
-        """Returns `product` of a row with several linear layers."""
-        if not isinstance(row, ops.Stream):
-            return [self.product(row, linear) for linear in linears]
+        """Returns partial sums of a row times each linear layer, and the norm to apply when they are added, if any."""
         layers = [self.linear(linear) for linear in linears]
-        found, moments = ops.products(self.rec, row, [w for w, _ in layers], ", ".join(linears))
-        folded = [self._folded(linear, w) for linear, (w, _) in zip(linears, layers, strict=True)]
-        return [
-            (sums if fold else sums.plus(b), (moments, fold))
-            for sums, fold, (_, b) in zip(found, folded, layers, strict=True)
-        ]
+        weights = [w for w, _ in layers]
+        if isinstance(row, ops.Stream):
+            found, moments = ops.products(self.rec, row, weights, ", ".join(linears))
+            return [self._unfinished(*each, moments) for each in zip(found, linears, layers, strict=True)]
+        if self.rows:
+            found = [self.matvec(row.scaled, w, linear) for linear, w in zip(linears, weights, strict=True)]
+        else:
+            found = ops.matvecs(self.rec, row.scaled, weights, linears, self.kernel.contiguous)
+        before = row if self.config.norm_before else None
+        return [self._unfinished(*each, before) for each in zip(found, linears, layers, strict=True)]
 
-    def product(self, row: ops.NormedRow, linear: str) -> tuple[ops.PartialSums, ops.Normed | None]:
-        """Returns partial sums of a row times a linear layer, and the norm to apply when they are added, if any."""
-        w, b = self.linear(linear)
-        sums, folded = self.matvec(row.scaled, w, linear), self._folded(linear, w)
-        return sums if folded else sums.plus(b), (row, folded) if self.config.norm_before else None
+    def _unfinished(
+        self,
+        sums: ops.PartialSums,
+        linear: str,
+        layer: tuple[Tensor, Tensor | None],
+        before: ops.NormedRow | ops.StreamMoments | None,
+    ) -> tuple[ops.PartialSums, ops.Normed | None]:
+        """Returns a product that needs its bias, and the norm of the row `before` it if there is one."""
+        w, b = layer
+        folded = self._folded(linear, w)
+        return sums if folded else sums.plus(b), (before, folded) if before else None
 
     def _folded(self, linear: str, w: Tensor) -> tuple[Tensor, Tensor] | None:
         return ops.folded_norm(self.rec, linear, w.cols) if self.config.norm == "layer" else None

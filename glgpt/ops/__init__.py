@@ -42,10 +42,11 @@ from glgpt.ops.matmul import (
     combine,
     matmul,
     matvec,
+    matvecs,
     panels,
 )
 from glgpt.ops.norm import folded_norm, norm, norm_fold, rms_norm, row_sum
-from glgpt.ops.partial_sums import AttendedRow, Hidden, Normed, NormedRow, PartialSums, Row, Rows, Stream
+from glgpt.ops.partial_sums import AttendedRow, Hidden, Normed, NormedRow, PartialSums, Row, Rows, Stream, StreamMoments
 from glgpt.ops.pointwise import (
     ACTIVATIONS,
     act,
@@ -95,6 +96,7 @@ __all__ = [
     "ScoreLimits",
     "Splits",
     "Stream",
+    "StreamMoments",
     "act",
     "adamw",
     "add",
@@ -121,6 +123,7 @@ __all__ = [
     "mask_logits",
     "matmul",
     "matvec",
+    "matvecs",
     "multiply",
     "norm",
     "norm_fold",

@@ -105,6 +105,7 @@ class AttentionRows:
     scale: float = 1.0  # factor of the products
     batch: int = 1
     limits: ScoreLimits = UNLIMITED
+    drawn_to_position: bool = False  # keys beyond all positions are not drawn (`to_position` discards their texels)
 
 
 def scores(
@@ -130,7 +131,8 @@ def scores(
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": rows.scale, "MASKED": masked}
     defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols} | _to_position(to_position)
     defines |= rows.limits.defines
-    rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, cost=Cost(2 * count * k.rows * width))
+    window = Window((y.layout.width, y.layout.height), keys=count if rows.drawn_to_position else 0)
+    rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, window=window, cost=Cost(2 * count * k.rows * width))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         ds = _soft_cap_vjp(rec, d[0], y, rows.limits.cap) if rows.limits.cap else d[0]

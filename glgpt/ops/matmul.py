@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from glgpt.ops.partial_sums import AttendedRow, Hidden, Normed, PartialSums, Row, StreamMoments, each_row
+from glgpt.ops.partial_sums import AttendedRow, Defines, Hidden, Normed, PartialSums, Row, StreamMoments, each_row
 from glgpt.ops.pointwise import (
     Activate,
     activation_defines,
@@ -254,30 +254,115 @@ def matvec(
     """
     if isinstance(x, Hidden):
         raise ValueError(f"{name}: only products that are added up by blending finish a hidden layer")
-    shared, k4 = w.layout.format.column_tiles_per_texel, -(-x.cols // 4)
-    contiguous, texels, columns = columns_of(w, contiguous)
-    by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout)
-    split_k, across = -(-k4 // slice_texels), 4 * -(-columns // (4 * by))
-    panels_of_integers = _integers_in_panels(w.layout)
-    first_column = 0
-    if panels_of_integers and split_k * by <= BIN:
-        first_column = _first_column(across, rec.limits.max_texture_size)
-    y = rec.scratch(name, Layout(split_k * by, 4 * texels * shared * (first_column + across), (1, texels * shared)))
-    place: dict[str, int | float | str] = {"BY": by, "STRIDE": columns, "CONTIGUOUS": contiguous}
-    at_once = INTEGERS[1] if _integers_on_a_gpu(w.layout) else 1
-    defines = place | {"K4": k4, "SLICE": slice_texels, "AT_ONCE": at_once}
-    if panels_of_integers and _whole_groups(w.layout, k4, slice_texels):
-        defines |= {"AT_ONCE": 2 if shared > 4 else 1, "WHOLE_GROUPS": 1}
-    if first_column:
-        defines["FIRST_COLUMN"] = first_column
-    if isinstance(x, AttendedRow):
-        inputs, defines = {"x": x.values, "logs": x.logs, "w": w}, defines | {"KEYS": x.keys}
-    else:
-        inputs = {"x": x, "w": w}
-    window = Window((y.layout.width, y.layout.height), first_column=first_column)
-    rec.emit("matvec", inputs, {"y": y}, defines, window=window, cost=Cost(2 * x.cols * w.cols, w.layout.nbytes))
-    sums = place | {"SPLIT_K": split_k, "SHARED": shared, "TILE": w.layout.width}
-    return PartialSums(y, w.cols, sums, first=first_column or None)
+    return _matvecs(rec, x, [_Pixels.of(rec, x, w, slice_texels, contiguous)], [name])[0]
+
+
+def matvecs(
+    rec: Recorder, x: Tensor, weights: Sequence[Tensor], names: Sequence[str], contiguous: int = 0
+) -> list[PartialSums]:
+    """Records `matvec` of one row with several weights.
+
+    Products with integers in panels are drawn next to each other in the same targets if they fill the same rows and
+    layers. Software GL draws such passes together: a pass waits for the one before it only if the targets change.
+    """
+    found = [_Pixels.of(rec, x, w, None, contiguous) for w in weights]
+    width = sum(p.across for p in found)
+    same = len({(p.height, p.layers) for p in found}) == 1 and all(_integers_in_panels(p.w.layout) for p in found)
+    if same and found[0].layers <= rec.limits.max_draw_buffers and width + BIN <= rec.limits.max_texture_size:
+        return _matvecs(rec, x, found, names)
+    return [_matvecs(rec, x, [p], [name])[0] for p, name in zip(found, names, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Pixels:
+    """The pixels of a product of one row with w: see `matvec`.
+
+    There are `columns` fragments for a slice of K, in blocks of `by` rows of pixels; each takes `texels` of a row of w.
+    """
+
+    w: Tensor
+    contiguous: int
+    texels: int
+    columns: int
+    by: int
+    slice_texels: int
+    k4: int
+
+    @classmethod
+    def of(
+        cls, rec: Recorder, x: Tensor | AttendedRow, w: Tensor, slice_texels: int | None, contiguous: int
+    ) -> _Pixels:
+        """Returns the pixels of x times w."""
+        contiguous, texels, columns = columns_of(w, contiguous)
+        k4 = -(-x.cols // 4)
+        return cls(w, contiguous, texels, columns, *slices(rec, k4, columns, slice_texels, w.layout), k4)
+
+    @property
+    def across(self) -> int:
+        """The width in pixels."""
+        return 4 * -(-self.columns // (4 * self.by))
+
+    @property
+    def split_k(self) -> int:
+        """The number of slices of K."""
+        return -(-self.k4 // self.slice_texels)
+
+    @property
+    def height(self) -> int:
+        """The height in pixels."""
+        return self.split_k * self.by
+
+    @property
+    def layers(self) -> int:
+        """The column tiles of the partial sums."""
+        return self.texels * self.w.layout.format.column_tiles_per_texel
+
+    @property
+    def place(self) -> Defines:
+        """The defines with which a shader finds the columns of a pixel."""
+        return {"BY": self.by, "STRIDE": self.columns, "CONTIGUOUS": self.contiguous}
+
+    @property
+    def sums(self) -> Defines:
+        """The defines with which a shader finds the partial sums."""
+        layout = self.w.layout
+        shared = {"SHARED": layout.format.column_tiles_per_texel, "TILE": layout.width}
+        return self.place | {"SPLIT_K": self.split_k} | shared
+
+    @property
+    def defines(self) -> Defines:
+        """The defines of `matvec.frag`."""
+        layout = self.w.layout
+        found = self.place | {"K4": self.k4, "SLICE": self.slice_texels}
+        if _integers_in_panels(layout) and _whole_groups(layout, self.k4, self.slice_texels):
+            return found | {"AT_ONCE": 2 if layout.format.column_tiles_per_texel > 4 else 1, "WHOLE_GROUPS": 1}
+        return found | {"AT_ONCE": INTEGERS[1] if _integers_on_a_gpu(layout) else 1}
+
+
+def _matvecs(
+    rec: Recorder, x: Tensor | AttendedRow, pixels: Sequence[_Pixels], names: Sequence[str]
+) -> list[PartialSums]:
+    """Records products of one row next to each other in the same targets."""
+    layers, width, start = pixels[0].layers, sum(p.across for p in pixels), 0
+    if _integers_in_panels(pixels[0].w.layout) and pixels[0].height <= BIN:
+        start = _first_column(width, rec.limits.max_texture_size)
+    y = rec.scratch(", ".join(names), Layout(pixels[0].height, 4 * layers * (start + width), (1, layers)))
+    given: dict[str, Tensor] = {"x": x.values, "logs": x.logs} if isinstance(x, AttendedRow) else {"x": x}
+    found, first_like_it = [], 0
+    for i, (p, name) in enumerate(zip(pixels, names, strict=True)):
+        defines, layout = p.defines | ({"KEYS": x.keys} if isinstance(x, AttendedRow) else {}), p.w.layout
+        if i == 0 or layout != pixels[i - 1].w.layout:
+            first_like_it = start
+        if first_like_it:
+            defines["FIRST_COLUMN"] = first_like_it
+        if sum(q.w.layout == layout for q in pixels) > 1:
+            defines["ACROSS"] = p.across
+        window = Window((start + p.across, p.height), first_column=start)
+        cost = Cost(2 * x.cols * p.w.cols, layout.nbytes)
+        rec.emit("matvec", given | {"w": p.w}, {"y": y}, defines, label=name, window=window, cost=cost)
+        found.append(PartialSums(y, p.w.cols, p.sums, first=start or None))
+        start += p.across
+    return found
 
 
 def columns_of(w: Tensor, contiguous: int) -> tuple[int, int, int]:

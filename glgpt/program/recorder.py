@@ -66,12 +66,14 @@ class Cost:
 class Window:
     """The part of its outputs that a pass writes: `size` is (width, height) in texels.
 
-    `row` is the scalar for the first row of a state. Columns before `first_column` are not drawn.
+    `row` is the scalar for the first row of a state. Columns before `first_column` are not drawn, and
+    with `keys` neither are those of positions from `pos` + `keys` on.
     """
 
     size: tuple[int, int]
     row: str | None = None
     first_column: int = 0
+    keys: int = 0
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,7 @@ class Recorder:
                 flops,
                 nbytes,
                 first_column=window.first_column,
+                keys=window.keys,
             )
             layers = tuple((t, layer) for t in outputs.values() for layer in tiles.layers(t.layout))
             self._drafts[self._current].append(_Draft(spec, samplers, layers))
@@ -266,7 +269,10 @@ class Recorder:
         first = len(drafts)
         yield
         inside = drafts[first:]
-        drawn = {(d.spec.viewport, d.spec.first_column, d.spec.row, self._texts[d.spec.shader][0]) for d in inside}
+        drawn = {
+            (d.spec.viewport, d.spec.first_column, d.spec.keys, d.spec.row, self._texts[d.spec.shader][0])
+            for d in inside
+        }
         outputs, inputs = sum(len(d.outputs) for d in inside), sum(len(d.inputs) for d in inside)
         if len(drawn) == 1 and outputs <= self.limits.max_draw_buffers and inputs <= self.limits.max_texture_units:
             drafts[first:] = [self._fused_draft(inside)]
@@ -302,7 +308,9 @@ class Recorder:
                 shapes(t for t, _ in draft.outputs),
                 len(draft.inputs),
                 len(draft.outputs),
-                fixed=math.prod(draft.spec.viewport) > SMALL or draft.spec.row is not None or draft.spec.slices > 0,
+                fixed=math.prod(draft.spec.viewport) > SMALL
+                or draft.spec.row is not None
+                or draft.spec.slices + draft.spec.keys > 0,
             )
             for draft in drafts
         ]

@@ -52,8 +52,10 @@ class Pass:
 
     `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are pairs (texture, layer), in
     the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0, or the value of the
-    runtime scalar that `row` names. Its columns before `first_column` are not drawn, and no pass reads them. The cost
-    of the pass is `flops` and `nbytes` (bytes of weights read).
+    runtime scalar that `row` names. Its columns before `first_column` are not drawn, and no pass reads them unless an
+    earlier pass drew them: passes may draw parts of the same outputs, from left to right, each from the column at
+    which the one before it ends. With `keys`, a column holds four keys, and only the columns of the positions before
+    `pos` + `keys` are drawn and read. The cost of the pass is `flops` and `nbytes` (bytes of weights read).
 
     With `slices`, as many triangles are drawn, one after the other, and each adds its colours to the outputs, which are
     zero before the first one if `clear` is set. The shader finds the triangle's number in `slice_of_k`. Such a pass,
@@ -71,6 +73,7 @@ class Pass:
     slices: int = 0
     clear: bool = False
     first_column: int = 0
+    keys: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,13 +175,7 @@ def check(program: Program, limits: Limits | None = None) -> None:
 
 
 def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
-    textures = program.textures
-    written = {
-        (t.name, layer)
-        for t in textures.values()
-        if t.role in ("weight", "state") or t.name in entry.inputs
-        for layer in range(t.layers)
-    }
+    textures, drawn = program.textures, _Drawn(entry, program.textures)
     for name in entry.inputs:
         if name not in textures or textures[name].role not in ("input", "state"):
             _fail(entry, f"{name} cannot be uploaded")
@@ -190,19 +187,53 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
         for _, name in p.inputs:
             if any(name == out for out, _ in p.outputs):
                 _fail(entry, f"{here}: {name} is sampled while attached")
-            if any((name, layer) not in written for layer in range(textures[name].layers)):
+            if not drawn.has(name):
                 _fail(entry, f"{here}: {name} is read before it was written")
         for name, layer in p.outputs:
             _check_output(entry, p, textures[name], layer, here)
-            if p.slices and not p.clear and (name, layer) not in written:
-                _fail(entry, f"{here}: adds to {name} before it was written")
-            written.add((name, layer))
+            drawn.draw(p, name, layer, here)
+    drawn.end()
     _check_ping_pong(entry, textures)
     for view in entry.outputs.values():
         if view.texture not in textures:
             _fail(entry, f"output {view.texture} is not a texture")
-        if any((view.texture, layer) not in written for layer in range(textures[view.texture].layers)):
+        if not drawn.has(view.texture):
             _fail(entry, f"output {view.texture} is never written")
+
+
+class _Drawn:
+    """The layers of textures that the passes of an entry have drawn, and the columns of those drawn in parts."""
+
+    def __init__(self, entry: Entry, textures: Mapping[str, Texture]) -> None:
+        self._entry, self._textures = entry, textures
+        self._ends: dict[tuple[str, int], tuple[int, str]] = {}
+        self._written = {
+            (t.name, layer)
+            for t in textures.values()
+            if t.role in ("weight", "state") or t.name in entry.inputs
+            for layer in range(t.layers)
+        }
+
+    def has(self, name: str) -> bool:
+        """True if all layers of a texture are written."""
+        return all((name, layer) in self._written for layer in range(self._textures[name].layers))
+
+    def draw(self, p: Pass, name: str, layer: int, here: str) -> None:
+        """Adds an output of a pass. Raises GlgptError if the pass does not begin where an earlier one ended."""
+        key, t = (name, layer), self._textures[name]
+        if p.slices and not p.clear and key not in self._written:
+            _fail(self._entry, f"{here}: adds to {name} before it was written")
+        if self._ends.pop(key, (p.first_column, here))[0] != p.first_column:
+            _fail(self._entry, f"{here}: {name} is written only in part")
+        self._written.add(key)
+        if t.role != "state" and p.viewport[0] < t.width:
+            self._written.remove(key)
+            self._ends[key] = p.viewport[0], here
+
+    def end(self) -> None:
+        """Raises GlgptError if a part of a texture was not drawn."""
+        for (name, _), (_, here) in self._ends.items():
+            _fail(self._entry, f"{here}: {name} is written only in part")
 
 
 def _fail(entry: Entry, what: str) -> NoReturn:
@@ -216,8 +247,9 @@ def _check_names(program: Program, entry: Entry, p: Pass, here: str) -> None:
             _fail(entry, f"{here}: unknown texture {name}")
     if p.shader not in program.shaders:
         _fail(entry, f"{here}: unknown shader {p.shader}")
-    if p.row is not None and p.row not in program.scalars:
-        _fail(entry, f"{here}: unknown scalar {p.row}")
+    for scalar in (p.row, "pos" if p.keys else None):
+        if scalar is not None and scalar not in program.scalars:
+            _fail(entry, f"{here}: unknown scalar {scalar}")
 
 
 def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> None:
@@ -232,9 +264,14 @@ def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> N
         _fail(entry, f"{here}: first column {p.first_column} is not one of its {p.viewport[0]} columns")
     if p.first_column and (p.row is not None or p.slices):
         _fail(entry, f"{here}: first column {p.first_column} must be 0 in a pass with a row or slices")
+    if p.keys < 0 or (p.keys and (p.row is not None or p.slices or p.first_column)):
+        _fail(
+            entry, f"{here}: {p.keys} keys must be 0 in a pass with a row, slices or a first column, and positive else"
+        )
     if p.slices and t.format != "float":
         _fail(entry, f"{here}: adds to {t.name}, whose texels are not 32-bit floats")
-    if t.role != "state" and (p.row is not None or p.viewport != (t.width, t.height)):
+    in_part = p.viewport[0] != t.width and p.slices > 0
+    if t.role != "state" and (p.row is not None or p.viewport[1] != t.height or in_part):
         _fail(entry, f"{here}: {t.name} is written only in part")
 
 

@@ -127,7 +127,7 @@ def passes_json(program: Program, entry: str) -> dict[str, Any]:
         "textures": [[t.name, t.width, t.height, t.layers, t.format, t.role] for t in textures],
         "uploads": played.inputs,
         "passes": [
-            [p.label, p.shader, p.inputs, p.outputs, p.viewport, p.row, p.slices, p.clear, p.first_column]
+            [p.label, p.shader, p.inputs, p.outputs, p.viewport, p.row, p.slices, p.clear, p.first_column, p.keys]
             for p in played.passes
         ],
         "ping_pong": played.ping_pong,
@@ -148,8 +148,9 @@ def program_from(each: dict[str, Any], shaders: dict[str, str], scalars: dict[st
             slices=slices,
             clear=clear,
             first_column=first_column,
+            keys=keys,
         )
-        for label, shader, inputs, outputs, viewport, row, slices, clear, first_column in each["passes"]
+        for label, shader, inputs, outputs, viewport, row, slices, clear, first_column, keys in each["passes"]
     )
     entry = Entry(ENTRY, tuple(each["uploads"]), passes, {}, _pairs(each["ping_pong"]))
     return Program(textures, {p.shader: shaders[p.shader] for p in passes}, {ENTRY: entry}, {}, scalars)

@@ -89,8 +89,11 @@ void main() {
 #ifdef PARTIAL_SUMS_W
   vec2 row_norm = mean_and_scale();
 #endif
-#ifdef FIRST_COLUMN  // columns of pixels before it are not drawn
+#ifdef FIRST_COLUMN  // columns of pixels before it are not drawn here
   p.x -= FIRST_COLUMN;
+#endif
+#ifdef ACROSS  // products of the same shape are drawn next to each other by this shader
+  p.x %= ACROSS;
 #endif
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;
 #ifdef PIXEL

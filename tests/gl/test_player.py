@@ -128,6 +128,27 @@ def test_columns_on_the_left_are_left_out(device: Device, draw_flops: int) -> No
         assert player.read("c")[..., 3].all()
 
 
+def test_parts_of_a_target_make_a_whole(device: Device) -> None:
+    """Fails if a part's scissor or viewport is that of another part, which shares its framebuffer."""
+    parts = [Pass(str(i), "f", (), (("c", 0),), (end, 6), first_column=i) for i, end in enumerate((1, 2))]
+    entries = {"parts": Entry("parts", (), tuple(parts), {}), "first": Entry("first", (), (parts[1],), {})}
+    with Player(device, replace(ROWS, shaders={"f": WRITE}, entries=entries)) as player:
+        player.play("first", pos=1)
+        assert (player.read("c")[0, :, :, 3] > 0).tolist() == [[False, True]] * 6
+        player.play("parts", pos=2)
+        assert player.read("c")[0, :, :, 1].tolist() == [[2, 2]] * 6
+
+
+@pytest.mark.parametrize(("pos", "columns"), [(0, 1), (1, 2), (29, 9), (90, 12)])
+def test_only_keys_to_the_position_are_drawn(device: Device, pos: int, columns: int) -> None:
+    """Fails if a pass draws columns of keys that no query attends to, or leaves some out."""
+    textures = {"c": Texture("c", 12, 6, 1, "float", "state")}
+    entry = Entry("keys", (), (Pass("keys", "f", (), (("c", 0),), (12, 6), keys=4),), {})
+    with Player(device, Program(textures, {"f": WRITE}, {"keys": entry}, {}, ROWS.scalars)) as player:
+        player.play("keys", pos=pos)
+        assert (player.read("c")[0, :, :, 3].sum(axis=0) > 0).tolist() == [x < columns for x in range(12)]
+
+
 def test_no_block_of_pixels_is_shaded_twice(device: Device) -> None:
     """Fails if a software driver clips the triangle, so that blocks on its diagonal are drawn twice."""
     if not device.software:

@@ -105,6 +105,26 @@ def test_two_threads_share_a_row_of_integers(name: str, inner: int, cols: int, p
     assert abs(parts[0] - parts[1]) <= 4
 
 
+@pytest.mark.parametrize(("name", "limits"), [("q4", "one tile"), ("q8", "one tile"), ("q4", "four targets")])
+def test_products_of_a_row_share_their_targets(device: Device, name: str, limits: str) -> None:
+    """Fails if products next to each other have other bits than alone, or software GL waits between them."""
+    widths = {"q": 576, "k": 192, "v": 192}
+
+    def record(b: Bench) -> list[Want]:
+        x, ws = b.normal("x", 1, 576), [b.weight(f"w.{n}", 576, cols, panels=True) for n, cols in widths.items()]
+        together = ops.matvecs(b, x, ws, list(widths), contiguous=4)
+        assert len({id(sums.tensor) for sums in together}) == (1 if limits == "one tile" else 3)
+        alone = [ops.matvec(b, x, w, f"{n} alone", contiguous=4) for n, w in zip(widths, ws, strict=True)]
+        return [Want(ops.combine(b, sums, f"y.{n}"), np.zeros(())) for n, sums in enumerate((*together, *alone))]
+
+    b = bench(name, LIMITS[limits])
+    found = [matrix for _, matrix, _ in play(device, b, record)]
+    assert all(np.array_equal(found[n], found[n + 3]) and found[n].any() for n in range(3))
+    if limits == "one tile":
+        q, k, v = b.program().entries["test"].passes[:3]
+        assert q.shader != k.shader == v.shader and q.outputs == k.outputs == v.outputs
+
+
 def test_rows_that_do_not_fit_leave_nothing_out() -> None:
     b = bench("q8", Limits(max_texture_size=32))
     with b.entry("test"):

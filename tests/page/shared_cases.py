@@ -589,6 +589,7 @@ def packed_programs() -> list[dict[str, Any]]:
         ),
         Pass("layers.10.w", "c-3", (("u_w", "layers.10.w"),), (("scratch.3", 1),), (4, 2), slices=3, clear=True),
         Pass("argmax", "a-1", (("u_x", "scratch.3"),), (("token", 0), ("token", 1)), (4, 2), first_column=1),
+        Pass("scores", "a-1", (("u_x", "scratch.3"),), (("token", 0), ("token", 1)), (4, 2), keys=5),
     )
     view = View(2, 16, (1, 1), texture="token")
     entry = Entry("decode", ("token",), passes, {"token": view}, (("token", "scratch.3"),))

@@ -52,6 +52,16 @@ def with_pass(number: int, **changes: Any) -> Program:
     return replace(program, entries={"e": replace(entry, passes=tuple(passes))})
 
 
+def with_part(end: int, first_column: int, **changes: Any) -> Program:
+    """Returns `whole` with its last pass drawn in two: up to the column `end`, and from `first_column` on."""
+    program = with_pass(2, viewport=(end, 2))
+    entry = program.entries["e"]
+    rest = replace(whole().entries["e"].passes[2], label="rest", first_column=first_column)
+    passes = (*entry.passes, replace(rest, **changes))
+    textures = program.textures | {"z": texture("z", "scratch")}
+    return replace(program, textures=textures, entries={"e": replace(entry, passes=passes)})
+
+
 def with_entry(**changes: Any) -> Program:
     program = whole()
     return replace(program, entries={"e": replace(program.entries["e"], **changes)})
@@ -105,6 +115,14 @@ FAULTS: dict[str, tuple[Program, str]] = {
         "entry e, pass 0 (first): x is read before it was written",
     ),
     "a part of the width": (with_pass(2, viewport=(2, 2)), "entry e, pass 2 (last): y is written only in part"),
+    "parts with a gap": (
+        with_part(1, 2),
+        "entry e, pass 3 (rest): y is written only in part",
+    ),
+    "a part read before the others": (
+        with_part(2, 2, inputs=(("u_y", "y"),), outputs=(("z", 0),)),
+        "entry e, pass 3 (rest): y is read before it was written",
+    ),
     "a part of the height": (with_pass(0, viewport=(3, 1)), "entry e, pass 0 (first): s is written only in part"),
     "rows of scratch": (with_pass(0, row="pos"), "entry e, pass 0 (first): s is written only in part"),
     "beyond the texture": (with_pass(1, viewport=(3, 3)), "entry e, pass 1 (row): c has no layer 0 of 3 x 3"),
@@ -114,6 +132,8 @@ FAULTS: dict[str, tuple[Program, str]] = {
         "entry e, pass 2 (last): first column 3 is not one of its 3 columns",
     ),
     "a negative first column": (with_pass(2, first_column=-1), "entry e, pass 2 (last): first column -1 is not one"),
+    "keys of rows": (with_pass(1, keys=1), "entry e, pass 1 (row): 1 keys must be 0 in a pass with a row"),
+    "negative keys": (with_pass(0, keys=-1), "entry e, pass 0 (first): -1 keys must be 0"),
     "a first column of rows": (with_pass(1, first_column=1), "entry e, pass 1 (row): first column 1 must be 0"),
     "a first column of slices": (
         with_pass(2, first_column=1, slices=2, clear=True),

@@ -239,6 +239,7 @@ const pass = {
   slices: 0,
   clear: false,
   first_column: 0,
+  keys: 0,
   nbytes: 0,
 };
 const FAMILY = {

@@ -14,7 +14,7 @@ type Call = [name: string, ...values: unknown[]];
 function pass(changes: Partial<Pass>): Pass {
   const outputs: [string, number][] = [["a", 0]];
   const whole = { label: "p", shader: "s", inputs: [], outputs, viewport: [12, 6] as [number, number], row: null };
-  return { ...whole, slices: 0, clear: false, first_column: 0, flops: 0, nbytes: 0, ...changes };
+  return { ...whole, slices: 0, clear: false, first_column: 0, keys: 0, flops: 0, nbytes: 0, ...changes };
 }
 
 /** Plays one pass at row 4 and returns its calls. */
@@ -71,6 +71,14 @@ test.each([
   expect(calls).toEqual([...limited(box(7, 0, 5, 6), ...limited(...bands)).slice(0, -1), ["disable", "SCISSOR_TEST"]]);
 });
 
+test.each([
+  [4, 2],
+  [100, 12],
+])("with %d keys, the first %d columns are drawn", async (keys, columns) => {
+  const [, ...calls] = await played({ keys }, "llvmpipe");
+  expect(calls).toEqual(limited(["scissor", 0, 0, columns, 6], draw(3)));
+});
+
 test("a row is limited by the scissor where the viewport does not limit it", async () => {
   const row = { viewport: [12, 1] as [number, number], row: "pos" };
   expect(await played(row, "GPU")).toEqual([["viewport", 0, 4, 12, 1], draw(0)]);
@@ -95,12 +103,13 @@ test("a target is covered in a viewport of twice its size only if the device has
   ]);
 });
 
-test("columns that a pass does not draw are in no picture of what it wrote", async () => {
+test.each([0, 1, 2])("columns other than the drawn %d are in no picture of what a pass wrote", async (drawn) => {
   const spec = { name: "a", ...TARGET, width: 3, height: 2, layers: 2 };
-  const texels = Float32Array.from({ length: 48 }, (_, i) => (i % 12 < 8 ? 999 : i));
+  const texels = Float32Array.from({ length: 48 }, (_, i) => (Math.floor((i % 12) / 4) !== drawn ? 999 : i));
   const player = { spec: () => spec, read: () => Promise.resolve(texels) } as unknown as Player;
-  const { view, rows, firstColumn } = writtenBy(player, "a", pass({ first_column: 2 }));
+  const { view, rows, firstColumn } = writtenBy(player, "a", pass({ first_column: drawn, viewport: [drawn + 1, 2] }));
   const { values, high } = await readField(player, view, rows, 0, firstColumn);
-  expect([...values]).toEqual([8, 9, 10, 11, 20, 21, 22, 23, 32, 33, 34, 35, 44, 45, 46, 47]);
-  expect(high).toBe(47);
+  const expected = [0, 12, 24, 36].flatMap((row) => [0, 1, 2, 3].map((i) => row + 4 * drawn + i));
+  expect([...values]).toEqual(expected);
+  expect(high).toBe(expected.at(-1));
 });

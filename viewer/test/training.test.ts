@@ -288,6 +288,7 @@ describe("ping-pong states", () => {
     slices: 0,
     clear: false,
     first_column: 0,
+    keys: 0,
     flops: 0,
     nbytes: 0,
   });

@@ -20,8 +20,9 @@ Step = Annotated[
 ]
 # name, width, height, layers, format, role
 PackedTexture = tuple[str, int, int, int, TextureFormat, Role]
-# shader, samplers, outputs (number of the output, layer), viewport, row, flops, nbytes, slices, clear, first_column
-Kind = tuple[str, list[str], list[tuple[int, int]], tuple[int, int], str | None, int, int, int, bool, int]
+# shader, samplers, outputs (number of the output, layer), viewport, row, flops, nbytes, slices, clear, first_column,
+# keys
+Kind = tuple[str, list[str], list[tuple[int, int]], tuple[int, int], str | None, int, int, int, bool, int, int]
 
 
 class PackedEntry(TypedDict):

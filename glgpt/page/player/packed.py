@@ -7,7 +7,7 @@ A packed program is JSON with the fields of a `Program`, of which three are writ
 - `textures`: `[name, width, height, layers, format, role]`;
 - `entries`: a pass is `[kind, label, inputs.., outputs..]`, where `kinds[kind]` has all that passes of other blocks
   share: `[shader, samplers, [[number of the output, layer], ..], viewport, row, flops, nbytes, slices, clear,
-  first_column]`. A number between passes is that of the block that `~` stands for in their names.
+  first_column, keys]`. A number between passes is that of the block that `~` stands for in their names.
 
 `viewer/src/runtime/engine/packed-program.ts` reads it.
 """
@@ -116,7 +116,7 @@ def _views(views: Mapping[str, View]) -> dict[str, View]:
 def _kind(p: Pass, outputs: Sequence[str]) -> Kind:
     targets = [(outputs.index(name), layer) for name, layer in p.outputs]
     samplers = [sampler for sampler, _ in p.inputs]
-    return p.shader, samplers, targets, p.viewport, p.row, p.flops, p.nbytes, p.slices, p.clear, p.first_column
+    return p.shader, samplers, targets, p.viewport, p.row, p.flops, p.nbytes, p.slices, p.clear, p.first_column, p.keys
 
 
 def _block(names: Iterable[str]) -> str | None:

@@ -33,9 +33,9 @@ export interface Field {
 /**
  * Returns a view of a texture in its memory layout: layers one below the other, a texel's values side by side. `dtype`:
  * format of the matrix that it holds; without it, the first format with such texels. The view begins at `firstColumn`
- * of each layer.
+ * of each layer, and ends before the column `end`.
  */
-export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn = 0): View {
+export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn = 0, end = spec.width): View {
   const read = spec.format === "half" ? "float" : spec.format; // float16 is read as 32-bit floats
   const first = Object.values(FORMATS).find(({ texture }) => texture === read);
   const format = dtype ? FORMATS[FORMATS[dtype].memory] : first;
@@ -43,7 +43,7 @@ export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn
   return {
     texture: spec.name,
     rows: spec.height * spec.layers,
-    cols: (spec.width - firstColumn) * 4 * columnTiles,
+    cols: (end - firstColumn) * 4 * columnTiles,
     tiles: [spec.layers, columnTiles],
     dtype: name,
     panel: 0,
@@ -52,12 +52,13 @@ export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn
 }
 
 /**
- * Returns a texture in its memory layout, without the columns that the pass that wrote it does not draw: they hold
- * values of other passes.
+ * Returns a texture in its memory layout, without the columns that a pass that wrote it does not draw: they hold
+ * values of other passes. `length`: positions of the text, which limits columns of keys.
  */
-export function writtenBy(player: Player, texture: string, pass?: Pass) {
+export function writtenBy(player: Player, texture: string, pass?: Pass, length = Infinity) {
   const firstColumn = pass?.first_column ?? 0;
-  const view = memoryView(player.spec(texture), undefined, firstColumn);
+  const end = pass?.keys ? Math.min(pass.viewport[0], Math.max(1, Math.ceil(length / 4))) : pass?.viewport[0];
+  const view = memoryView(player.spec(texture), undefined, firstColumn, end);
   return { player, view, rows: view.rows, firstColumn };
 }
 
@@ -83,15 +84,17 @@ export async function readField(
   const [stored, begin, count] = [storedRows(format, tile), storedRows(format, from), storedRows(format, height)];
   const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * stored + begin, count));
   const texels = interleaved(await Promise.all(bands), spec.layers);
-  const values = unpack(window, firstColumn ? without(texels, spec.width, firstColumn) : texels);
+  const end = firstColumn + Math.ceil(view.cols / (4 * format.columnTiles)); // beyond the texture if it has tiles
+  const part = firstColumn > 0 || end < spec.width;
+  const values = unpack(window, part ? between(texels, spec.width, firstColumn, end) : texels);
   const shown = height < tile ? window.rows : rows;
   const used = values.subarray(0, shown * view.cols);
   return { texture: view.texture, view, rows: shown, first: from, height, tile, values: used, ...statistics(used) };
 }
 
-/** Removes the first texels of each row of `width` texels. */
-function without(texels: Texels, width: number, first: number): Texels {
-  return texels.filter((_, i) => i % (4 * width) >= 4 * first);
+/** Returns the texels from `first` to `end` - 1 of each row of `width` texels. */
+function between(texels: Texels, width: number, first: number, end: number): Texels {
+  return texels.filter((_, i) => i % (4 * width) >= 4 * first && i % (4 * width) < 4 * end);
 }
 
 /** Joins bands of every layer in the order of a texture: a layer's bands one after another. */

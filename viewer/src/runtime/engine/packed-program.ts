@@ -47,7 +47,7 @@ function passesOf(steps: Steps, kinds: Kinds): Pass[] {
     const [number, ...short] = step;
     const [label, ...names] = short.map((name) => name.replace("~", block));
     const kind = must(kinds[number], "a kind");
-    const [shader, samplers, targets, viewport, row, flops, nbytes, slices, clear, first_column] = kind;
+    const [shader, samplers, targets, viewport, row, flops, nbytes, slices, clear, first_column, keys] = kind;
     const outputs = names.slice(samplers.length);
     passes.push({
       label: label!,
@@ -61,6 +61,7 @@ function passesOf(steps: Steps, kinds: Kinds): Pass[] {
       slices,
       clear,
       first_column,
+      keys,
     });
   }
   return passes;

@@ -38,6 +38,7 @@ export interface PackedDocument {
     number,
     boolean,
     number,
+    number,
   ])[];
   entries: readonly PackedEntry[];
 }

@@ -29,8 +29,8 @@ export interface Block {
 
 /**
  * One draw and its state. `row`: index of the scalar that holds the viewport's y, or -1. `bands`: see `banded`.
- * `firstColumn`, `slices`, `clear`: see `Pass`. `covering`: see `Device.covering`. `scissored`: the scissor limits what
- * is drawn and cleared to a part of the targets.
+ * `firstColumn`, `slices`, `clear`, `keys`: see `Pass`. `covering`: see `Device.covering`. `scissored`: the scissor
+ * limits what is drawn and cleared to a part of the targets.
  */
 interface Step {
   program: WebGLProgram;
@@ -45,6 +45,7 @@ interface Step {
   bands: number;
   slices: number;
   clear: boolean;
+  keys: number;
 }
 
 export class Player {
@@ -298,7 +299,8 @@ export class Player {
       height,
       firstColumn: p.first_column,
       covering,
-      scissored: p.first_column > 0 || (part && beyond),
+      keys: p.keys,
+      scissored: p.first_column > 0 || p.keys > 0 || (part && beyond),
       row: p.row === null ? -1 : this.names.indexOf(p.row),
       slices: p.slices,
       clear: p.clear,
@@ -380,7 +382,7 @@ export class Player {
       gl.viewport(0, y, s.covering[0], s.covering[1]);
       if (s.scissored) {
         gl.enable(gl.SCISSOR_TEST);
-        gl.scissor(s.firstColumn, y, s.width - s.firstColumn, s.height);
+        gl.scissor(s.firstColumn, y, this.lastColumn(s, scalars) - s.firstColumn, s.height);
       }
       if (s.slices) this.addUp(s);
       else if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, s.covering[2], 3);
@@ -388,6 +390,13 @@ export class Player {
       if (s.scissored) gl.disable(gl.SCISSOR_TEST);
     }
     if (last === steps.length) this.pingPong.swap(entry, this.textures);
+  }
+
+  /** Returns the end of the columns that a step draws. */
+  private lastColumn({ width, keys }: Step, scalars: DataView): number {
+    return keys
+      ? Math.min(width, Math.ceil((scalars.getInt32(4 * this.names.indexOf("pos"), true) + keys) / 4))
+      : width;
   }
 
   /** Draws a step's slices, which add up. */

@@ -19,6 +19,7 @@ type PassJson = [
   slices: number,
   clear: boolean,
   first_column: number,
+  keys: number,
 ];
 
 /** Textures and passes of a program with one entry. */
@@ -115,8 +116,21 @@ export class Suite {
           inputs: uploads,
           outputs: {},
           ping_pong,
-          passes: passes.map(([label, shader, inputs, outputs, viewport, row, slices, clear, first_column]) => {
-            return { label, shader, inputs, outputs, viewport, row, slices, clear, first_column, flops: 0, nbytes: 0 };
+          passes: passes.map(([label, shader, inputs, outputs, viewport, row, slices, clear, first_column, keys]) => {
+            return {
+              label,
+              shader,
+              inputs,
+              outputs,
+              viewport,
+              row,
+              slices,
+              clear,
+              first_column,
+              keys,
+              flops: 0,
+              nbytes: 0,
+            };
           }),
         },
       },

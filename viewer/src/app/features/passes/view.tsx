@@ -285,7 +285,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
           continue;
         }
         model.player.play(entry.name, i, i + 1);
-        const { view, firstColumn } = writtenBy(model.player, texture, entry.passes[i]);
+        const { view, firstColumn } = writtenBy(model.player, texture, entry.passes[i], text.length);
         const written = entry.passes[i]!.row ? text.length : Infinity; // a cache is as long as the context
         const height = Math.min(view.rows / view.tiles[0], written);
         const rows = height * view.tiles[0];
@@ -524,7 +524,9 @@ export function outcome(model: Model, entry: Entry, pass: Pass, texture: string)
     ([name, view]) => joined(pass.label).includes(name) && view.texture === texture,
   );
   const view = programs.generate.views[texture] ?? named?.[1];
-  const found = view ? { player, view, rows: view.rows } : writtenBy(player, texture, pass);
+  const found = view
+    ? { player, view, rows: view.rows }
+    : writtenBy(player, texture, pass, generation.read.value.length);
   return pass.row ? { ...found, rows: Math.min(found.rows, generation.read.value.length) } : found;
 }
 

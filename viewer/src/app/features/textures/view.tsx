@@ -287,7 +287,7 @@ async function playState(model: Model, ids: readonly number[], name: string, mem
     const at = passes.of(entry);
     await passes.playTo(model, entry, at);
     const last = entry.passes.findLast((p, i) => i <= at && p.outputs.some(([texture]) => texture === name));
-    return writtenBy(player, name, last);
+    return writtenBy(player, name, last, ids.length);
   }
   if (!view) return null;
   await model.cache.fill(ids);
