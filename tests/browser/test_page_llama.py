@@ -18,7 +18,10 @@ from glgpt.inference.model import LanguageModel
 from glgpt.page.export_options import ExportOptions
 
 
-@pytest.mark.parametrize(("kind", "rows"), [("Q4_1", "strided"), ("Q8_0", "contiguous"), ("BF16", "strided")])
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [("Q4_1", "strided"), pytest.param("Q8_0", "contiguous", marks=pytest.mark.soak), ("BF16", "strided")],
+)
 def test_a_gguf_file_as_it_is_stored_passes_parity(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], kind: str, rows: str
 ) -> None:

@@ -66,7 +66,7 @@ def test_losses_equal_the_desktops(trainee: Any) -> None:
     np.testing.assert_allclose([p["bits"] for p in found], np.array(list(judged.values())) / np.log(2), atol=1e-4)
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+@pytest.mark.parametrize("tokenizer", [pytest.param("bytes", marks=pytest.mark.soak), "bpe:300"])
 def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: Path, tokenizer: str) -> None:
     text = PLAY[:30_000] + "naïve – 漢字 🙂"
     config = CONFIG | {"tokenizer": tokenizer, "validation": 0}
