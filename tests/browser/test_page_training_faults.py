@@ -278,6 +278,7 @@ def test_the_speed_shown_is_that_of_the_clock(page: Any) -> None:
     assert abs(np.median(found) - 1) < 0.15, found
 
 
+@pytest.mark.soak
 @pytest.mark.alone
 def test_a_newcomer_sees_it_learn_within_two_minutes(
     tmp_path: Path, serve: Serve, browse: Browse, capsys: pytest.CaptureFixture[str]
