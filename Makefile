@@ -70,8 +70,7 @@ test-proxy: setup proxy $(VENV)/dev  ## a page and a split server behind nginx, 
 	$(BIN)/python -m pytest tests/proxy
 
 test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers proxy  ## federated training with Flower, in a separate environment
-	$(FEDERATE)/bin/python -m pytest -n 2 --dist worksteal -m "not kills" tests/federation
-	$(FEDERATE)/bin/python -m pytest tests/browser/test_page_federation.py
+	$(FEDERATE)/bin/python -m pytest -n 2 --dist worksteal -m "not kills" tests/browser/test_page_federation.py tests/federation
 
 test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn (takes some minutes)
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation
