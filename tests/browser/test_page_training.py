@@ -125,6 +125,7 @@ def test_a_reload_goes_on_to_the_same_bits(trainee: Any) -> None:
     whole = whole_run(trainee)
     step, points = trainee.evaluate(TRAIN, [TWELVE, 5])
     assert 5 <= step < 12
+    trainee.evaluate("location.hash = 'tokens=1&view=train&step=write'")  # this view opens the saved training too
     trainee.reload()
     trainee.evaluate("glgpt.ready")
     trainee.evaluate("glgpt.resume()")
@@ -132,6 +133,7 @@ def test_a_reload_goes_on_to_the_same_bits(trainee: Any) -> None:
     assert trainee.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
     assert trainee.evaluate("glgpt.training.session.points.map((p) => p.loss)")[: len(points)] == [p[0] for p in points]
     assert trainee.evaluate(STATE) == whole
+    trainee.evaluate("location.hash = 'tokens=1&view=text'")
 
 
 def test_a_lost_context_goes_on_to_the_same_bits(trainee: Any) -> None:
