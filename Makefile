@@ -52,7 +52,7 @@ test: setup $(VENV)/dev  ## the quick tests, which catch every fault of make mut
 test-all: setup $(VENV)/dev  ## the quick and the slow tests
 	$(PYTEST)
 
-test-slow: setup viewer browsers $(VENV)/page  ## soak tests, statistics of many samples, repeats in the browsers, before a release
+test-slow: setup viewer browsers $(VENV)/page $(VENV)/models  ## soak tests, statistics of many samples, repeats in the browsers, before a release
 	$(PYTEST) -m soak
 	$(PYTEST) -m "soak and not alone" tests/browser
 	$(BIN)/python -m pytest -m "soak and alone" tests/browser
