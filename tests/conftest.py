@@ -48,7 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     user = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     os.environ.setdefault("MESA_SHADER_CACHE_DIR", user)
     os.environ["XDG_CACHE_HOME"] = folder
-    if config.option.markexpr != "alone":
+    alone = config.option.markexpr in ("alone", "soak and alone")
+    if not alone:
         os.environ.setdefault("LP_NUM_THREADS", "0")
         os.environ.setdefault("GALLIVM_PERF", "nopt")
     workers = config.getoption("numprocesses", None)
@@ -56,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         share = str(max(1, (os.cpu_count() or 1) // workers))
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # torch, numpy
             os.environ.setdefault(name, share)
-    if config.option.markexpr != "alone" and not config.option.collectonly:
+    if not alone and not config.option.collectonly:
         remember_probe()
 
 

@@ -14,7 +14,8 @@ const css: UserConfig["css"] = { modules: { localsConvention: "camelCaseOnly", g
 const page: UserConfig & { test: object } = {
   base: "./",
   css,
-  test: { css: true }, // Vitest reads style sheets too
+  // Vitest reads style sheets too, and uses all processors. A busy machine may take ten times the usual time of a test.
+  test: { css: true, maxWorkers: "100%", testTimeout: 60_000 },
   build: { target: "es2022", assetsInlineLimit: 1 << 20, chunkSizeWarningLimit: 600, modulePreload: false },
 };
 

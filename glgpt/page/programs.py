@@ -184,7 +184,8 @@ def capture_recording(
         return rec.program()
 
     sizes = chunk_sizes(config, kernel.tile_rows, limits, FEW_SIZES)
-    return record(tuple(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= MAX_CAPTURE_BYTES))
+    largest = next(s for s in sizes if s == 1 or record((s,)).nbytes(("scratch",)) <= MAX_CAPTURE_BYTES)
+    return record(tuple(s for s in sizes if s <= largest))
 
 
 def several_program(config: ModelConfig, recording: Recording, dtype: WeightFormats, main: Program) -> Program:
@@ -268,7 +269,8 @@ def record_page(
         if recording.kernel.blends:
             files["blends"] = True
         programs[files["generate"]] = generate_program(config, recording, dtype, part, taps=taps, tail=tail)
-        programs[files["capture"]] = capture_recording(config, recording.plain, dtype, part, tail)
+        if files["capture"] not in programs:
+            programs[files["capture"]] = capture_recording(config, recording.plain, dtype, part, tail)
         if whole:
             files["interventions"] = f"interventions-{recording.name}.bin"
             programs[files["interventions"]] = generate_program(config, recording, dtype, part, PageEdits(config))

@@ -14,17 +14,22 @@ from typing import Any
 import pytest
 from browser import MEASURED, TEST_FLAGS, find_chromium, wait_without_eval
 from deep_models import write_deep_model
+from exports import export_few
 from playwright.sync_api import sync_playwright
 from training_page import presets_for_tests
 
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
+from glgpt.page.export import export
+from glgpt.page.export_options import ExportOptions
 from glgpt.system.files import data_path
 
 TOKENS = 12  # tokens that a page generates when it opens, unless its address sets another number
 LOUD = ("warning", "error", "assert")  # kinds of console messages that fail a test
 # Chromium may take the context away on a busy machine; the page must recover.
 TAKEN = "CONTEXT_LOST_WEBGL: loseContext"
+# Without a service worker, the page does not keep the files of later visits while a test uses it.
+UNKEPT = "delete Navigator.prototype.serviceWorker;"
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -43,9 +48,6 @@ def chromium() -> str:
 @pytest.fixture(scope="session")
 def exported(once: Callable[..., Path]) -> Path:
     """The embedded model's page, f32, in shards of 8 MiB."""
-    from glgpt.page.export import export
-    from glgpt.page.export_options import ExportOptions
-
     try:
         if not (data_path("viewer/dist") / "index.html").is_file():
             pytest.fail("the page is not built: make viewer")
@@ -60,17 +62,14 @@ def exported(once: Callable[..., Path]) -> Path:
 @pytest.fixture(scope="session")
 def site(once: Callable[..., Path]) -> Iterator[Path]:
     """A page that trains `mini`, which is small enough for tests."""
-    from glgpt.page.export import export
-    from glgpt.page.export_options import ExportOptions
-
     with presets_for_tests():
-        yield once("site", lambda folder: export(None, folder / "page", ExportOptions("f16", train=("mini",)))) / "page"
+        options = ExportOptions("f16", train=("mini",))
+        yield once("site", lambda folder: export_few(None, folder / "page", options)) / "page"
 
 
 @pytest.fixture(scope="session")
 def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
     """deep(family): the folders of a model with twelve blocks (`deep_models`) and of its page."""
-    from glgpt.page.export import export
 
     def made(family: str) -> tuple[Path, Path]:
         name = f"deep-{family}"
@@ -78,7 +77,7 @@ def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
         def fill(folder: Path) -> None:
             (folder / name).mkdir()
             write_deep_model(family, folder / name)
-            export(folder / name, folder / "page", device="software")
+            export_few(folder / name, folder / "page", device="software")
 
         folder = once(name, fill)
         return folder / name, folder / "page"
@@ -89,12 +88,9 @@ def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
 @pytest.fixture(scope="session")
 def single_file(once: Callable[..., Path]) -> Path:
     """The embedded model's page as a single file, f32, which also trains `mini`."""
-    from glgpt.page.export import export
-    from glgpt.page.export_options import ExportOptions
-
     with presets_for_tests():
         options = ExportOptions("f32", single_file=True, train=("mini",))
-        return once("single", lambda folder: export(None, folder / "page.html", options)) / "page.html"
+        return once("single", lambda folder: export_few(None, folder / "page.html", options)) / "page.html"
 
 
 @pytest.fixture(scope="session")
@@ -177,9 +173,9 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
     """Opens an address in a fresh profile; fails the test for a complaint that does not match `provokes`.
 
     The profile is in memory and the browser is shared with other tests. With `own`, the test has its own browser with a
-    profile on disk. With `measures`, the page measures its kernels itself, which
-    otherwise would happen while a test waits. Animations are off unless a test asks
-    for them, because drawing their frames takes longer than generating the text.
+    profile on disk. With `own` or `keeps`, the page has its service worker. With `measures`, the page measures its
+    kernels itself, which otherwise would happen while a test waits. Animations are off unless a test asks for them,
+    because drawing their frames takes longer than generating the text.
     """
     expected = [TAKEN]
     contexts = []
@@ -191,6 +187,7 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
         provokes: str | None = None,
         own: bool = False,
         measures: bool = False,
+        keeps: bool = False,
         **options: Any,
     ) -> Any:
         if provokes is not None:
@@ -200,6 +197,8 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
         contexts.append(context)
         if not measures:
             context.add_init_script(f"{{{MEASURED}}}")
+        if not (own or keeps):
+            context.add_init_script(UNKEPT)
         page = wait_without_eval(context.pages[0] if own else context.new_page())
         page.set_default_timeout(90_000)
         context.on("weberror", lambda event: complaints.append(str(event.error)))
@@ -215,20 +214,35 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
     assert [said for said in complaints if not any(re.search(e, said) for e in expected)] == [], "the page complained"
 
 
-@pytest.fixture(scope="module")
-def opened_once(exported: Path, serve: Callable[..., str], browsers: Browsers) -> Iterator[tuple[Any, list[str]]]:
-    """The embedded model's page with its shaders compiled, and its complaints, for the tests of a module."""
+@contextlib.contextmanager
+def shared_page(browsers: Browsers, address: str) -> Iterator[tuple[Any, list[str]]]:
+    """Opens a page for the tests of a module; yields it with its shaders compiled, and its complaints."""
     context = browsers.context(TEST_FLAGS, None, reduced_motion="reduce")
     context.add_init_script(f"{{{MEASURED}}}")
+    context.add_init_script(UNKEPT)
     complaints: list[str] = []
     context.on("weberror", lambda event: complaints.append(str(event.error)))
     context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)
     page = wait_without_eval(context.new_page())
     page.set_default_timeout(90_000)
-    page.goto(serve(exported) + "#tokens=1")
+    page.goto(address + "#tokens=1")
     page.evaluate("glgpt.ready.then(() => glgpt.warmUp())")
     yield page, complaints
     context.close()
+
+
+def has_not_complained(complaints: list[str]) -> None:
+    """Raises AssertionError if a shared page has complained since the last call."""
+    found = [said for said in complaints if TAKEN not in said]
+    complaints.clear()
+    assert found == [], "the page complained"
+
+
+@pytest.fixture(scope="module")
+def opened_once(exported: Path, serve: Callable[..., str], browsers: Browsers) -> Iterator[tuple[Any, list[str]]]:
+    """The embedded model's page, and its complaints."""
+    with shared_page(browsers, serve(exported)) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -237,9 +251,23 @@ def opened(opened_once: tuple[Any, list[str]]) -> Iterator[Any]:
     page, complaints = opened_once
     yield page
     page.evaluate("glgpt.intervene([])")
-    found = [said for said in complaints if TAKEN not in said]
-    complaints.clear()
-    assert found == [], "the page complained"
+    has_not_complained(complaints)
+
+
+@pytest.fixture(scope="module")
+def trainee_once(site: Path, serve: Callable[..., str], browsers: Browsers) -> Iterator[tuple[Any, list[str]]]:
+    """The page that trains `mini`, and its complaints."""
+    with shared_page(browsers, serve(site)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def trainee(trainee_once: tuple[Any, list[str]]) -> Iterator[Any]:
+    """The page of `trainee_once` without a training, for a test that only calls the page's functions."""
+    page, complaints = trainee_once
+    yield page
+    page.evaluate("glgpt.training.reset()")
+    has_not_complained(complaints)
 
 
 @pytest.fixture

@@ -142,6 +142,7 @@ def test_firefox_says_what_the_desktop_says(
     assert min(evaluate("Object.values(glgpt.model.kernels.probe)")) > 0
 
 
+@pytest.mark.soak
 def test_firefox_opens_a_model_file(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ def test_firefox_opens_a_model_file(
         assert ids == list(desktop.generate_ids([1, 2, 3], 8, temperature=0))
 
 
+@pytest.mark.soak
 def test_firefox_chats(
     deep: Callable[[str], tuple[Path, Path]], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import FLAGS, activation, logits
+from exports import export_few
 
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
+from glgpt.page.export_options import ExportOptions
 
 pytestmark = pytest.mark.slow
 
@@ -331,10 +333,7 @@ def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Bro
 
 
 def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
-    from glgpt.page.export import export
-    from glgpt.page.export_options import ExportOptions
-
-    export(None, tmp_path / "site" / "module", ExportOptions("f16", embed=True))
+    export_few(None, tmp_path / "site" / "module", ExportOptions("f16", embed=True))
     address = serve(tmp_path / "site", plain=True)
     page = browse(
         address + "module/", provokes="status of 404"

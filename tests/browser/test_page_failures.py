@@ -126,7 +126,7 @@ def test_a_device_uses_what_drawing_has_shown(
     ("condition", "said", "found"),
     [
         ("targets > 4", "Reload the page: it then uses fewer.", 4),
-        ("targets > 2 && !sessionStorage.lost", "Reload the page to try again.", 8),
+        pytest.param("targets > 2 && !sessionStorage.lost", "Reload the page to try again.", 8, marks=pytest.mark.soak),
         ("!sessionStorage.lost", "Reload the page to try again.", 8),
         ("this.isEnabled(this.BLEND)", "it then uses neither blending nor 16-bit floats.", 8),
     ],
@@ -290,7 +290,12 @@ WebGL2RenderingContext.prototype.CALL = function (...args) {
 
 @pytest.mark.parametrize(
     ("call", "count"),
-    [("texStorage3D", 10), ("linkProgram", 12), ("getUniformLocation", 8), ("framebufferTextureLayer", 60)],
+    [
+        ("texStorage3D", 10),
+        pytest.param("linkProgram", 12, marks=pytest.mark.soak),
+        ("getUniformLocation", 8),
+        ("framebufferTextureLayer", 60),
+    ],
     ids=["textures", "compiling", "linking", "framebuffers"],
 )
 def test_a_context_lost_before_the_first_token(
@@ -435,7 +440,7 @@ def test_a_full_disk_keeps_nothing_and_harms_nothing(exported: Path, serve: Serv
     origin = "/".join(address.split("/")[:3])
     for size in (1000, 200_000):
         cdp.send("Storage.overrideQuotaForOrigin", {"origin": origin, "quotaSize": size})
-        for _ in range(3):
+        for _ in range(2):
             page.goto("about:blank")
             page.goto(f"{address}#tokens=2")
             page.evaluate("glgpt.ready")

@@ -49,7 +49,17 @@ def checkpoint(folder: Path, name: str, fields: dict[str, Any]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "dtype"), [(name, ("f32", "f16")[i % 2]) for i, name in enumerate(FAMILIES)])
+# Families whose variants the others have too: biases, a norm of queries and keys, a window, weights in one tensor.
+REPEATS = ("qwen2", "qwen3", "mistral", "phi3")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(name, ("f32", "f16")[i % 2], marks=[pytest.mark.soak] * (name in REPEATS))
+        for i, name in enumerate(FAMILIES)
+    ],
+)
 def test_a_family_has_the_desktops_numbers_and_text(
     tmp_path: Path,
     serve: Callable[..., str],

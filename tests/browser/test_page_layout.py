@@ -41,7 +41,14 @@ DRAWN = {
 
 
 @pytest.mark.parametrize(
-    ("view", "window"), [("text", LAPTOP), ("textures", LAPTOP), ("text", PHONE), ("blocks", PHONE), ("train", PHONE)]
+    ("view", "window"),
+    [
+        pytest.param("text", LAPTOP, marks=pytest.mark.soak),
+        ("textures", LAPTOP),
+        ("text", PHONE),
+        ("blocks", PHONE),
+        ("train", PHONE),
+    ],
 )
 def test_nothing_moves_while_a_page_loads(
     site: Path, serve: Serve, browse: Browse, view: str, window: dict[str, Any]

@@ -11,20 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import activation, preferring
+from exports import export_few
 from helpers.gguf_files import llama
 
 from glgpt.inference.model import LanguageModel
-from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 
 
-@pytest.mark.parametrize(("kind", "rows"), [("Q4_1", "strided"), ("Q8_0", "contiguous"), ("BF16", "strided")])
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [("Q4_1", "strided"), pytest.param("Q8_0", "contiguous", marks=pytest.mark.soak), ("BF16", "strided")],
+)
 def test_a_gguf_file_as_it_is_stored_passes_parity(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], kind: str, rows: str
 ) -> None:
     """Catches: the page reads every weight in one format, also where the file has others."""
     model = llama(tmp_path / "model.gguf", kind)
-    export(model, tmp_path / "page", ExportOptions("stored"), device="software")
+    export_few(model, tmp_path / "page", ExportOptions("stored"), device="software")
     page = browse(serve(tmp_path / "page") + "#tokens=1", preferring(rows), measures=True)
     page.evaluate("glgpt.ready")
     result = page.evaluate("glgpt.parity()")
@@ -36,7 +39,7 @@ def test_a_llama_passes_parity(
     goldens: Path, tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], golden: str, dtype: str
 ) -> None:
     """Catches: the page treats shared key heads, rotary positions or another family's names differently."""
-    export(goldens / golden, tmp_path / "page", ExportOptions(dtype), device="software")
+    export_few(goldens / golden, tmp_path / "page", ExportOptions(dtype), device="software")
     rows = "strided" if dtype == "f16" else "contiguous"
     page = browse(serve(tmp_path / "page") + "#tokens=1", preferring(rows), measures=True)
     page.evaluate("glgpt.ready")
@@ -64,7 +67,7 @@ def test_a_text_ends_at_any_of_several_tokens(
         made = list(model.generate_ids(ids, 12, temperature=0, eos=False))
     ends = [*dict.fromkeys(made)][:1:-1]
     path.write_text(json.dumps({"eos_token_id": ends}))
-    export(folder, tmp_path / "page", device="software")
+    export_few(folder, tmp_path / "page", device="software")
     page = browse(serve(tmp_path / "page") + "#tokens=1")
     page.evaluate("glgpt.ready")
     options, wanted = {"ids": ids, "tokens": 12, "temperature": 0}, made[: made.index(ends[-1])]

@@ -138,7 +138,7 @@ def test_another_type_of_the_same_shape_needs_no_other_export(
     has_the_desktops_logits(page, models / "plain.gguf")
 
 
-@pytest.mark.parametrize("file", ["mixed.gguf", "plain.gguf"])
+@pytest.mark.parametrize("file", ["mixed.gguf", pytest.param("plain.gguf", marks=pytest.mark.soak)])
 def test_a_gpu_adds_up_products_by_blending(
     player: Path, models: Path, serve: Serve, browse: Browse, file: str
 ) -> None:

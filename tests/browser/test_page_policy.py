@@ -68,7 +68,10 @@ def refused(page: Any) -> None:
 
 def test_a_folder_keeps_its_policy(site: Path, serve: Serve, browse: Browse) -> None:
     page = browse(
-        serve(site, plain=True) + "#prompt=To+be&tokens=2", LISTEN, provokes="Content Security Policy|violates"
+        serve(site, plain=True) + "#prompt=To+be&tokens=2",
+        LISTEN,
+        provokes="Content Security Policy|violates",
+        keeps=True,
     )
     page.evaluate("glgpt.ready")
     use(page)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exports import export_few
 from test_page_training import desktop_run
 from training_page import CONFIG, PLAY, SEED, STEPS, Browse, Serve, presets_for_tests
 
+from glgpt.page.export_options import ExportOptions
 from glgpt.training.loss_scale import LossScale
 from glgpt.training.trainer import Trainer
 
@@ -27,13 +29,10 @@ TRAIN = """async (options) => {
 @pytest.fixture(scope="module")
 def site(once: Callable[..., Path]) -> Iterator[Path]:
     """A page that trains `mini` in f16."""
-    from glgpt.page.export import export
-    from glgpt.page.export_options import ExportOptions
-
     with presets_for_tests():
         made = once(
             "halves",
-            lambda folder: export(None, folder / "page", ExportOptions("f16", train=("mini",), precision="f16")),
+            lambda folder: export_few(None, folder / "page", ExportOptions("f16", train=("mini",), precision="f16")),
         )
         yield made / "page"
 

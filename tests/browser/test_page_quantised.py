@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import activation, preferring
+from exports import export_few
 from helpers.gguf_files import wide_llama
 from helpers.reference import random_weights, save_checkpoint
 from test_page_views import shows
@@ -16,7 +17,6 @@ from test_page_views import shows
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.inference.model import LanguageModel
 from glgpt.models.families.gpt2 import GPT2Config
-from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 
 
@@ -37,7 +37,7 @@ def test_the_page_has_the_desktops_numbers(
 
     def fill(folder: Path) -> None:
         save_checkpoint(folder / "model", config, random_weights(config))
-        export(folder / "model", folder / "page", ExportOptions(dtype), device="software")
+        export_few(folder / "model", folder / "page", ExportOptions(dtype), device="software")
 
     made = once(f"integers-{dtype}", fill)
     folder, name = made / "model", "h.0.mlp.c_fc.weight"  # six groups of rows, stored in four bits in q4
@@ -72,7 +72,7 @@ def test_the_page_keeps_every_type_of_a_gguf_file(
         "blk.0.attn_output": "Q5_0", "blk.0.ffn_up": "Q5_K", "blk.0.ffn_down": "F16",
     }  # fmt: skip
     model = wide_llama(tmp_path / "model.gguf", kinds, "Q4_K")
-    export(model, tmp_path / "page", device="software")
+    export_few(model, tmp_path / "page", device="software")
     address = serve(tmp_path / "page") + "#tokens=1&view=textures&texture="
     names = ["embed_tokens", "layers.0.self_attn.q_proj", "layers.0.mlp.gate_proj", "layers.0.mlp.up_proj"]
     with Checkpoint.open(model) as checkpoint:
@@ -103,7 +103,7 @@ def test_caches_are_half_floats_where_drawing_shows_that_they_work(
     """Catches: caches of 32-bit floats on every device, or of 16-bit floats on one that stores eight bits instead."""
     config = GPT2Config(vocab_size=300, n_positions=30, n_embd=64, n_layer=2, n_head=2)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
-    export(folder, tmp_path / "page", ExportOptions("q8"), device="software")
+    export_few(folder, tmp_path / "page", ExportOptions("q8"), device="software")
     address = serve(tmp_path / "page") + "#tokens=1"
     for stored, textures in (("RGBA16F", 1 + 6), ("RGBA8", 1)):  # one is drawn for the test; q, k and v of each layer
         page = browse(address, COUNTING % stored, provokes="Invalid format and type combination")
@@ -120,7 +120,7 @@ def test_products_of_integers_are_measured(
     """Catches: the probe reads empty rows of a product and takes them for a product of zeros."""
     config = GPT2Config(vocab_size=300, n_positions=30, n_embd=192, n_layer=1, n_head=3)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
-    export(folder, tmp_path / "page", ExportOptions(dtype), device="software")
+    export_few(folder, tmp_path / "page", ExportOptions(dtype), device="software")
     page = browse(serve(tmp_path / "page") + "#tokens=1", measures=True)
     page.evaluate("glgpt.warmUp()")
     measured = page.evaluate("glgpt.model.kernels.probe")

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exports import export_few
 from helpers.split_proxies import Delaying
 from websockets.sync.client import connect
 
 from glgpt.inference.model import LanguageModel
-from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 from glgpt.page.split import SplitPage
 from glgpt.wire import hidden, messages
@@ -75,7 +75,7 @@ def split_page(tmp_path: Path, serve: Callable[..., str], once: Callable[..., Pa
 
     def make(url: str, blocks: int | None = HERE, head: bool = False) -> str:
         def fill(folder: Path) -> None:
-            export(None, folder / "page", ExportOptions(split=SplitPage(blocks, PLACE, head=head)))
+            export_few(None, folder / "page", ExportOptions(split=SplitPage(blocks, PLACE, head=head)))
             if blocks:
                 shards = json.loads((folder / "page/manifest.json").read_text(encoding="utf-8"))["shards"]
                 with LanguageModel.from_pretrained(None, device="software") as whole:

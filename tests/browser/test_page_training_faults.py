@@ -47,9 +47,9 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve,
     assert page.evaluate("glgpt.training.session.points.at(-1).lr") == pytest.approx(0.0005)
 
 
-def test_a_state_that_is_no_number_is_not_kept(page: Any) -> None:
+def test_a_state_that_is_no_number_is_not_kept(trainee: Any) -> None:
     """AdamW's update is as large as its rate. The step's loss is computed before the update, so it is still finite."""
-    step, _ = page.evaluate(TRAIN, [TWELVE, 4])
+    step, _ = trainee.evaluate(TRAIN, [TWELVE, 4])
     script = """async () => {
       const {session} = glgpt.training;
       const {player} = session.trainer, {set} = player;
@@ -62,24 +62,24 @@ def test_a_state_that_is_no_number_is_not_kept(page: Any) -> None:
       const said = await session.save().then(() => 'kept', (error) => error.message);
       return [session.points.at(-1).loss, said, session.status, session.problem, session.checkpoint.step];
     }"""
-    loss, said, status, problem, kept = page.evaluate(script)
+    loss, said, status, problem, kept = trainee.evaluate(script)
     assert np.isfinite(loss)
     assert f"Step {step + 1}: " in said and "holds a NaN or an infinity" in said
     assert status == "failed" and f"Go back to step {step} with a lower learning rate" in problem and kept == step
     # Nor is it downloaded, or restored on a later visit.
     saved = "async () => (await glgpt.save())['state.safetensors'] === glgpt.training.session.checkpoint.state"
-    assert page.evaluate(saved)
-    page.reload()
-    page.evaluate("glgpt.ready")
-    page.evaluate("glgpt.resume({lr: 0.01})")
-    page.wait_for_function("glgpt.training.session.status === 'done'", polling=200)
-    assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
-    assert page.evaluate(FINITE)
+    assert trainee.evaluate(saved)
+    trainee.reload()
+    trainee.evaluate("glgpt.ready")
+    trainee.evaluate("glgpt.resume({lr: 0.01})")
+    trainee.wait_for_function("glgpt.training.session.status === 'done'", polling=200)
+    assert trainee.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
+    assert trainee.evaluate(FINITE)
 
 
-def test_a_training_that_cannot_begin_leaves_the_one_before(page: Any) -> None:
-    whole = whole_run(page)
-    step, _ = page.evaluate(TRAIN, [TWELVE, 5])
+def test_a_training_that_cannot_begin_leaves_the_one_before(trainee: Any) -> None:
+    whole = whole_run(trainee)
+    step, _ = trainee.evaluate(TRAIN, [TWELVE, 5])
     script = """async ([options, step]) => {
       const {training, model} = glgpt, before = training.session, {trainer} = before, found = [];
       const refused = async (work) => {
@@ -105,17 +105,17 @@ def test_a_training_that_cannot_begin_leaves_the_one_before(page: Any) -> None:
       await refused(() => training.create(options));
       return found;
     }"""
-    *checked, built = page.evaluate(script, [TWELVE, step])
+    *checked, built = trainee.evaluate(script, [TWELVE, step])
     for (said, *same), expected in zip(checked, ("incomplete", "holds a NaN", "cut off"), strict=True):
         assert expected in said and same == [True, True, "paused", True]
     assert "cannot render to" in built[0] and built[1:] == [True, False, "paused", True]
-    page.evaluate("glgpt.resume()")
-    page.wait_for_function("glgpt.training.session.status === 'done'", polling=200)
-    assert page.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
-    assert page.evaluate(STATE) == whole
+    trainee.evaluate("glgpt.resume()")
+    trainee.wait_for_function("glgpt.training.session.status === 'done'", polling=200)
+    assert trainee.evaluate("glgpt.training.session.points.map((p) => p.step)") == list(range(1, 13))
+    assert trainee.evaluate(STATE) == whole
 
 
-def test_what_is_asked_for_at_once_is_done_in_turn(page: Any) -> None:
+def test_what_is_asked_for_at_once_is_done_in_turn(trainee: Any) -> None:
     """Queues steps, samples and a reset at once: none may see textures that another one uses or has deleted."""
     script = """async (options) => {
       const {training} = glgpt;
@@ -134,7 +134,7 @@ def test_what_is_asked_for_at_once_is_done_in_turn(page: Any) -> None:
       const of = (s) => s.samples.map(({step, text}) => [step, text]);
       return [of(session), of(other), late, training.session === other];
     }"""
-    at_once, after, late, current = page.evaluate(script, {"text": PLAY, "config": QUIET, "steps": 9, "seed": SEED})
+    at_once, after, late, current = trainee.evaluate(script, {"text": PLAY, "config": QUIET, "steps": 9, "seed": SEED})
     assert [step for step, _ in at_once] == [1, 2, 2]
     assert at_once == [*after, after[-1]]
     assert "was reset" in late and current
@@ -148,7 +148,7 @@ LOSE = """async () => {
 }"""
 
 
-def test_all_that_was_asked_for_survives_a_lost_context(page: Any) -> None:
+def test_all_that_was_asked_for_survives_a_lost_context(trainee: Any) -> None:
     """During running steps and in a paused training, no request is dropped, and each single step is saved."""
     script = """async (options) => {
       const session = await glgpt.training.create(options);
@@ -177,11 +177,11 @@ def test_all_that_was_asked_for_survives_a_lost_context(page: Any) -> None:
       return [samples, kept - step, at - step, session.samples.length - samples, Object.keys(files).length > 2];
     }"""
     options = {"text": PLAY, "config": QUIET, "steps": 1000, "seed": SEED}
-    page.evaluate(f"globalThis.lose = {LOSE}; 0")
-    assert page.evaluate(script, options) == [2, 2, 3, 1, True]
+    trainee.evaluate(f"globalThis.lose = {LOSE}; 0")
+    assert trainee.evaluate(script, options) == [2, 2, 3, 1, True]
 
 
-def test_a_context_lost_while_a_training_is_made_is_waited_for(page: Any) -> None:
+def test_a_context_lost_while_a_training_is_made_is_waited_for(trainee: Any) -> None:
     """Creating it starts again after the loss and gives the same numbers."""
     script = """async ([options, cases]) => {
       const losses = async () => {
@@ -208,14 +208,14 @@ def test_a_context_lost_while_a_training_is_made_is_waited_for(page: Any) -> Non
     }"""
     options = {"text": PLAY, "config": {**QUIET, "sampleEvery": 50}, "seed": SEED}
     cases = [("linkProgram", 10), ("drawArrays", 1), ("drawArrays", 200)]
-    expected, found = page.evaluate(script, [options, cases])
+    expected, found = trainee.evaluate(script, [options, cases])
     assert len(found) == len(cases)
     for call, at, losses, contexts in found:
         assert losses == expected, (call, at)
         assert contexts >= 1, (call, at)  # the browser may take the context away again
 
 
-def test_a_context_lost_at_any_call_of_a_step_changes_no_number(page: Any) -> None:
+def test_a_context_lost_at_any_call_of_a_step_changes_no_number(trainee: Any) -> None:
     """Loses the context right before the `count`-th call while an entry of this name is played, or at any time."""
     script = """async ([options, cases]) => {
       const {gl} = glgpt.model.device;
@@ -240,12 +240,12 @@ def test_a_context_lost_at_any_call_of_a_step_changes_no_number(page: Any) -> No
         ("getBufferSubData", "", 2),
     ]
     options = {"text": PLAY, "config": QUIET, "steps": 9, "seed": SEED}
-    (expected, none), *found = page.evaluate(script.replace("LOSE_AT", LOSE_AT), [options, cases])
+    (expected, none), *found = trainee.evaluate(script.replace("LOSE_AT", LOSE_AT), [options, cases])
     assert len(expected) == 2 and none == 0
     assert found == [[expected, 1]] * (len(cases) - 1)
 
 
-def test_a_pause_waits_for_the_training_that_is_being_made(page: Any) -> None:
+def test_a_pause_waits_for_the_training_that_is_being_made(trainee: Any) -> None:
     script = """async (options) => {
       const done = glgpt.train(options).catch((error) => error.message);
       await glgpt.pause();
@@ -256,7 +256,7 @@ def test_a_pause_waits_for_the_training_that_is_being_made(page: Any) -> None:
       return [status, step < 9, glgpt.training.session.status, glgpt.training.session.step];
     }"""
     options = {"text": PLAY, "config": QUIET, "steps": 9, "seed": SEED}
-    assert page.evaluate(script, options) == ["paused", True, "done", 9]
+    assert trainee.evaluate(script, options) == ["paused", True, "done", 9]
 
 
 @pytest.mark.alone
@@ -278,6 +278,7 @@ def test_the_speed_shown_is_that_of_the_clock(page: Any) -> None:
     assert abs(np.median(found) - 1) < 0.15, found
 
 
+@pytest.mark.soak
 @pytest.mark.alone
 def test_a_newcomer_sees_it_learn_within_two_minutes(
     tmp_path: Path, serve: Serve, browse: Browse, capsys: pytest.CaptureFixture[str]

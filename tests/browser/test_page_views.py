@@ -347,7 +347,7 @@ def test_without_settings_it_writes_as_documented(exported: Path, serve: Serve, 
     assert [label.rpartition(", ")[0] for label in written] == labels
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.soak), 390])
 def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Browse, width: int) -> None:
     watch = """
     globalThis.shift = 0;

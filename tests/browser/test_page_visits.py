@@ -12,7 +12,10 @@ from typing import Any, ClassVar
 
 import pytest
 from browser import wait_without_eval
+from exports import export_few
 from training_page import STATE, TRAIN, TWELVE
+
+from glgpt.page.export_options import ExportOptions
 
 pytestmark = pytest.mark.slow
 
@@ -88,12 +91,9 @@ def test_a_full_storage_is_said_and_training_goes_on(site: Path, serve: Serve, b
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Exports of two models."""
-    from glgpt.page.export import export
-    from glgpt.page.export_options import ExportOptions
-
     top = tmp_path_factory.mktemp("versions")
     for name, golden in (("one", "one-f16"), ("two", "vocab3-untied")):
-        export(GOLDENS / golden, top / name, ExportOptions(name=name), device="software")
+        export_few(GOLDENS / golden, top / name, ExportOptions(name=name), device="software")
     return top / "one", top / "two"
 
 

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("flwr", reason="make test-federate has what this needs")
 
 from certificate import certificate
-from helpers.federation_commands import Command, running
+from helpers.federation_commands import TIMEOUT_S, Command, running
 from kills import PROCESSES, SMALL, session
 from safetensors.numpy import load_file
 
@@ -88,7 +88,7 @@ def test_a_federation_of_one_gives_the_bits_of_glgpt_train(tmp_path, play, comma
         "1",
     )
     second = commands("serve", "--out", str(tmp_path / "run"), "--port", "0")  # it does not affect the first one
-    assert second.process.wait(120) == 2
+    assert second.process.wait(TIMEOUT_S) == 2
     assert "is being served by another process" in "".join(second.errors)
     join = commands("join", host.events("ready")[0]["desktop"], "--device", "software")
     host.wait(lambda: host.events("done"))
@@ -110,7 +110,7 @@ def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
     link = host.events("ready")[0]["desktop"]
     assert link.startswith("https://127.0.0.1:")
     stranger = commands("join", link, "--device", "software")
-    assert stranger.process.wait(120) == 2
+    assert stranger.process.wait(TIMEOUT_S) == 2
     assert "certificate verify failed" in "".join(stranger.errors)
     monkeypatch.setenv("SSL_CERT_FILE", str(cert))
     friend = commands("join", link, "--device", "software")
@@ -366,8 +366,8 @@ def test_a_supernode_of_ones_own_trains_beside_the_gateway(tmp_path, play, comma
         return "names no text" in (tmp_path / "run/federation/logs/superexec.log").read_text()
 
     try:
-        (both, *_) = host.wait(together, 120)
-        host.wait(refused, 120)  # the nodes start in any order, and this one may be seconds late
+        (both, *_) = host.wait(together)
+        host.wait(refused)  # the nodes start in any order, and this one may be seconds late
     finally:
         for node in nodes:
             node.terminate()

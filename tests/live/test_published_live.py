@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.soak
 def test_the_guide_states_the_loss_of_all_tokens() -> None:
     """Runs the guide's command; `tests/inspection/test_evaluate.py` compares the first windows with float64."""
     stated = re.search(

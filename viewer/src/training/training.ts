@@ -155,12 +155,13 @@ export class Training {
     return this.open(run, null, options.onProgress, options.onStep);
   }
 
-  /** Opens the training saved by an earlier visit, paused; null if this export cannot resume one. */
+  /** Returns the training, or opens one saved by an earlier visit, paused; null if this export cannot resume one. */
   restore(): Promise<Session | null> {
     return this.queue.run(() => this.restored());
   }
 
   private async restored(): Promise<Session | null> {
+    if (this.session) return this.session; // a view and a script may both ask
     await this.offers.ready();
     this.signals.earlier.value ??= (await this.store.kept<Earlier>(EARLIER).catch(() => undefined)) ?? null;
     const offered = (run: Run) =>

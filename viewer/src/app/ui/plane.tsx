@@ -44,6 +44,7 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const field = useSignal<Field | null>(null);
+  const fieldLabel = useSignal(""); // of the matrix that `field` holds: the one before until the next is drawn
   const palette = useSignal(0);
   const rangeKind = useSignal<RangeKind>("inner");
   const own = useSignal<[number, number]>([-1, 1]);
@@ -82,6 +83,7 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
         times(rows, HIGHEST, 1),
       );
       field.value = found;
+      fieldLabel.value = label;
     },
     [...inputs, palette.value, rangeKind.value, own.value.join(), first.value],
     (why) => {
@@ -90,7 +92,7 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
     },
   );
   const cell = over.value;
-  const value = f && cell ? f.values[cell[0] * f.view.cols + cell[1]] : undefined;
+  const value = f && cell && fieldLabel.value === label ? f.values[cell[0] * f.view.cols + cell[1]] : undefined;
   const real = (r: number) =>
     f && f.height < f.tile ? Math.floor(r / f.height) * f.tile + f.first + (r % f.height) : r;
   const named = (kind: string, at: number, name?: (at: number) => string) =>
