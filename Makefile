@@ -52,7 +52,7 @@ test: setup $(VENV)/dev  ## the quick tests, which catch every fault of make mut
 test-all: setup $(VENV)/dev  ## the quick and the slow tests
 	$(PYTEST)
 
-test-slow: setup viewer browsers $(VENV)/page $(VENV)/models  ## soak tests, statistics of many samples, repeats in the browsers, before a release
+test-slow: setup viewer browsers $(VENV)/page  ## soak tests, statistics of many samples, repeats in the browsers, before a release
 	$(PYTEST) -m soak
 	$(PYTEST) -m "soak and not alone" tests/browser
 	$(BIN)/python -m pytest -m "soak and alone" tests/browser
@@ -70,7 +70,8 @@ test-proxy: setup proxy $(VENV)/dev  ## a page and a split server behind nginx, 
 	$(BIN)/python -m pytest tests/proxy
 
 test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers proxy  ## federated training with Flower, in a separate environment
-	$(FEDERATE)/bin/python -m pytest -n 2 --dist worksteal -m "not kills" tests/browser/test_page_federation.py tests/federation
+	$(FEDERATE)/bin/python -m pytest -n 2 --dist worksteal -m "not kills" tests/federation
+	$(FEDERATE)/bin/python -m pytest tests/browser/test_page_federation.py
 
 test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn (takes some minutes)
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation

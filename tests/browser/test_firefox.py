@@ -166,7 +166,6 @@ def test_firefox_opens_a_model_file(
         assert ids == list(desktop.generate_ids([1, 2, 3], 8, temperature=0))
 
 
-@pytest.mark.soak
 def test_firefox_chats(
     deep: Callable[[str], tuple[Path, Path]], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:

@@ -13,7 +13,7 @@ from test_page_chat import ask, messages
 
 from glgpt.system.files import data_path
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.slow
 # Those are there already, and a test must not install them again.
 MAKE = ["make", "--no-print-directory", *(word for name in ("setup", "viewer", "models") for word in ("-o", name))]
 
