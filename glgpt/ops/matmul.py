@@ -250,7 +250,8 @@ def matvec(
     If `slice_texels` is None, it is chosen here. A target of one row wastes half of every quad and leaves a GPU mostly
     idle, so K is split and the consumer adds up the partial sums. A fragment takes `contiguous` neighbouring texels of
     a row of w, which is faster on software GL. With 0 it takes two texels that are half a row apart, or one of a wide
-    row. It always takes one texel of packed weights.
+    row. It always takes one texel of packed weights; if that has more column tiles than a pass can write, neighbouring
+    fragments take a part of them each.
     """
     if isinstance(x, Hidden):
         raise ValueError(f"{name}: only products that are added up by blending finish a hidden layer")
@@ -268,7 +269,8 @@ def matvecs(
     found = [_Pixels.of(rec, x, w, None, contiguous) for w in weights]
     width = sum(p.across for p in found)
     same = len({(p.height, p.layers) for p in found}) == 1 and all(_integers_in_panels(p.w.layout) for p in found)
-    if same and found[0].layers <= rec.limits.max_draw_buffers and width + BIN <= rec.limits.max_texture_size:
+    whole = found[0].parts == 1 and found[0].layers <= rec.limits.max_draw_buffers
+    if same and whole and width + BIN <= rec.limits.max_texture_size:
         return _matvecs(rec, x, found, names)
     return [_matvecs(rec, x, [p], [name])[0] for p, name in zip(found, names, strict=True)]
 
@@ -287,6 +289,7 @@ class _Pixels:
     by: int
     slice_texels: int
     k4: int
+    parts: int  # fragments that share a texel of w
 
     @classmethod
     def of(
@@ -295,7 +298,13 @@ class _Pixels:
         """Returns the pixels of x times w."""
         contiguous, texels, columns = columns_of(w, contiguous)
         k4 = -(-x.cols // 4)
-        return cls(w, contiguous, texels, columns, *slices(rec, k4, columns, slice_texels, w.layout), k4)
+        by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout)
+        shared, most = w.layout.format.column_tiles_per_texel, rec.limits.max_draw_buffers
+        parts = shared // most if shared % most == 0 else 1
+        if parts > 1:  # in one pass, which has one shader and takes less time than several
+            columns *= parts
+            by, _ = slices(rec, k4, columns, slice_texels, w.layout)
+        return cls(w, contiguous, texels, columns, by, slice_texels, k4, parts)
 
     @property
     def across(self) -> int:
@@ -315,7 +324,7 @@ class _Pixels:
     @property
     def layers(self) -> int:
         """The column tiles of the partial sums."""
-        return self.texels * self.w.layout.format.column_tiles_per_texel
+        return self.texels * self.w.layout.format.column_tiles_per_texel // self.parts
 
     @property
     def place(self) -> Defines:
@@ -326,7 +335,7 @@ class _Pixels:
     def sums(self) -> Defines:
         """The defines with which a shader finds the partial sums."""
         layout = self.w.layout
-        shared = {"SHARED": layout.format.column_tiles_per_texel, "TILE": layout.width}
+        shared = {"SHARED": layout.format.column_tiles_per_texel // self.parts, "TILE": layout.width * self.parts}
         return self.place | {"SPLIT_K": self.split_k} | shared
 
     @property
@@ -334,6 +343,7 @@ class _Pixels:
         """The defines of `matvec.frag`."""
         layout = self.w.layout
         found = self.place | {"K4": self.k4, "SLICE": self.slice_texels}
+        found |= {"PARTS": self.parts} if self.parts > 1 else {}
         if _integers_in_panels(layout) and _whole_groups(layout, self.k4, self.slice_texels):
             return found | {"AT_ONCE": 2 if layout.format.column_tiles_per_texel > 4 else 1, "WHOLE_GROUPS": 1}
         return found | {"AT_ONCE": INTEGERS[1] if _integers_on_a_gpu(layout) else 1}

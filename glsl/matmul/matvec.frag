@@ -102,8 +102,8 @@ void main() {
   int slice = p.y / BY;
 #endif
 #ifdef PARTS
-  int part = min(column / W_W, PARTS - 1);
-#define COLUMN_OF_W (column % W_W)
+  int part = column / W_W % PARTS;
+#define COLUMN_OF_W (column / (PARTS * W_W) * W_W + column % W_W)
 #else
 #define COLUMN_OF_W column
 #endif

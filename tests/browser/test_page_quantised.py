@@ -105,7 +105,10 @@ def test_caches_are_half_floats_where_drawing_shows_that_they_work(
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export_few(folder, tmp_path / "page", ExportOptions("q8"), device="software")
     address = serve(tmp_path / "page") + "#tokens=1"
-    for stored, textures in (("RGBA16F", 1 + 6), ("RGBA8", 1)):  # one is drawn for the test; q, k and v of each layer
+    for stored, textures in (
+        ("RGBA16F", 1 + 5),
+        ("RGBA8", 1),
+    ):  # one for the test; k, v of each layer, q of all
         page = browse(address, COUNTING % stored, provokes="Invalid format and type combination")
         page.evaluate("glgpt.ready")
         assert page.evaluate("globalThis.float16") == textures

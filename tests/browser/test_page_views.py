@@ -79,7 +79,7 @@ def test_raw_scores_are_those_of_every_pair(opened: Any) -> None:
     expected = found["h.2.attn.q"] @ found["h.2.attn.k"].transpose(0, 2, 1) / np.sqrt(found["h.2.attn.q"].shape[-1])
     script = """([ids, s]) => glgpt.borrow(async (model) => {
       const {attention} = await glgpt.drawing(model);
-      await model.cache.fill(ids);
+      await model.cache.fillWithQueries(ids);
       const raw = [await attention.row(2, s, 'raw'), await attention.ahead(2, s)];
       return [...raw, await attention.row(2, s, 'pattern')].map((heads) => heads.map((x) => Array.from(x)));
     })"""
@@ -88,6 +88,25 @@ def test_raw_scores_are_those_of_every_pair(opened: Any) -> None:
         np.testing.assert_allclose(row, expected[:, s, : s + 1], atol=1e-4)
         np.testing.assert_allclose(ahead, expected[:, : s + 1, s], atol=1e-4)
         np.testing.assert_allclose(pattern, found["h.2.attn.pattern"][:, s, : s + 1], atol=1e-5)
+
+
+def test_queries_have_textures_only_while_a_view_shows_them(page: Any) -> None:
+    """Fails if queries of all layers take memory without need, or the view shows those that were never kept."""
+    state = "glgpt.info().textureBytes.state"
+    page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
+    before = page.evaluate(state)
+    go(page, "Attention")
+    painted(page, ".attention-squares canvas", 0.3)
+    kept = page.evaluate(state)
+    config = page.evaluate("glgpt.info().config")
+    assert kept - before == (config["n_layer"] - 1) * config["n_positions"] * config["n_embd"] * 4
+    page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
+    assert page.evaluate(state) == kept
+    assert page.evaluate("glgpt.borrow(async (model) => model.cache.hasQueries(3))")
+    go(page, "Device")
+    page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
+    assert page.evaluate(state) == before
+    assert not page.evaluate("glgpt.borrow(async (model) => model.cache.hasQueries(1))")
 
 
 def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any) -> None:

@@ -88,6 +88,20 @@ def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, p
     assert np.array_equal(matrix[3], single[0])
 
 
+@pytest.mark.parametrize("panels", [True, False])
+def test_a_device_with_four_targets_multiplies_a_row_in_one_pass(device: Device, panels: bool) -> None:
+    """Fails if each half of a texel's column tiles has a separate shader, or other bits than with eight targets."""
+
+    def record(b: Bench) -> list[Want]:
+        x, w = b.normal("x", 1, WHOLE), b.weight("w", WHOLE, 150, panels)
+        sums = ops.matvec(b, x, w, "sums", contiguous=4 * panels)
+        assert sums.tensor.layout.layers == b.limits.max_draw_buffers
+        return [Want(ops.combine(b, sums, "y"), ref.matmul(b.held["x"], b.held["w"]))]
+
+    (four,), (eight,) = (play(device, bench("q4", LIMITS[name]), record) for name in ("four targets", "one tile"))
+    assert np.array_equal(four[1], eight[1])
+
+
 @pytest.mark.parametrize(
     ("name", "inner", "cols", "panel", "slices_of_k"),
     [("q8", 768, 2304, 8, 1), ("q4", 576, 1536, 8, 1), ("q4", 1536, 576, 4, 2), ("q4", 576, 192, 4, 2)],

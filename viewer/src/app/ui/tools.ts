@@ -39,6 +39,16 @@ export function useDevice(
   return busy;
 }
 
+/** Keeps the queries of all layers while a text is generated, until the component is gone. */
+export function useQueries({ cache }: Model): void {
+  useEffect(() => {
+    cache.shown++;
+    return () => {
+      cache.shown--;
+    };
+  }, [cache]);
+}
+
 export function short(value: number): string {
   if (value === 0 || !Number.isFinite(value)) return String(value);
   return Math.abs(value) >= 1e4 || Math.abs(value) < 1e-3 ? value.toExponential(2) : value.toPrecision(4);

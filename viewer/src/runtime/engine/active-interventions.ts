@@ -3,7 +3,6 @@
 import { signal } from "@preact/signals-core";
 import { Player } from "../gl/player";
 import { must, PageError } from "../gl/errors";
-import { textureBytes } from "../gl/program";
 import {
   parseIntervention,
   patched,
@@ -14,7 +13,7 @@ import {
   type ResolvedIntervention,
 } from "./interventions";
 import { parseProgram } from "./manifest";
-import type { Model, Played } from "./model";
+import { queriesOf, type Model, type Played } from "./model";
 
 export class ActiveInterventions {
   private readonly applied = signal<readonly string[]>([]);
@@ -51,7 +50,8 @@ export class ActiveInterventions {
     if (!recording.interventions)
       throw new PageError("This page was exported without support for changes to the model.");
     const generate = parseProgram(await loader.packed(recording.interventions), recording.interventions);
-    const player = new Player(device, generate, options, must(whole, "the whole model").player.shared(), drawFlops);
+    const { player: main } = must(whole, "the whole model");
+    const player = new Player(device, generate, options, main.shared(), drawFlops, queriesOf(this.model, generate));
     await player.prepare(...compilation.first);
     player.play("prepare");
     return { player, generate };
@@ -85,6 +85,6 @@ export class ActiveInterventions {
 
   /** Bytes of the textures that only the program with interventions needs. */
   get bytes(): number {
-    return this.program ? textureBytes(this.program.generate, ["state", "input", "scratch"]) : 0;
+    return this.program?.player.ownBytes() ?? 0;
   }
 }

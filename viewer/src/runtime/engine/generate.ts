@@ -115,6 +115,7 @@ export class TextGenerator {
     if (run.matcher && placement.server) {
       throw new PageError("A model that runs on a server supports no constraint. Run all blocks in this page.");
     }
+    model.cache.keepQueriesIfShown();
     const text = [...ids];
     let left = run.tokens;
     while (left > 0 && !run.signal?.aborted && (await run.matcher?.allowed) !== null) {

@@ -23,8 +23,10 @@ export class KvCache {
   ids: number[] = [];
   /** Ids of the tokens whose rows the local blocks' caches hold, if the split point is movable. */
   front: number[] = [];
-  /** The first position whose query may be missing, which only views read. */
+  /** The first position whose query may be missing, if the player keeps them: only views read queries. */
   private queries = Infinity;
+  /** Number of views that show queries, or what follows from them. While there is one, generating keeps them. */
+  shown = 0;
   /** Chunk sizes whose shaders are compiled, greatest first; the last is 1 (`decode`). */
   known: number[] = [];
   watcher: Watcher | null = null;
@@ -47,6 +49,30 @@ export class KvCache {
     if (position <= this.queries) this.queries = Infinity;
     this.ids.length = Math.min(this.ids.length, position);
     this.front.length = Math.min(this.front.length, position);
+  }
+
+  /** True if the queries of the first `count` positions are known. */
+  hasQueries(count: number): boolean {
+    return this.model.player.separated && count <= this.queries;
+  }
+
+  /** Gives the queries of each layer a texture if a view shows them; else one texture serves all layers in turn. */
+  keepQueriesIfShown(): void {
+    const { player } = this.model;
+    if (!this.shown) player.share();
+    else this.keepQueries();
+  }
+
+  /** Bytes of the textures that keeping the queries of all layers would add. */
+  get queryBytes(): number {
+    return this.model.player.separateBytes;
+  }
+
+  private keepQueries(): void {
+    const { player } = this.model;
+    if (player.separated) return;
+    player.separate();
+    this.queries = Math.max(this.ids.length, this.front.length) ? 0 : Infinity;
   }
 
   /** Returns how many of these tokens the caches hold. The last does not count, since its logits are needed. */
@@ -77,10 +103,16 @@ export class KvCache {
     this.front = [];
   }
 
-  /** Fills the caches with the rows of these tokens. */
+  /** Fills the caches with the rows of these tokens, with their queries too. */
+  async fillWithQueries(ids: readonly number[]): Promise<void> {
+    this.keepQueries();
+    if (this.queries < ids.length) this.forget(this.queries);
+    await this.fill(ids);
+  }
+
+  /** Fills the caches of keys and values with the rows of these tokens. */
   async fill(ids: readonly number[]): Promise<void> {
     this.model.check(ids);
-    if (this.queries < ids.length) this.forget(this.queries);
     if (this.ids.length >= ids.length && ids.every((id, i) => id === this.ids[i])) return;
     await this.prepare(ids);
     this.prefill(ids);

@@ -50,7 +50,7 @@ export class MaskedSampling {
 
   /** Bytes of the textures that it allocated. */
   get bytes(): number {
-    return this.player?.ownBytes ?? 0;
+    return this.player?.ownBytes() ?? 0;
   }
 
   /** Deletes the textures; `prepare` creates them again. `lost`: they are gone already. */

@@ -4,7 +4,7 @@
 import type { Device, Options } from "../gl/device";
 import { must, PageError } from "../gl/errors";
 import { Player } from "../gl/player";
-import { textureBytes, type Program } from "../gl/program";
+import { bytesOf, textureBytes, type Program } from "../gl/program";
 import { Reader } from "../gl/readback";
 import { pause } from "../gl/wait";
 import { TemplateRenderer } from "../chat/renderer";
@@ -34,6 +34,7 @@ import { SplitGenerator } from "./split-generate";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 
 const LARGE = 200e6; // bytes of weights for which a device may lack memory
+const QUERIES = "attn.q"; // part of a block whose activation is its queries
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
 
 export interface ModelOptions {
@@ -231,10 +232,12 @@ export class Model {
     if (this.whole) this.programs.generate = this.whole.generate;
     this.cache.known = this.complete ? this.recorded : this.compilation.firstSizes;
     this.seen = this.weights?.version() ?? "";
-    this.player = new Player(device, this.programs.generate, options, this.weights?.shared(), this.drawFlops);
+    const { generate } = this.programs;
+    const queries = queriesOf(this, generate);
+    this.player = new Player(device, generate, options, this.weights?.shared(), this.drawFlops, queries);
     if (device.full) {
       this.player.close();
-      throw new PageError(noMemory(this.programs.generate, this.manifest, this.weights === null));
+      throw new PageError(noMemory(generate, queries, this.manifest, this.weights === null));
     }
     const start = performance.now();
     const compiled = this.player.prepare(...this.compilation.first);
@@ -409,13 +412,11 @@ export class Model {
 
   /** Returns the bytes of the existing textures by purpose. */
   memory(): Record<string, number> {
-    const { generate, capture } = this.programs;
-    const whole = this.whole?.generate ?? generate;
-    const own = ["state", "input", "scratch"];
+    const { player } = this.whole ?? this;
+    const roles = ["weight", "state", "input", "scratch"];
     return {
-      weight: this.borrows ? 0 : textureBytes(whole, ["weight"]),
-      ...Object.fromEntries(own.map((role) => [role, textureBytes(whole, [role])])),
-      capture: this.activations.player ? textureBytes(capture, own) : 0,
+      ...Object.fromEntries(roles.map((role) => [role, player.ownBytes(role)])),
+      capture: this.activations.player?.ownBytes() ?? 0,
       several: this.batch.bytes,
       masked: this.sampling.masked.bytes,
       interventions: this.interventions.bytes,
@@ -423,9 +424,25 @@ export class Model {
   }
 }
 
+/** Returns the names of a program's states that hold the queries of a layer, which only views keep. */
+export function queriesOf({ names }: Model, { textures }: Program): string[] {
+  const states = Object.values(textures).filter(({ role }) => role === "state");
+  return states.map(({ name }) => name).filter((name) => names.place(name).part === QUERIES);
+}
+
+/** Returns the bytes of all textures of a program while these states share one. */
+function sharedBytes(program: Program, together: readonly string[]): number {
+  return textureBytes(program) - bytesOf(together.slice(1).map((name) => program.textures[name]!));
+}
+
 /** Returns the message for a device without enough memory for the model's textures. */
-function noMemory(program: Program, { dtype, config, split }: Manifest, exported: boolean): string {
-  const all = textureBytes(program);
+function noMemory(
+  program: Program,
+  queries: readonly string[],
+  { dtype, config, split }: Manifest,
+  exported: boolean,
+): string {
+  const all = sharedBytes(program, queries);
   const weights = textureBytes(program, ["weight"]);
   const size = (bytes: number) => (bytes < 1e9 ? `${Math.ceil(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
   const formats = exported ? (["f16", "q8", "q4"] as const) : [];

@@ -33,7 +33,7 @@ export class Several {
 
   /** Bytes of the textures that it allocated. */
   get bytes(): number {
-    return this.player.ownBytes;
+    return this.player.ownBytes();
   }
 
   /** Returns how many tokens each text may add to a prompt of `prompt` tokens. The last one needs no cache row. */

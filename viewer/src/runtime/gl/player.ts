@@ -49,8 +49,9 @@ interface Step {
 }
 
 export class Player {
-  readonly textures = new Map<string, WebGLTexture>();
-  private readonly own: WebGLTexture[] = [];
+  /** The textures that exist, by name. Scratch textures are created with the first entry that uses them. */
+  private readonly textures = new Map<string, WebGLTexture>();
+  private readonly own = new Map<WebGLTexture, TextureSpec>();
   private readonly shaders = new Map<string, WebGLProgram>();
   private readonly framebuffers = new Map<string, WebGLFramebuffer>();
   /** An entry's commands, by `key`. */
@@ -59,6 +60,7 @@ export class Player {
   private preparing: Promise<void> = Promise.resolve();
   private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
+  private created = 0; // numbers given to textures
   private readonly reader: Reader;
   private readonly pace: Pace;
   private readonly names: string[];
@@ -76,6 +78,8 @@ export class Player {
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
     /** Maximum operations of one draw. A costlier pass is drawn in bands, since drivers reset after about 2 s. */
     private readonly drawFlops = Infinity,
+    /** States of one shape that share the texture of the first until `separate`. */
+    private readonly together: readonly string[] = [],
   ) {
     check(program, device);
     this.pingPong = new PingPong(program);
@@ -93,13 +97,25 @@ export class Player {
       gl.bufferData(gl.UNIFORM_BUFFER, this.scalars.byteLength, gl.DYNAMIC_DRAW);
       this.blocks.push(block);
     }
+    const [leader, ...followers] = together;
     for (const t of Object.values(program.textures)) {
       const given = shared.get(t.name);
-      const texture = given ?? device.texture(t.width, t.height, t.layers, this.stored(t));
-      if (!given) this.own.push(texture);
-      this.textures.set(t.name, texture);
-      this.numbers.set(texture, this.numbers.size);
+      if (given) this.hold(t.name, given);
+      else if (t.role !== "scratch" && !followers.includes(t.name)) this.create(t);
     }
+    for (const name of followers) this.hold(name, this.texture(leader!));
+  }
+
+  private create(t: TextureSpec): WebGLTexture {
+    const texture = this.device.texture(t.width, t.height, t.layers, this.stored(t));
+    this.own.set(texture, t);
+    this.hold(t.name, texture);
+    return texture;
+  }
+
+  private hold(name: string, texture: WebGLTexture): void {
+    this.textures.set(name, texture);
+    if (!this.numbers.has(texture)) this.numbers.set(texture, this.created++);
   }
 
   private stored(t: TextureSpec): TextureFormat {
@@ -112,16 +128,58 @@ export class Player {
   }
 
   texture(name: string): WebGLTexture {
-    return must(this.textures.get(name), `texture ${name}`);
+    return this.textures.get(name) ?? this.create(this.spec(name));
   }
 
   shared(roles: readonly string[] = ["weight"]): Map<string, WebGLTexture> {
     return new Map([...this.textures].filter(([name]) => roles.includes(this.spec(name).role)));
   }
 
-  /** Bytes of the textures that this player created. */
-  get ownBytes(): number {
-    return bytesOf(Object.values(this.program.textures).filter(({ name }) => this.own.includes(this.texture(name))));
+  /** Returns the bytes of the textures that this player created, by default of all roles. */
+  ownBytes(role?: string): number {
+    return bytesOf([...this.own.values()].filter((t) => !role || t.role === role));
+  }
+
+  /** Bytes of the textures that `separate` would create. */
+  get separateBytes(): number {
+    return this.separated ? 0 : bytesOf(this.together.slice(1).map((name) => this.spec(name)));
+  }
+
+  /** True if the states that may share a texture have one each. */
+  get separated(): boolean {
+    const [first, second] = this.together;
+    return !second || this.texture(first!) !== this.texture(second);
+  }
+
+  /** Gives each of the states that share a texture its own. Throws PageError if the device lacks the memory. */
+  separate(): void {
+    if (this.separated) return;
+    for (const name of this.together.slice(1)) this.create(this.spec(name));
+    this.steps.clear();
+    if (!this.device.full) return;
+    this.share();
+    throw new PageError("This device does not have enough memory for the queries of all layers.");
+  }
+
+  /** Undoes `separate`: the states share a texture again, and what they held is lost. */
+  share(): void {
+    if (!this.separated) return;
+    const { gl } = this.device;
+    const [leader, ...followers] = this.together;
+    const gone = followers.map((name) => this.texture(name));
+    const numbers = new Set(gone.map((texture) => `${this.numbers.get(texture)}`));
+    for (const [key, framebuffer] of this.framebuffers) {
+      if (!key.split(",").some((target) => numbers.has(target.split(":")[0]!))) continue;
+      gl.deleteFramebuffer(framebuffer);
+      this.framebuffers.delete(key);
+    }
+    for (const texture of gone) {
+      gl.deleteTexture(texture);
+      this.own.delete(texture);
+      this.numbers.delete(texture);
+    }
+    for (const name of followers) this.hold(name, this.texture(leader!));
+    this.steps.clear();
   }
 
   // -- data -----------------------------------------------------------------------------------------------------
@@ -179,11 +237,8 @@ export class Player {
   adopt(shared: ReadonlyMap<string, WebGLTexture>): void {
     let known = true;
     for (const [name, texture] of shared) {
-      if (!this.numbers.has(texture)) {
-        this.numbers.set(texture, this.numbers.size);
-        known = false;
-      }
-      this.textures.set(name, texture);
+      known &&= this.numbers.has(texture);
+      this.hold(name, texture);
     }
     if (!known && this.adopted.size > 1) {
       this.steps.clear();
@@ -244,10 +299,14 @@ export class Player {
         await yieldIfLate();
       }
     }
+    const before = this.own.size;
     for (const name of todo) {
       this.laidOut(name);
       this.prepared.add(name);
       await yieldIfLate();
+    }
+    if (this.own.size > before && this.device.full) {
+      throw new PageError(`This device does not have enough memory for the working textures of ${todo.join(", ")}.`);
     }
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
@@ -432,9 +491,9 @@ export class Player {
     const { gl } = this.device;
     this.framebuffers.forEach((f) => gl.deleteFramebuffer(f));
     this.shaders.forEach((p) => gl.deleteProgram(p));
-    this.own.forEach((t) => gl.deleteTexture(t));
+    this.own.forEach((_, t) => gl.deleteTexture(t));
     this.blocks.forEach((b) => gl.deleteBuffer(b));
-    for (const held of [this.steps, this.framebuffers, this.shaders, this.textures]) held.clear();
+    for (const held of [this.steps, this.framebuffers, this.shaders, this.textures, this.own]) held.clear();
   }
 }
 

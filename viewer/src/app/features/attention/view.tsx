@@ -13,7 +13,7 @@ import { headName, headNamed, selection } from "./store";
 import { generation, type Tok } from "../../stores/generation";
 import { engine } from "../../stores/model";
 import { drawing } from "../../stores/drawing";
-import { fraction, percent, short, useDevice } from "../../ui/tools";
+import { fraction, percent, short, useDevice, useQueries } from "../../ui/tools";
 import type { View } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
@@ -77,12 +77,13 @@ function AttentionView() {
     () => <Head row={row} looked={looked.value} pointed={pointed.value} />,
     [looked.value, pointed.value, busy ? -1 : total],
   );
+  useQueries(model);
   useDevice(
     async (model) => {
       const wanted = () => sought.value;
       if (!wanted() || busy || total < MIN_TOKENS) return;
       const { attention } = await drawing.ready(model);
-      await model.cache.fill(generation.readIds.value);
+      await model.cache.fillWithQueries(generation.readIds.value);
       const [layer, head, t] = await attention.sharpest(total);
       if (!wanted()) return; // a head was chosen during the search
       looked.value = t;
@@ -183,7 +184,7 @@ function Beside({ name, total }: { name: string; total: number }) {
       await ready(tools, layer, shownKind, ids);
       const target = shown();
       if (!target) return;
-      await model.cache.fill(ids);
+      await model.cache.fillWithQueries(ids);
       tools.attention.drawHead(target, layer, head, total, shownKind);
     },
     [name, kind.value, busy, busy ? "" : generation.ids.value.join()],
@@ -247,7 +248,7 @@ function GridCanvas({ total }: { total: number }) {
       const { attention } = await drawing.ready(model);
       if (!shown()) return; // the view is gone
       const ids = generation.readIds.value;
-      await model.cache.fill(ids);
+      await model.cache.fillWithQueries(ids);
       attention.forget();
       grid.value = attention.drawGrid(canvas.current, total, kind.value, false);
       selection.problem.value = "";
@@ -269,7 +270,7 @@ function GridCanvas({ total }: { total: number }) {
       requestAnimationFrame(() => {
         due = false;
         const now = drawing.now(engine().model);
-        if (now && canvas.current && generation.running.value && latest > 0)
+        if (now && canvas.current && generation.running.value && latest > 0 && now.model.cache.hasQueries(latest))
           grid.value = now.attention.drawGrid(canvas.current, latest, kind.value, true);
       });
     };
@@ -359,7 +360,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
       await ready(tools, of, shownKind, ids);
       const target = shown();
       if (!target) return; // the view is gone
-      await model.cache.fill(ids);
+      await model.cache.fillWithQueries(ids);
       tools.attention.drawHead(target, of, which, total, shownKind);
     },
     [layer.value, head.value, kind.value, busy, tokens.map((tok) => tok.id).join()],
@@ -372,7 +373,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
       const { attention } = tools;
       const ids = tokens.map((tok) => tok.id);
       await ready(tools, of, shownKind, ids);
-      await model.cache.fill(ids);
+      await model.cache.fillWithQueries(ids);
       row.value = { tokens, from, t, values: ofHead(await attention.row(of, t, shownKind), which) };
       if (k > t) above.value = { s: k, values: ofHead(await attention.ahead(of, k), which) };
     },

@@ -27,6 +27,7 @@ function DeviceView() {
   const [weights, caches, scratch] = (["weight", "state", "scratch"] as const).map(
     (role) => info.textureBytes[role] ?? 0,
   );
+  const queries = engine().model.cache.queryBytes;
   const all = Object.values(info.textureBytes).reduce((x, y) => x + y, 0);
   return (
     <section class={style.device} data-view="device" aria-label="Device">
@@ -70,7 +71,8 @@ function DeviceView() {
             ],
             ["Caches", mib(caches!)],
             ["Scratch", mib(scratch!)],
-            ["For generating", mib(textureBytes(generate, borrows ? OWN : undefined))],
+            ["For generating", mib(weights! + caches! + scratch!)],
+            ...(queries ? [["For Attention and Passes", `${mib(queries)} more`] as const] : []),
             ["For inspecting activations", `${mib(textureBytes(capture, OWN))} more`],
           ]}
         />

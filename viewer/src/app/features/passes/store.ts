@@ -36,6 +36,7 @@ class PassStore {
   /** Plays passes 0 to `last` of an entry for the last token of the text. */
   async playTo(model: Model, { name }: Entry, last: number): Promise<void> {
     await model.player.prepare(name);
+    await model.cache.fillWithQueries(generation.readIds.value);
     await model.cache.rewind(generation.readIds.value, name);
     if (last >= 0) model.player.play(name, 0, last + 1);
   }

@@ -23,7 +23,7 @@ import { textures } from "../textures/store";
 import { generation } from "../../stores/generation";
 import { engine } from "../../stores/model";
 import { drawing } from "../../stores/drawing";
-import { percent, useDevice } from "../../ui/tools";
+import { percent, useDevice, useQueries } from "../../ui/tools";
 import type { View } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
@@ -51,6 +51,7 @@ function PassesView() {
   const pace = useSignal(1);
   const timing = useSignal<{ entry: string; timing: Timing } | null>(null);
   const busy = generation.running.value;
+  useQueries(model);
   useEffect(() => {
     if (!playing.value) return;
     const timer = setInterval(() => {
