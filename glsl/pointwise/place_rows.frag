@@ -1,6 +1,11 @@
 // Writes the rows of x to rows FIRST .. of y, where the viewport begins.
 void main() {
-  vec4 v[1];
-  v[0] = x_at(int(gl_FragCoord.y) - FIRST, int(gl_FragCoord.x));
+  ivec2 p = ivec2(gl_FragCoord.xy);
+  vec4 v[Y_N];
+#define PLACE(n, i, j) { \
+    int c4 = j * Y_W + p.x; \
+    v[n] = 4 * c4 < X_COLS ? x_at(p.y - FIRST, c4) : vec4(0.0); \
+  }
+  Y_TILES(PLACE)
   STORE_Y(v)
 }

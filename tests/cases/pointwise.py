@@ -96,7 +96,8 @@ def copy(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 def place_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
     few = 1 + s.rows // 3
-    x, y = b.normal("x", few, s.cols), b.normal("y", s.rows, s.cols, role="state")
+    x = b.normal("x", few, s.cols)
+    y = b.normal("y", s.rows, s.cols, Layout(s.rows, s.cols, (1, s.tiles)), role="state")
     b.row, after = s.row % (s.rows - few + 1), b.held["y"].copy()
     after[b.row : b.row + few] = b.held["x"]
     ops.place_rows(b, x, y, "row")
@@ -166,7 +167,7 @@ CASES = {
 TRAINING = {
     "transpose": Case(shapes(rows=ROWS, cols=st.sampled_from([100, 37, 6, 1])), transpose, (0.0, 0)),
     "copy": Case(shapes(**MATRIX, **SPARE, tiles=st.integers(1, 2)), copy, (0.0, 0)),
-    "place_rows": Case(shapes(**MATRIX, **PART), place_rows, (0.0, 0)),
+    "place_rows": Case(shapes(**MATRIX, **PART, tiles=st.integers(1, 3)), place_rows, (0.0, 0)),
     "column_sums": Case(shapes(**MATRIX, shift=FLAG), column_sums, (4e-6, 2)),
     "dropout": Case(shapes(**MATRIX, **RATES, **PART), dropout, (0.0, 3)),
 }
