@@ -1,4 +1,4 @@
-// How a page samples texts and answers, as glgpt/checkpoint/generation_config.py reads it.
+// Tests how a page samples texts and answers, as glgpt/checkpoint/generation_config.py reads it.
 
 import { describe, expect, it } from "vitest";
 import { CHAT_SAMPLING, TEXT_SAMPLING } from "../src/runtime/generated/sampling";

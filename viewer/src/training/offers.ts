@@ -1,14 +1,9 @@
 // The sizes that the page can train: the list of sizes and texts, and their programs for this device.
 
-import {
-  parseProgram,
-  parseTraining,
-  type Offer,
-  type Recording,
-  type TrainingIndex,
-} from "../runtime/engine/manifest";
+import { parseProgram, type Offer, type Recording, type TrainingIndex } from "../runtime/engine/manifest";
 import type { Model } from "../runtime/engine/model";
 import { productMs } from "../runtime/engine/probe";
+import { parseTraining } from "../runtime/engine/training-index";
 import { must, PageError } from "../runtime/gl/errors";
 import { check } from "../runtime/gl/player";
 import type { Program } from "../runtime/gl/program";

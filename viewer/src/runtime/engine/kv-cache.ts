@@ -63,11 +63,6 @@ export class KvCache {
     else this.keepQueries();
   }
 
-  /** Bytes of the textures that keeping the queries of all layers would add. */
-  get queryBytes(): number {
-    return this.model.player.separateBytes;
-  }
-
   private keepQueries(): void {
     const { player } = this.model;
     if (player.separated) return;

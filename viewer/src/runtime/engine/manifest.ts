@@ -6,7 +6,6 @@ import programSchema from "../../../schema/program.schema.json";
 import recordedSchema from "../../../schema/recorded.schema.json";
 import referenceSchema from "../../../schema/reference.schema.json";
 import tokenizerSchema from "../../../schema/tokenizer.schema.json";
-import trainingSchema from "../../../schema/training.schema.json";
 import type { Config, ListedActivation, ManifestDocument } from "../generated/manifest";
 import type { RecordedDocument } from "../generated/recorded";
 import type { ReferenceDocument } from "../generated/reference";
@@ -46,11 +45,11 @@ export interface Manifest extends Omit<ManifestDocument, "activations" | "split"
 }
 
 /** The form in a file: activations are a list, since readers cannot rely on the order of an object's keys. */
-type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & {
+export type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & {
   activations: readonly ListedActivation[];
 };
 
-const byName = ({ activations }: Listed<{ activations: Activations }>): Activations =>
+export const byName = ({ activations }: Listed<{ activations: Activations }>): Activations =>
   new Map(activations.map((each) => [each.name, each]));
 
 export function parseManifest(document: unknown): Manifest {
@@ -113,12 +112,8 @@ export interface TrainingIndex extends Omit<training.TrainingDocument, "schema" 
   sizes: Offer[];
 }
 
-export function parseTraining(document: unknown, name: string): TrainingIndex {
-  const index = checked(trainingSchema, document, name) as Omit<TrainingIndex, "sizes"> & { sizes: Listed<Offer>[] };
-  return { ...index, sizes: index.sizes.map((offer) => ({ ...offer, activations: byName(offer) })) };
-}
-
-function checked(schema: unknown, document: unknown, name: string): unknown {
+/** Returns a file's document. Throws PageError if its version or anything else does not match the schema. */
+export function checked(schema: unknown, document: unknown, name: string): unknown {
   const version = (document as { schema?: unknown } | null)?.schema;
   const { const: known } = (schema as { properties: { schema: { const: number } } }).properties.schema;
   if (version !== known) {

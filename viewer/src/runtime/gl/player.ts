@@ -140,11 +140,6 @@ export class Player {
     return bytesOf([...this.own.values()].filter((t) => !role || t.role === role));
   }
 
-  /** Bytes of the textures that `separate` would create. */
-  get separateBytes(): number {
-    return this.separated ? 0 : bytesOf(this.together.slice(1).map((name) => this.spec(name)));
-  }
-
   /** True if the states that may share a texture have one each. */
   get separated(): boolean {
     const [first, second] = this.together;
@@ -163,23 +158,18 @@ export class Player {
 
   /** Undoes `separate`: the states share a texture again, and what they held is lost. */
   share(): void {
-    if (!this.separated) return;
     const { gl } = this.device;
     const [leader, ...followers] = this.together;
-    const gone = followers.map((name) => this.texture(name));
-    const numbers = new Set(gone.map((texture) => `${this.numbers.get(texture)}`));
-    for (const [key, framebuffer] of this.framebuffers) {
-      if (!key.split(",").some((target) => numbers.has(target.split(":")[0]!))) continue;
-      gl.deleteFramebuffer(framebuffer);
-      this.framebuffers.delete(key);
-    }
-    for (const texture of gone) {
+    if (!followers.length || !this.separated) return;
+    this.framebuffers.forEach((f) => gl.deleteFramebuffer(f));
+    for (const name of followers) {
+      const texture = this.texture(name);
       gl.deleteTexture(texture);
       this.own.delete(texture);
       this.numbers.delete(texture);
+      this.hold(name, this.texture(leader!));
     }
-    for (const name of followers) this.hold(name, this.texture(leader!));
-    this.steps.clear();
+    for (const held of [this.framebuffers, this.steps]) held.clear(); // made again when they are needed
   }
 
   // -- data -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 import { CircleCheck, CircleX, Cpu } from "lucide";
 import type { Parity } from "../../../runtime/engine/parity";
-import { textureBytes } from "../../../runtime/gl/program";
+import { queriesOf } from "../../../runtime/engine/model";
+import { bytesOf, textureBytes } from "../../../runtime/gl/program";
 import { engine } from "../../stores/model";
 import type { View } from "../../stores/route";
 import { thousands } from "../../ui/tools";
@@ -20,14 +21,16 @@ const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 function DeviceView() {
   const info = engine().info();
-  const { generate, capture } = engine().model.programs;
+  const { model } = engine();
+  const { generate, capture } = model.programs;
   const probes = Object.entries(info.probeMs ?? {}).sort((a, b) => a[1] - b[1]);
   const passes = (name: string) => generate.entries[name]?.passes.length ?? 0;
-  const { borrows } = engine().model;
+  const { borrows, player } = model;
   const [weights, caches, scratch] = (["weight", "state", "scratch"] as const).map(
     (role) => info.textureBytes[role] ?? 0,
   );
-  const queries = engine().model.cache.queryBytes;
+  const kept = queriesOf(model, generate).slice(1); // by Attention and Passes, unless they are kept already
+  const queries = player.separated ? 0 : bytesOf(kept.map((name) => generate.textures[name]!));
   const all = Object.values(info.textureBytes).reduce((x, y) => x + y, 0);
   return (
     <section class={style.device} data-view="device" aria-label="Device">

@@ -1,0 +1,9 @@
+// Parses the list of model sizes and texts of a page that trains. An embedding page loads it with the training.
+
+import trainingSchema from "../../../schema/training.schema.json";
+import { byName, checked, type Listed, type Offer, type TrainingIndex } from "./manifest";
+
+export function parseTraining(document: unknown, name: string): TrainingIndex {
+  const index = checked(trainingSchema, document, name) as Omit<TrainingIndex, "sizes"> & { sizes: Listed<Offer>[] };
+  return { ...index, sizes: index.sizes.map((offer) => ({ ...offer, activations: byName(offer) })) };
+}
