@@ -161,7 +161,7 @@ def test_passes_have_a_row_a_block_within_a_screen(deep_page: Deep) -> None:
     rows = page.locator(".passes-row:not(.passes-stage-heads) > span").all_inner_texts()
     assert rows == ["embed", *(f"block {i}" for i in range(BLOCKS)), "logits"]
     heads = page.locator(".passes-stage-heads small").all_inner_texts()
-    own = {"QKV"} if deep_page.family == "gpt2" else {"to Q", "to K, to V", "Q", "to gate, to up"}
+    own = {"QKV"} if deep_page.family == "gpt2" else {"to Q", "to K, to V", "Q, K", "to gate, to up"}
     assert own < set(heads)
     assert {"scores", "mix", "mix out", "residual", "MLP", "MLP out"} < set(heads)
     assert page.locator(".passes-row").nth(4).locator("canvas").count() == len(heads)

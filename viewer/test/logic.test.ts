@@ -4,7 +4,7 @@ import { describe, expect, it, vi } from "vitest";
 import { plan, sizes } from "../src/runtime/engine/chunks";
 import { parseIntervention, scales, written } from "../src/runtime/engine/interventions";
 import { memoryView, statistics } from "../src/runtime/engine/field";
-import { guess, pick } from "../src/runtime/engine/probe";
+import { guess, pick, playable } from "../src/runtime/engine/probe";
 import { fromFloat16 } from "../src/runtime/gl/float16";
 import { blocks, shape, unpack } from "../src/runtime/engine/layout";
 import { digest, Loader } from "../src/runtime/engine/loader";
@@ -334,6 +334,13 @@ describe("the probe", () => {
     const paying = { ...measured, ...rows, "contiguous textureLod": 0.7 };
     expect(pick(all, both, paying, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
     expect(pick(all, ["texelFetch"], paying, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
+  });
+  it("prefers blending to a kernel without it, on devices that blend", () => {
+    const blended = { ...recording("4x8", "strided"), blends: true };
+    expect(playable([...all, blended], 8, true)).toEqual([all[1], blended]);
+    expect(playable([...all, blended], 8, false)).toEqual(all);
+    const narrow = { ...recording("4x4", "strided"), draw_buffers: 4 };
+    expect(playable([narrow, blended], 4, true)).toEqual([narrow]);
   });
   it("takes the choice of similar measured devices until it is measured", () => {
     const wide = { ...recording("8x4", "contiguous"), draw_buffers: 8 };

@@ -38,13 +38,13 @@ export interface Choices {
 }
 
 /**
- * Returns the recordings for devices of this many draw buffers. Of those with and without blending, it is the one with,
- * if the device `blends`.
+ * Returns the recordings for devices of this many draw buffers. If the device `blends`, those of a layout that do not are
+ * left out where another does: a token takes fewer passes with blending, whichever kernel reads prompts.
  */
 export function playable(recordings: readonly Recording[], buffers: number, blends: boolean): Recording[] {
   const fitting = recordings.filter((r) => r.draw_buffers <= buffers && (blends || !r.blends));
-  const blended = new Set(fitting.flatMap((r) => (r.blends ? [label(r)] : [])));
-  return fitting.filter((r) => r.blends || !blended.has(label(r)));
+  const blended = new Set(fitting.flatMap((r) => (r.blends ? [r.rows] : [])));
+  return fitting.filter((r) => r.blends || !blended.has(r.rows));
 }
 
 /** Chooses the layout of one-row products (by `tuning.panels_pay`), then the fastest kernel for it and its fetch. */
