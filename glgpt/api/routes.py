@@ -82,6 +82,11 @@ class Api:
         """Drops constraints that wait to be compiled."""
         self._compilers.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def busy(self) -> bool:
+        """True while a request is answered, waits for the model, or has a constraint that is compiled."""
+        return bool(self.open or self._compiling or self.engine.busy)
+
     def _counted(
         self, path: str, work: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:

@@ -40,7 +40,7 @@ class _Uvicorn(uvicorn.Server):
     async def _drain(self, sig: int) -> None:
         try:
             end = time.monotonic() + DRAIN_TIMEOUT_S
-            while (self.api.open or self.api.engine.busy) and time.monotonic() < end:
+            while self.api.busy and time.monotonic() < end:
                 await asyncio.sleep(0.05)
         finally:
             super().handle_exit(sig, None)

@@ -21,8 +21,9 @@ from helpers.chat_models import ENDLESS, chat_llama
 from starlette.requests import Request
 
 from glgpt.api.engine import Engine
+from glgpt.api.errors import ApiError
 from glgpt.api.requests import ChatRequest, CompletionRequest
-from glgpt.api.routes import _while_connected
+from glgpt.api.routes import Api, _while_connected
 from glgpt.api.server import ApiServer
 from glgpt.errors import ArgumentError
 from glgpt.inference.constraints import grammar
@@ -413,3 +414,28 @@ def test_work_of_a_cancelled_request_is_dropped() -> None:
         return work.cancelled()
 
     assert asyncio.run(cancelled())
+
+
+def test_the_server_does_not_end_while_a_constraint_is_compiled(engine: Engine) -> None:
+    """Fails if the first signal ends it under a request whose constraint takes seconds."""
+    while engine.busy:
+        time.sleep(0.01)
+    api, begin = Api(engine, None, (), ()), threading.Event()
+
+    async def receive() -> Any:
+        await asyncio.sleep(60)
+
+    def prepared() -> Any:
+        assert begin.wait(60)
+        raise ArgumentError("the constraint cannot be used")
+
+    async def compiling() -> tuple[bool, bool]:
+        task = asyncio.ensure_future(api._submitted(Request({"type": "http"}, receive), prepared, 1))
+        await asyncio.sleep(0)
+        during = api.busy
+        begin.set()
+        with pytest.raises(ApiError):
+            await task
+        return during, api.busy
+
+    assert asyncio.run(compiling()) == (True, False)
