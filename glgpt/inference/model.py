@@ -401,8 +401,8 @@ class LanguageModel:
         The model's chat template turns the messages into ids. Special tokens in their text stay plain text. If they
         begin like those of the previous call, only what is new is computed (`stats.cached_tokens`). `sampling` are
         the fields of `SamplingOptions`, as in `generate`; those that are missing are the model's own (`chat_sampling`).
-        Raises GlgptError for unusable messages or settings, messages that the context does not hold, and a model without
-        a chat template.
+        Raises GlgptError for unusable messages or settings, messages that the context does not hold, and a model
+        without a chat template.
         """
         prompt = self.chat_template.prompt(messages, tools=tools, documents=documents)
         return self.answer(prompt, tokens, stop=stop, **sampling)
