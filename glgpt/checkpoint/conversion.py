@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.checkpoint.generation_config import end_of_text
+from glgpt.checkpoint.generation_config import end_of_text, recommended_sampling
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.safetensors_file import write_safetensors
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
@@ -19,6 +19,7 @@ from glgpt.gguf.block_types import F16, F32, NUMBERS, TYPES, TensorType
 from glgpt.gguf.model_files import has_file, read_model_bytes
 from glgpt.gguf.model_metadata import architecture_for, file_names, file_values, model_metadata, rotary_tensors
 from glgpt.gguf.quantize import q4_1_bytes
+from glgpt.gguf.tokenizer_files import SAMPLING
 from glgpt.gguf.writer import Tensor, write_gguf
 from glgpt.models.parameters import FileTensor
 from glgpt.program.formats import FORMATS
@@ -87,6 +88,10 @@ def _write_file(checkpoint: Checkpoint, path: Path, dtype: str, progress: Progre
     config = checkpoint.config.to_dict()
     metadata = model_metadata(config, checkpoint.name, _KINDS[dtype].name)
     metadata |= vocabulary(checkpoint.path, checkpoint.config.vocab_size, _ends(checkpoint))
+    recommended = recommended_sampling(checkpoint.path)
+    for key, name in SAMPLING.items():
+        if name in recommended:
+            metadata[key] = int(recommended[name]) if name == "top_k" else float(recommended[name])
     tensors = [_tensor(checkpoint, config, each, dtype) for each in checkpoint.config.file_tensors.values()]
     rotary = rotary_tensors(config)
     tensors = [Tensor(name, F32, rotary[name].shape, partial(rotary.__getitem__, name)) for name in rotary] + tensors
@@ -157,7 +162,7 @@ def _write_folder(checkpoint: Checkpoint, path: Path, dtype: str, progress: Prog
         eos = list(ends) if len(ends) > 1 else next(iter(ends), None)
         own = {"bos_token_id": None, "eos_token_id": eos, "dtype": form.name, "_name_or_path": checkpoint.name}
         write_json(folder / "config.json", config.to_dict() | own)
-        write_json(folder / "generation_config.json", {"eos_token_id": eos})
+        write_json(folder / "generation_config.json", {"eos_token_id": eos} | recommended_sampling(checkpoint.path))
         if load_tokenizer(checkpoint.path, config.vocab_size):
             copy_model_tokenizer(checkpoint.path, config.vocab_size, folder)
         if has_file(checkpoint.path, TEMPLATE):

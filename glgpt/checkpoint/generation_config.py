@@ -47,13 +47,20 @@ def _checked(value: Any, vocab_size: int, path: Path) -> tuple[int, ...]:
 def chat_sampling(folder: Path) -> dict[str, Any]:
     """Returns how answers are sampled unless the caller says otherwise: keywords of `SamplingOptions`.
 
-    They are those of the folder's generation_config.json (or of a GGUF file) if it has a temperature, else
-    `CHAT_SAMPLING`. Raises FileError, naming the file, for values out of range.
+    They are what the model recommends, or else `CHAT_SAMPLING`. Raises FileError like `recommended_sampling`.
+    """
+    return recommended_sampling(folder) or dict(CHAT_SAMPLING)
+
+
+def recommended_sampling(folder: Path) -> dict[str, Any]:
+    """Returns the sampling settings of generation_config.json, or of a GGUF file; {} if it has no temperature.
+
+    Raises FileError, naming the file, for values out of range.
     """
     name = FILES[0]
     given = read_model_json(folder, name) if has_file(folder, name) else {}
     if given.get("temperature") is None:
-        return dict(CHAT_SAMPLING)
+        return {}
     found: dict[str, Any] = {}
     for key, (least, most) in SAMPLING_RANGES.items():
         value = given.get(key)

@@ -16,7 +16,7 @@ from tokenizers import decoders, models, normalizers
 
 from glgpt.checkpoint.conversion import convert
 from glgpt.checkpoint.finding import embedded_weights
-from glgpt.checkpoint.generation_config import end_of_text
+from glgpt.checkpoint.generation_config import chat_sampling, end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.cli import main
 from glgpt.errors import FileError, GlgptError
@@ -95,7 +95,10 @@ def test_the_embedded_model_keeps_ids_ends_and_prompts(tmp_path: Path) -> None:
 
 def test_a_chat_template_and_its_tokens_are_kept(tmp_path: Path) -> None:
     template = "{% for m in messages %}<|start|>{{ m['content'] }}<|end|>{% endfor %}"
-    metadata = LLAMA | tokenizer(add_bos_token=True, eot_token_id=0) | {"tokenizer.chat_template": template}
+    recommended = {"general.sampling.temp": 0.5, "general.sampling.top_k": 20}
+    metadata = (
+        LLAMA | tokenizer(add_bos_token=True, eot_token_id=0) | {"tokenizer.chat_template": template} | recommended
+    )
     source = llama(tmp_path / "a.gguf", metadata=metadata)
     convert(source, tmp_path / "folder")
     convert(tmp_path / "folder", tmp_path / "b.gguf")
@@ -105,6 +108,7 @@ def test_a_chat_template_and_its_tokens_are_kept(tmp_path: Path) -> None:
         assert chat and chat.pieces == (VOCAB - 3, None, VOCAB - 2)
         assert found and found.prompt("h")[0] == VOCAB - 3
         assert end_of_text(path, VOCAB, found) == (VOCAB - 2, 0)
+        assert chat_sampling(path) == {"temperature": 0.5, "top_k": 20}
         assert found.encode("hello w<|end|><tool>") == load_tokenizer(source, VOCAB).encode("hello w<|end|><tool>")  # type: ignore[union-attr]
     types = [open_gguf(path).metadata["tokenizer.ggml.token_type"].tolist() for path in (source, tmp_path / "b.gguf")]
     assert types[0] == types[1]
