@@ -13,7 +13,7 @@ FILES = ("generation_config.json", "config.json")  # the first that has the fiel
 MAX_ENDS = 64
 # The model card of SmolLM2-Instruct recommends these. At 0.8, models of this size often answer with nonsense.
 CHAT_SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.9}
-SAMPLING_RANGES = {"temperature": (0, 100), "top_k": (0, 2**31 - 1), "top_p": (0, 1), "min_p": (0, 1)}
+SAMPLING_RANGES = {"temperature": (0, 100), "top_k": (-1, 2**31 - 1), "top_p": (0, 1), "min_p": (0, 1)}
 _UNCHOSEN = GPT2_VOCAB_SIZE - 1  # transformers' default for GPT-2, written even if the vocabulary is smaller
 
 
@@ -66,13 +66,14 @@ def recommended_sampling(folder: Path) -> dict[str, Any]:
         value = given.get(key)
         if value is None:
             continue
-        kinds = (int,) if key == "top_k" else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
-            what = "an integer" if key == "top_k" else "a number"
+        whole = key == "top_k"
+        number = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+        if not number or (whole and value != int(value)):
+            what = "an integer" if whole else "a number"
             raise FileError(
                 f"{quoted(file_name(folder, name), 300)}: {key} is {written(value)}; it must be {what} from {least} to "
                 f"{most}"
             )
-        if value or key == "temperature":  # 0 switches the others off
-            found[key] = value
+        if value > 0 or key == "temperature":  # 0 switches the others off, -1 top-k too
+            found[key] = int(value) if whole else value
     return found

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from glgpt.checkpoint.generation_config import CHAT_SAMPLING
 from glgpt.cli.argument_parser import Parser
-from glgpt.cli.option_types import above_zero, bias, count, device, fraction, ids, not_negative, positive, size
+from glgpt.cli.option_types import above_zero, bias, count, device, fraction, ids, not_negative, positive, share, size
 from glgpt.cli.progress import progress
 from glgpt.cli.split_options import client_options
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
@@ -140,14 +140,14 @@ def add_sampling_options(p: Parser, chat: bool = False) -> None:
         help="higher is more varied; 0 always takes the most likely token, greedy decoding"
         + ("" if chat else f" (default {TEMPERATURE})"),
     )  # fmt: skip
-    g.add_argument("--top-k", type=positive, metavar="K", help="sample from the K most likely tokens")
+    g.add_argument("--top-k", type=count, metavar="K", help="sample from the K most likely tokens; 0 is off")
     g.add_argument(
         "--top-p", type=fraction, metavar="P",
         help="nucleus sampling: sample from the most likely tokens whose probabilities add up to P; 1 is off",
     )  # fmt: skip
     g.add_argument(
-        "--min-p", type=fraction, metavar="P",
-        help="sample from tokens at least P times as likely as the most likely one",
+        "--min-p", type=share, metavar="P",
+        help="sample from tokens at least P times as likely as the most likely one; 0 is off",
     )  # fmt: skip
     g.add_argument(
         "--repetition-penalty", type=above_zero, metavar="R",
@@ -178,7 +178,9 @@ def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
         "logit_bias": dict(args.logit_bias or ()),
         "constraint": _constraint(args),
     }
-    given = cast("BatchSamplingKeywords", {name: value for name, value in options.items() if value is not None})
+    off = {name: None for name in ("top_k", "min_p") if options[name] == 0}  # also where the model recommends one
+    chosen = {name: value for name, value in options.items() if value is not None} | off
+    given = cast("BatchSamplingKeywords", chosen)
     SamplingOptions(**given, seed=args.seed)
     return given
 

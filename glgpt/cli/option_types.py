@@ -51,6 +51,11 @@ def bias(text: str) -> tuple[int, float]:
     raise argparse.ArgumentTypeError(f"{text!r} is not a token id and a number, such as 198=-100")
 
 
+def share(text: str) -> float:
+    """Parses a number from 0 to 1."""
+    return 0.0 if _number(text) == 0 else fraction(text)
+
+
 def fraction(text: str) -> float:
     """Parses a number above 0 and at most 1."""
     value = _number(text)

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +60,7 @@ class LanguageModel:
     """A GPT-2 or Llama that runs as fragment-shader passes; use `from_pretrained`. Closing it releases all GL objects.
 
     It must be used in the thread that loaded it, where its GL context is current; other threads get a GlgptError.
-    `eos_ids` are the ids that end a generation, and `chat_sampling` says how answers are sampled unless a call says
-    otherwise: see `checkpoint.generation_config`.
+    `eos_ids` are the ids that end a generation: see `checkpoint.generation_config`.
     """
 
     _batch: BatchDecoder | None = None  # None: several texts run one after another
@@ -89,7 +88,6 @@ class LanguageModel:
         if note := rounding_of_adapter(checkpoint, self.formats):
             logger.warning("%s", note)
         self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
-        self.chat_sampling = chat_sampling(self.path)
         settings = settings or DeviceSettings()
         self.device, self.choice = settings.open()
         limits = self.device.limits
@@ -372,6 +370,11 @@ class LanguageModel:
         """The decoders of one text and of several, for a caller that schedules texts; None for a split model."""
         decoder, batch = self._decoder, self._batch
         return (decoder, batch) if isinstance(decoder, Decoder) and batch else None
+
+    @cached_property
+    def chat_sampling(self) -> dict[str, Any]:
+        """The sampling of answers unless a call says otherwise. Raises FileError for settings that are out of range."""
+        return chat_sampling(self.path)
 
     @property
     def chat_template(self) -> ChatTemplate:

@@ -377,6 +377,17 @@ def test_constraints_that_wait_to_be_compiled_count_as_places(
     assert len(compiled) == 1
 
 
+def test_answers_are_sampled_as_the_model_recommends(
+    client: openai.OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if a chat ignores it, or a text completion follows it."""
+    monkeypatch.setattr(engine.model, "chat_sampling", {"temperature": 0.0}, raising=False)
+    greedy = chat(client, temperature=0).choices[0].message.content
+    assert {chat(client, seed=seed).choices[0].message.content for seed in (1, 2)} == {greedy}
+    completed = [client.completions.create(model="any", prompt="hello", seed=seed, max_tokens=12) for seed in (1, 2)]
+    assert completed[0].choices[0].text != completed[1].choices[0].text
+
+
 def test_a_full_queue_and_a_client_that_leaves(client: openai.OpenAI, engine: Engine, url: str) -> None:
     """Fails if requests pile up without limit, or a disconnected client's text runs on."""
     import openai

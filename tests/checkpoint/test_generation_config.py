@@ -94,6 +94,8 @@ def test_generation_ends_at_any_of_them(tmp_path: Path) -> None:
         ({"eos_token_id": 5, "top_p": 0.5}, CHAT_SAMPLING),
         ({"temperature": 0.6, "top_p": 0.9, "top_k": 0, "do_sample": True}, {"temperature": 0.6, "top_p": 0.9}),
         ({"temperature": 0, "top_k": 40, "min_p": 0.1}, {"temperature": 0, "top_k": 40, "min_p": 0.1}),
+        ({"temperature": 1, "top_k": -1, "min_p": 0}, {"temperature": 1}),
+        ({"temperature": 1, "top_k": 50.0}, {"temperature": 1, "top_k": 50}),
     ],
 )
 def test_answers_are_sampled_as_the_file_says(tmp_path: Path, config: Any, sampling: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ def test_the_command_alone_says_what_it_takes(capsys: Capture) -> None:
     "args",
     [
         "--tokens -1", "--tokens x", "--tokens 1.5", "--temperature -1", "--temperature nan", "--temperature inf",
-        "--top-k 0", "--top-k 1.5", "--top-p 0", "--top-p 1.1", "--top-p nan", "--seed -1", "--seed x", "--ids 1,x",
+        "--top-k -1", "--top-k 1.5", "--top-p 0", "--top-p 1.1", "--top-p nan", "--seed -1", "--seed x", "--ids 1,x",
         "--ids -1", "--dtype f64", "--kernel 2x2", "--fetch texture", "--storage half", "--device cpu", "--device -1",
         "--max-texture-memory 2XB", "--max-texture-memory -1", "--unknown", "--toke 5", "one two",
         "--max-texture-memory 1e400", "--tokens 1" + 5000 * "0",

@@ -9,7 +9,7 @@ describe("sampling of a model", () => {
     [{}, CHAT_SAMPLING],
     [{ top_p: 0.5 }, CHAT_SAMPLING],
     [
-      { temperature: 0.6, top_p: 0.9, top_k: 0 },
+      { temperature: 0.6, top_p: 0.9, top_k: -1, min_p: 0 },
       { temperature: 0.6, top_p: 0.9 },
     ],
     [

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from glgpt.checkpoint.digest import model_digest
-from glgpt.checkpoint.generation_config import chat_sampling, end_of_text
+from glgpt.checkpoint.generation_config import end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import default_dtype, weight_formats
 from glgpt.errors import ArgumentError, GlgptError, written
@@ -68,7 +68,6 @@ class SplitLanguageModel(LanguageModel):
         self.formats = weight_formats(checkpoint, dtype)
         self.name, self.path = checkpoint.name, checkpoint.path
         self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
-        self.chat_sampling = chat_sampling(self.path)
         self._closed, self._captures_of = False, dict[int, Captures]()
         self._limit = options.get("max_texture_memory")
         self._stages: list[Local | RemoteStage] = []

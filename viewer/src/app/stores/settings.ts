@@ -178,7 +178,7 @@ export const TEXT_PARAMS = [
     key: "minp",
     signal: settings.minP,
     parse: parseWithin(1),
-    format: unlessEmpty,
+    format: (value) => (value === defaults().minP ? null : String(value)),
     default: () => defaults().minP,
   }),
   param({

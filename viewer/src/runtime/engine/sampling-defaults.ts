@@ -28,7 +28,7 @@ export function modelSampling(config: Record<string, unknown>, chats: boolean): 
       const what = whole ? "an integer" : "a number";
       throw new PageError(`${key} is ${JSON.stringify(value)}; it must be ${what} from ${least} to ${most}.`);
     }
-    return value || key === "temperature" ? [[key, value]] : []; // 0 switches the others off
+    return value > 0 || key === "temperature" ? [[key, value]] : []; // 0 switches the others off, -1 top-k too
   });
   return Object.fromEntries(found) as unknown as PageSampling;
 }

@@ -2,7 +2,7 @@
 
 export const TEXT_SAMPLING = { temperature: 0.8, top_p: 0.9 } as const;
 export const CHAT_SAMPLING = { temperature: 0.2, top_p: 0.9 } as const;
-export const RANGES = { temperature: [0, 100], top_k: [0, 2147483647], top_p: [0, 1], min_p: [0, 1] } as const;
+export const RANGES = { temperature: [0, 100], top_k: [-1, 2147483647], top_p: [0, 1], min_p: [0, 1] } as const;
 export const GGUF_KEYS = {
   "general.sampling.temp": "temperature",
   "general.sampling.top_k": "top_k",
