@@ -113,3 +113,11 @@ test.each([0, 1, 2])("columns other than the drawn %d are in no picture of what 
   expect([...values]).toEqual(expected);
   expect(high).toBe(expected.at(-1));
 });
+
+test("a matrix in panels is read whole, though its texture may be wider than its columns", async () => {
+  const view = { texture: "a", rows: 2, cols: 8, tiles: [1, 1], dtype: "f32", panel: 4, stack: 1 } as const;
+  const texels = Float32Array.from({ length: 32 }, (_, i) => i);
+  const player = { spec: () => ({ name: "a", ...TARGET, width: 4, height: 2 }), read: () => Promise.resolve(texels) };
+  const { values } = await readField(player as unknown as Player, view, 2);
+  expect([...values]).toEqual([...texels.subarray(0, 8), ...texels.subarray(16, 24)]);
+});

@@ -85,7 +85,7 @@ export async function readField(
   const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * stored + begin, count));
   const texels = interleaved(await Promise.all(bands), spec.layers);
   const end = firstColumn + Math.ceil(view.cols / (4 * format.columnTiles)); // beyond the texture if it has tiles
-  const part = firstColumn > 0 || end < spec.width;
+  const part = !view.panel && (firstColumn > 0 || end < spec.width); // panels are read whole
   const values = unpack(window, part ? between(texels, spec.width, firstColumn, end) : texels);
   const shown = height < tile ? window.rows : rows;
   const used = values.subarray(0, shown * view.cols);
