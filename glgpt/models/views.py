@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, cast
 from pydantic import Field
 from typing_extensions import NotRequired, TypedDict
 
-from glgpt.models.activations import ACT, EMBED, RESID_POST, SCORES, Kind, in_block, part_of
+from glgpt.models.activations import ACT, EMBED, RESID_POST, SCORES, Kind, Q, in_block, part_of
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 
@@ -69,6 +69,7 @@ class Family(TypedDict):
             description="Names of the residual stream after the embedding and after a block",
         ),
     ]
+    queries: Annotated[_Name, Field(description="Queries of a block: a state that only views read")]
     adds: Annotated[
         list[AddedPart],
         Field(description="Parts of a block that add to the stream, in order, and the activation that each adds"),
@@ -127,6 +128,7 @@ def family_json(config: ModelConfig, states: Sequence[str] = ()) -> Family:
         "blocks": list(dict.fromkeys([BLOCK, config.block_prefix, *(state + BLOCK for state in states)])),
         "positions": cast('Literal["absolute", "rotary"]', config.positions),
         "stream": [EMBED, BLOCK + RESID_POST],
+        "queries": Q,
         "adds": [{"part": out.removesuffix(".out"), "out": out} for out in added],
         "stages": [
             {"title": s.title, "shows": [part_of(n) for n in s.names], "adds": s.adds} for s in stages(config, 0)

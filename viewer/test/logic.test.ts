@@ -246,6 +246,7 @@ const FAMILY = {
   blocks: ["h.{}.", "layers.{}."],
   positions: "rotary",
   stream: ["embed", "h.{}.post"],
+  queries: "attn.q",
   adds: [{ part: "attn", out: "attn.out" }],
   stages: [{ title: "mix", shows: ["attn.z"], adds: "attn" }],
   names: [

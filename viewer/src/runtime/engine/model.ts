@@ -34,7 +34,6 @@ import { SplitGenerator } from "./split-generate";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 
 const LARGE = 200e6; // bytes of weights for which a device may lack memory
-const QUERIES = "attn.q"; // part of a block whose activation is its queries
 const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
 
 export interface ModelOptions {
@@ -235,7 +234,7 @@ export class Model {
     const { generate } = this.programs;
     const queries = queriesOf(this, generate);
     this.player = new Player(device, generate, options, this.weights?.shared(), this.drawFlops, queries);
-    if (device.full) {
+    if (device.full || !this.player.allocate(...this.compilation.first)) {
       this.player.close();
       throw new PageError(noMemory(generate, queries, this.manifest, this.weights === null));
     }
@@ -291,6 +290,7 @@ export class Model {
 
   /** Plays this program from now on, with empty caches. */
   play({ player, generate }: Played): void {
+    if (this.player !== player && !this.stale) this.player.share(); // only the one that plays keeps all queries
     this.player = player;
     this.programs.generate = generate;
     this.generator.reset();
@@ -425,9 +425,9 @@ export class Model {
 }
 
 /** Returns the names of a program's states that hold the queries of a layer, which only views keep. */
-export function queriesOf({ names }: Model, { textures }: Program): string[] {
+export function queriesOf({ names, manifest }: Model, { textures }: Program): string[] {
   const states = Object.values(textures).filter(({ role }) => role === "state");
-  return states.map(({ name }) => name).filter((name) => names.place(name).part === QUERIES);
+  return states.map(({ name }) => name).filter((name) => names.place(name).part === manifest.family.queries);
 }
 
 /** Returns the bytes of all textures of a program while these states share one. */

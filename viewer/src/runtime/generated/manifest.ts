@@ -30,6 +30,8 @@ export interface Family {
   positions: "absolute" | "rotary";
   /** Names of the residual stream after the embedding and after a block */
   stream: readonly [string, string];
+  /** Queries of a block: a state that only views read */
+  queries: string;
   /** Parts of a block that add to the stream, in order, and the activation that each adds */
   adds: readonly AddedPart[];
   /** Cells of a block in the machine view, from the top: activations of the block, and their part of `adds` */

@@ -140,10 +140,35 @@ export class Player {
     return bytesOf([...this.own.values()].filter((t) => !role || t.role === role));
   }
 
+  /** Creates the textures of these entries that do not exist. Returns false, and keeps none, if memory is lacking. */
+  allocate(...entries: string[]): boolean {
+    const before = new Set(this.own.keys());
+    for (const { inputs, outputs } of entries.flatMap((name) => this.program.entries[name]!.passes)) {
+      for (const [, texture] of inputs) this.texture(texture);
+      for (const [texture] of outputs) this.texture(texture);
+    }
+    if (this.own.size === before.size || !this.device.full) return true;
+    this.drop([...this.own.keys()].filter((texture) => !before.has(texture)));
+    return false;
+  }
+
+  /** Deletes textures of this player, and what was made for passes, which is made again when it is needed. */
+  private drop(textures: readonly WebGLTexture[]): void {
+    const { gl } = this.device;
+    for (const texture of textures) {
+      gl.deleteTexture(texture);
+      this.textures.delete(this.own.get(texture)!.name);
+      this.own.delete(texture);
+      this.numbers.delete(texture);
+    }
+    this.framebuffers.forEach((f) => gl.deleteFramebuffer(f));
+    for (const held of [this.framebuffers, this.steps]) held.clear();
+  }
+
   /** True if the states that may share a texture have one each. */
   get separated(): boolean {
     const [first, second] = this.together;
-    return !second || this.texture(first!) !== this.texture(second);
+    return !second || this.textures.get(first!) !== this.textures.get(second);
   }
 
   /** Gives each of the states that share a texture its own. Throws PageError if the device lacks the memory. */
@@ -153,23 +178,17 @@ export class Player {
     this.steps.clear();
     if (!this.device.full) return;
     this.share();
-    throw new PageError("This device does not have enough memory for the queries of all layers.");
+    throw new PageError(
+      "This device does not have enough memory for the queries of all layers. Leave the views Attention and Passes.",
+    );
   }
 
   /** Undoes `separate`: the states share a texture again, and what they held is lost. */
   share(): void {
-    const { gl } = this.device;
     const [leader, ...followers] = this.together;
     if (!followers.length || !this.separated) return;
-    this.framebuffers.forEach((f) => gl.deleteFramebuffer(f));
-    for (const name of followers) {
-      const texture = this.texture(name);
-      gl.deleteTexture(texture);
-      this.own.delete(texture);
-      this.numbers.delete(texture);
-      this.hold(name, this.texture(leader!));
-    }
-    for (const held of [this.framebuffers, this.steps]) held.clear(); // made again when they are needed
+    this.drop(followers.map((name) => this.texture(name)));
+    for (const name of followers) this.hold(name, this.texture(leader!));
   }
 
   // -- data -----------------------------------------------------------------------------------------------------
@@ -289,14 +308,13 @@ export class Player {
         await yieldIfLate();
       }
     }
-    const before = this.own.size;
+    if (!this.allocate(...todo)) {
+      throw new PageError(`This device does not have enough memory for the working textures of ${todo.join(", ")}.`);
+    }
     for (const name of todo) {
       this.laidOut(name);
       this.prepared.add(name);
       await yieldIfLate();
-    }
-    if (this.own.size > before && this.device.full) {
-      throw new PageError(`This device does not have enough memory for the working textures of ${todo.join(", ")}.`);
     }
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }

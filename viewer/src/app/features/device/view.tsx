@@ -29,8 +29,9 @@ function DeviceView() {
   const [weights, caches, scratch] = (["weight", "state", "scratch"] as const).map(
     (role) => info.textureBytes[role] ?? 0,
   );
-  const kept = queriesOf(model, generate).slice(1); // by Attention and Passes, unless they are kept already
-  const queries = player.separated ? 0 : bytesOf(kept.map((name) => generate.textures[name]!));
+  const kept = queriesOf(model, generate).slice(1); // while Attention or Passes is shown
+  const queries = bytesOf(kept.map((name) => generate.textures[name]!));
+  const now = player.separated ? queries : 0;
   const all = Object.values(info.textureBytes).reduce((x, y) => x + y, 0);
   return (
     <section class={style.device} data-view="device" aria-label="Device">
@@ -74,8 +75,8 @@ function DeviceView() {
             ],
             ["Caches", mib(caches!)],
             ["Scratch", mib(scratch!)],
-            ["For generating", mib(weights! + caches! + scratch!)],
-            ...(queries ? [["For Attention and Passes", `${mib(queries)} more`] as const] : []),
+            ["For generating", mib(weights! + caches! + scratch! - now)],
+            ...(queries ? [["For Attention and Passes", `${mib(queries)} ${now ? "of these" : "more"}`] as const] : []),
             ["For inspecting activations", `${mib(textureBytes(capture, OWN))} more`],
           ]}
         />
