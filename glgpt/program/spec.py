@@ -54,7 +54,7 @@ class Pass:
     the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0, or the value of the
     runtime scalar that `row` names. Its columns before `first_column` are not drawn, and no pass reads them unless an
     earlier pass drew them: passes may draw parts of the same outputs, from left to right, each from the column at
-    which the one before it ends. With `keys`, a column holds four keys, and only the columns of the positions before
+    which the previous one ends. With `keys`, a column holds four keys, and only the columns of the positions before
     `pos` + `keys` are drawn and read. The cost of the pass is `flops` and `nbytes` (bytes of weights read).
 
     With `slices`, as many triangles are drawn, one after the other, and each adds its colours to the outputs, which are

@@ -8,7 +8,7 @@ void main() {
     for (int y = 0; y < X_H; y++) {
       for (int k = 0; k < X_W; k++) {
         vec4 t = X(layer, y, k);
-        if (layer == X_TC - 1) t.w = -1.0;  // the sum and nothing
+        if (layer == X_TC - 1) t.w = -1.0;  // the sum of its weights
         bvec2 first = lessThan(t.yw, vec2(own.y)), there = greaterThanEqual(t.yw, vec2(0.0));
         if (there.x && (t.x > own.x || (t.x == own.x && first.x))) before += vec2(1.0, exp((t.x - greatest) * inverse_temperature));
         if (there.y && (t.z > own.x || (t.z == own.x && first.y))) before += vec2(1.0, exp((t.z - greatest) * inverse_temperature));

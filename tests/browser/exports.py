@@ -13,9 +13,9 @@ from glgpt.page.export_options import ExportOptions
 
 
 def export_few(model: str | Path | None, folder: Path, options: ExportOptions | None = None, **device: Any) -> None:
-    """Exports a page with a recording for each order of columns and number of draw buffers.
+    """Exports a page with three recordings: four and eight draw buffers, and contiguous columns.
 
-    The recordings of other kernels have the same passes; `exported` and the player's pages have all of them.
+    `exported` and the player's pages have all of them.
     """
 
     def few(dtype: Any) -> list[programs.Recording]:

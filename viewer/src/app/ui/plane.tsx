@@ -44,7 +44,7 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const field = useSignal<Field | null>(null);
-  const fieldLabel = useSignal(""); // of the matrix that `field` holds: the one before until the next is drawn
+  const fieldLabel = useSignal(""); // of the matrix that `field` holds: the previous one until the next is drawn
   const palette = useSignal(0);
   const rangeKind = useSignal<RangeKind>("inner");
   const own = useSignal<[number, number]>([-1, 1]);

@@ -38,8 +38,8 @@ export interface Choices {
 }
 
 /**
- * Returns the recordings for devices of this many draw buffers. If the device `blends`, those of a layout that do not are
- * left out where another does: a token takes fewer passes with blending, whichever kernel reads prompts.
+ * Returns the recordings for devices of this many draw buffers. If the device `blends`, those of a layout that do not
+ * are left out where another does: a token takes fewer passes with blending, whichever kernel reads prompts.
  */
 export function playable(recordings: readonly Recording[], buffers: number, blends: boolean): Recording[] {
   const fitting = recordings.filter((r) => r.draw_buffers <= buffers && (blends || !r.blends));
