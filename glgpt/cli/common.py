@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from glgpt.cli.option_types import above_zero, bias, count, device, fraction, id
 from glgpt.cli.progress import progress
 from glgpt.cli.split_options import client_options
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
+from glgpt.gguf.reader import is_gguf
 from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, SamplingOptions
 from glgpt.inference.constraints.constraint import Constraint
 from glgpt.inference.constraints.grammar import check_grammar
@@ -204,6 +206,19 @@ def _constraint(args: argparse.Namespace) -> Constraint | None:
     except ArgumentError as error:
         raise FileError(f"{quoted(path, 300)}: {error}") from None
     return found
+
+
+def draw_in_one_thread(args: argparse.Namespace) -> None:
+    """Lets llvmpipe draw in the calling thread, unless the user has chosen, where one text is generated faster so.
+
+    That is with at most two processors and weights of integers: threads wait for each other in each pass, which takes
+    longer than such a product. Call it before a model is opened.
+    """
+    gguf = args.model is not None and (args.model == CHAT_MODEL or is_gguf(Path(args.model)))
+    integers = gguf if args.dtype is None else args.dtype in ("stored", "q8", "q4")
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if integers and processors <= 2:
+        os.environ.setdefault("LP_NUM_THREADS", "0")
 
 
 @contextmanager

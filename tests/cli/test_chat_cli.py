@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 from glgpt.cli import main
 from glgpt.cli.chat_terminal import ChatTerminal, WrappedLines, saved_messages
+from glgpt.cli.common import draw_in_one_thread
 from glgpt.errors import FileError
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.model import LanguageModel
@@ -283,3 +285,25 @@ def test_words_are_wrapped_at_the_edge_of_the_terminal(pieces: list[str], column
     assert "".join(screen).replace(" ", "") == text.replace(" ", "").replace("\n", "")
     whole = {word for word in text.split() if sum(2 if c == "日" else 1 for c in word) < (columns - 1) // 2}
     assert whole <= {word for line in screen for word in line.split()}
+
+
+@pytest.mark.parametrize(
+    ("options", "processors", "threads"),
+    [
+        ({"model": "smollm2", "dtype": None}, 2, "0"),
+        ({"model": "smollm2", "dtype": "f32"}, 2, None),
+        ({"model": "gpt2", "dtype": None}, 2, None),
+        ({"model": "gpt2", "dtype": "q4"}, 1, "0"),
+        ({"model": "smollm2", "dtype": None}, 3, None),
+    ],
+)
+def test_few_processors_draw_integers_in_one_thread(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], processors: int, threads: str | None
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(processors), raising=False)
+    monkeypatch.delenv("LP_NUM_THREADS", raising=False)
+    draw_in_one_thread(argparse.Namespace(**options))
+    assert os.environ.get("LP_NUM_THREADS") == threads
+    monkeypatch.setenv("LP_NUM_THREADS", "1")
+    draw_in_one_thread(argparse.Namespace(**options))
+    assert os.environ["LP_NUM_THREADS"] == "1"

@@ -18,6 +18,7 @@ from glgpt.cli.common import (
     add_json_option,
     add_sampling_options,
     chat_model,
+    draw_in_one_thread,
     open_model,
     read_input,
     report,
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if messages is None and args.json:
         raise GlgptError("--json prints a finished conversation; give --message, or messages on stdin")
     cache = _cache_file(args.cache)
+    draw_in_one_thread(args)
     with open_model(args) as model:
         conversation = Conversation(model, system=args.system, tokens=args.tokens, seed=args.seed, **sampling)
         with _cache(cache, conversation):

@@ -18,6 +18,7 @@ from glgpt.cli.common import (
     add_model_option,
     add_prompt_options,
     add_sampling_options,
+    draw_in_one_thread,
     encode,
     open_model,
     prompt_text,
@@ -72,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     """`glgpt generate`."""
     text = prompt_text(args, default=START)
     sampling = sampling_options(args)  # raises for values out of range before the model loads
+    if args.samples == 1:
+        draw_in_one_thread(args)
     with open_model(args) as model:
         ids = encode(model, text, args.ids)
         start = " ".join(map(str, ids)) if text is None else text
