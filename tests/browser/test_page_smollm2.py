@@ -26,8 +26,9 @@ def test_the_page_of_make_demo_chat_answers(
         pytest.skip("SmolLM2 is not installed: make models")
     root = data_path("Makefile").parent
     subprocess.run([*MAKE, "demo-chat-page", f"OUT={tmp_path / 'chat'}"], cwd=root, check=True, timeout=500)
-    page = browse(serve(tmp_path / "chat") + "#answer=8&temperature=0")
+    page = browse(serve(tmp_path / "chat") + "#answer=8")
     page.evaluate("glgpt.ready")
+    assert "temperature=0.2&k=0&p=0.9" in page.evaluate("location.hash")  # as SmolLM2's authors recommend
     ask(page, "What is the capital of France?")
     question, answer = messages(page)
     assert "Paris" in answer

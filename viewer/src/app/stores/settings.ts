@@ -25,6 +25,14 @@ function defaults() {
 
 type Defaults = ReturnType<typeof defaults>;
 
+/** The settings that a model may recommend, and their keys in links. */
+const SAMPLING = [
+  ["temperature", "temperature"],
+  ["topK", "k"],
+  ["topP", "p"],
+  ["minP", "minp"],
+] as const;
+
 class SettingsStore {
   readonly prompt = signal("");
   readonly tokens = signal(0);
@@ -79,7 +87,6 @@ class SettingsStore {
   /** Restricts the settings of a link to what can be generated. */
   fit(): void {
     this.tokens.value = Math.min(Math.max(1, Math.floor(this.tokens.value)), MAX_TOKENS);
-    this.usualOnes = defaults();
   }
 
   /**
@@ -92,11 +99,17 @@ class SettingsStore {
       const asked = this.asked.get(used);
       this.prompt.value = asked?.prompt ?? this.shorter(this.prompt.value);
       this.tokens.value = asked?.tokens ?? this.tokens.value;
-      const usual = defaults();
-      for (const key of ["temperature", "topK", "topP", "minP"] as const) {
-        if (this[key].value === this.usualOnes[key]) this[key].value = usual[key];
-      }
+      this.useUsual();
     });
+  }
+
+  /** Samples as the model recommends, except for settings that were changed, or whose key a link has (`given`). */
+  useUsual(given: (key: string) => boolean = () => false): void {
+    const usual = defaults();
+    for (const [key, inLink] of SAMPLING) {
+      if (!given(inLink) && this[key].value === this.usualOnes[key]) this[key].value = usual[key];
+    }
+    this.usualOnes = usual;
   }
 
   /** Returns the sampling options of the settings. */
