@@ -209,10 +209,10 @@ def _constraint(args: argparse.Namespace) -> Constraint | None:
 
 
 def draw_in_one_thread(args: argparse.Namespace) -> None:
-    """Lets llvmpipe draw in the calling thread, unless the user has chosen, where one text is generated faster so.
+    """Makes llvmpipe draw in the calling thread where it generates one text faster. Call it before a model is opened.
 
-    That is with at most two processors and weights of integers: threads wait for each other in each pass, which takes
-    longer than such a product. Call it before a model is opened.
+    With at most two processors and weights of integers, its threads wait for each other longer than a product takes.
+    The environment variable LP_NUM_THREADS decides if it is set.
     """
     gguf = args.model is not None and (args.model == CHAT_MODEL or is_gguf(Path(args.model)))
     integers = gguf if args.dtype is None else args.dtype in ("stored", "q8", "q4")

@@ -53,7 +53,10 @@ def bias(text: str) -> tuple[int, float]:
 
 def share(text: str) -> float:
     """Parses a number from 0 to 1."""
-    return 0.0 if _number(text) == 0 else fraction(text)
+    value = _number(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 0 to 1")
+    return value
 
 
 def fraction(text: str) -> float:

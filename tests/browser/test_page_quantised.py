@@ -105,10 +105,8 @@ def test_caches_are_half_floats_where_drawing_shows_that_they_work(
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export_few(folder, tmp_path / "page", ExportOptions("q8"), device="software")
     address = serve(tmp_path / "page") + "#tokens=1"
-    for stored, textures in (
-        ("RGBA16F", 1 + 5),
-        ("RGBA8", 1),
-    ):  # one for the test; k, v of each layer, q of all
+    # One for the test; k and v of each layer, and q of all.
+    for stored, textures in (("RGBA16F", 1 + 5), ("RGBA8", 1)):
         page = browse(address, COUNTING % stored, provokes="Invalid format and type combination")
         page.evaluate("glgpt.ready")
         assert page.evaluate("globalThis.float16") == textures
