@@ -152,7 +152,6 @@ def _text_of(files: dict[str, bytes]) -> str:
             return ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_what_is_mutated_is_accepted_before(target: Parser) -> None:
     """Checks that seeds are accepted, since mutations of refused files find nothing: manifest.json must be current."""
