@@ -37,9 +37,9 @@ class ContinuationStore {
   }
 
   private async stream(signal: AbortSignal): Promise<void> {
-    let [begun, waiting] = [0, false];
+    let [begun, frame] = [0, 0]; // frame: of the next update; 0: none is requested
     const show = (texts: readonly Continuation[]) => {
-      waiting = false;
+      frame = 0;
       this.texts.value = texts.map((text) => ({ ...text }));
     };
     const texts = await engine().continuations({
@@ -50,11 +50,11 @@ class ContinuationStore {
       onCompiled: (compiled, shaders) => (this.note.value = `Compiling shaders ${compiled} of ${shaders}`),
       onTexts: (texts) => {
         if (!begun) [begun, this.note.value] = [performance.now(), "Writing…"];
-        if (!this.meter.due() || waiting) return;
-        waiting = true;
-        requestAnimationFrame(() => show(texts));
+        if (!this.meter.due() || frame) return;
+        frame = requestAnimationFrame(() => show(texts));
       },
     });
+    cancelAnimationFrame(frame); // it would show fewer tokens
     // first tokens come from the prefill
     const after = texts.reduce((sum, { ids }) => sum + Math.max(0, ids.length - 1), 0);
     this.rate.value = after ? (1000 * after) / (performance.now() - begun) : 0;

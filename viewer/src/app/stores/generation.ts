@@ -192,10 +192,10 @@ class GenerationStore {
   private async stream(count: number, kept: Tok[], signal: AbortSignal): Promise<void> {
     const list = [...kept];
     const held = engine().model.cache.held(kept.map((t) => t.id)); // tokens in the KV cache, which need no prefill
-    let waiting = false;
+    let frame = 0; // of the next update; 0: none is requested
     this.meter.rest();
     const shown = () => {
-      waiting = false;
+      frame = 0;
       this.tokens.value = [...list, ...this.recordedAfter(list)];
     };
     try {
@@ -209,10 +209,9 @@ class GenerationStore {
         signal,
         onToken: (token) => {
           list.push({ ...token, label: this.label(token.id), given: false });
-          if (!this.meter.due(token.more) || waiting) return;
-          waiting = true;
+          if (!this.meter.due(token.more) || frame) return;
           this.upcoming.value = { read: list.length - engine().model.context.readFrom(list.length) };
-          requestAnimationFrame(shown);
+          frame = requestAnimationFrame(shown);
         },
       });
       const decoded = result.ids.length - 1;
@@ -234,6 +233,7 @@ class GenerationStore {
       this.note.value = ends[result.stopped];
       this.ended.value = result.stopped;
     } finally {
+      cancelAnimationFrame(frame); // it would replace the text that follows this one
       this.recorded.value = null; // replaced by the model's own text
       shown();
     }

@@ -1,0 +1,66 @@
+// Tests the text that the page's views show while a generation ends.
+
+import { beforeEach, expect, it, vi } from "vitest";
+import type { Glgpt } from "../src/api";
+import { continuations } from "../src/app/stores/continuations";
+import { generation } from "../src/app/stores/generation";
+import { models } from "../src/app/stores/model";
+
+const tok = (id: number) => ({ id, text: ` ${id}`, label: `${id}`, given: true });
+let frames = new Map<number, () => void>(); // that are requested
+
+/** Draws the frame that the browser would draw next. */
+function drawFrame(): void {
+  const drawn = [...frames.values()];
+  frames.clear();
+  for (const draw of drawn) draw();
+}
+
+beforeEach(() => {
+  frames = new Map();
+  let count = 0;
+  vi.stubGlobal("requestAnimationFrame", (draw: () => void) => {
+    frames.set(++count, draw);
+    return count;
+  });
+  vi.stubGlobal("cancelAnimationFrame", (frame: number) => frames.delete(frame));
+});
+
+/** Opens an engine whose generation writes one token and then waits for its signal. */
+function open(calls: Partial<Record<keyof Glgpt, unknown>>): void {
+  const model = { cache: { held: () => 0 }, context: { readFrom: () => 0 }, check: () => undefined, tokenizer: null };
+  models.engine = { model, ...calls } as unknown as Glgpt;
+}
+
+const aborted = (signal: AbortSignal) => new Promise((resolve) => signal.addEventListener("abort", resolve));
+
+it("is the one shown last, although a frame of the stopped generation was due", async () => {
+  open({
+    generate: async ({ onToken, signal }: { onToken: (token: object) => void; signal: AbortSignal }) => {
+      onToken({ id: 7, text: " 7", p: 1, more: 0 });
+      await aborted(signal);
+      return { ids: [7], stopped: "aborted", prefillMs: 1, decodeMs: 1, text: "" };
+    },
+  });
+  generation.tokens.value = [tok(1)];
+  const written = generation.go(2);
+  await vi.waitFor(() => expect(frames.size).toBe(1));
+  await generation.show([tok(3), tok(4)]);
+  await written;
+  drawFrame();
+  expect(generation.ids.value).toEqual([3, 4]);
+});
+
+it("has all continuations, although a frame with fewer tokens was due", async () => {
+  const whole = [{ seed: 1, ids: [1, 2], text: " 1 2" }];
+  open({
+    continuations: ({ onTexts }: { onTexts: (texts: object[]) => void }) => {
+      onTexts([{ seed: 1, ids: [1], text: " 1" }]);
+      return Promise.resolve(whole);
+    },
+  });
+  await continuations.write();
+  expect(continuations.texts.value).toEqual(whole);
+  drawFrame();
+  expect(continuations.texts.value).toEqual(whole);
+});
