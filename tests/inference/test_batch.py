@@ -57,7 +57,7 @@ FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # the others take as lo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in FEW)) for n in GOLDENS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.soak] * (n not in FEW)) for n in GOLDENS])
 def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> None:
     """Fails if other texts, the size of a batch, the place in the shared caches or an ended row changes a text."""
     with load(goldens / name) as model:
@@ -256,7 +256,7 @@ def test_guesses_leave_the_text_unchanged(tmp_path: Path) -> None:
         ):
             for sampling in ({"temperature": 0}, {"temperature": 0.05, "seed": 3}, {"top_k": 2, "seed": 4}):
                 for ask in ("generate", "chat", "slides"):
-                    texts, tokens = [], 300 if ask == "slides" else 90
+                    texts, tokens = [], 280 if ask == "slides" else 60
                     for model in (plain, guessing):
                         if ask == "chat":
                             run = model.chat(messages, tokens, **sampling)

@@ -66,8 +66,11 @@ def decoded(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f32", "q4"])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [pytest.param(name, "f32", id=name) for name in CONFIGS]
+    + [pytest.param(name, "q4", marks=[pytest.mark.soak] * (name != "llama"), id=f"{name}-q4") for name in CONFIGS],
+)
 def test_blending_decodes_like_partial_sums(name: str, dtype: str, device: Device) -> None:
     (plain,), (blended,) = (decoded(device, CONFIGS[name], kernel, dtype) for kernel in (PLAIN, BLENDED))
     assert np.abs(blended - plain).max() < 3e-6 * np.abs(plain).max()  # sums of another order

@@ -177,8 +177,15 @@ def test_a_step_without_targets_is_none() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"batch": 3}, {"batch": 2, "accumulate": 3}], ids=["one", "parts"])
-@pytest.mark.parametrize("model", [CONFIG, LLAMA], ids=["gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        pytest.param(CONFIG, {"batch": 3}, id="gpt2-one"),
+        pytest.param(LLAMA, {"batch": 2, "accumulate": 3}, id="llama-parts"),
+        pytest.param(CONFIG, {"batch": 2, "accumulate": 3}, id="gpt2-parts", marks=pytest.mark.soak),
+        pytest.param(LLAMA, {"batch": 3}, id="llama-one", marks=pytest.mark.soak),
+    ],
+)
 def test_a_smaller_step_is_as_if_compiled_for_it(model: Any, options: dict[str, int]) -> None:
     """Fails if the padding of a smaller step is attended to, predicted, or counted in the mean.
 

@@ -128,6 +128,7 @@ def test_a_device_of_small_textures_is_probed(device: Device, monkeypatch: pytes
     assert all(ms > 0 for ms in choose(device).measured.values())
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_page_trains_the_preset_small() -> None:
     """Fails if the scores of six heads exceed the textures of browsers."""
