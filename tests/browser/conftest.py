@@ -168,6 +168,22 @@ def browsers(chromium: str) -> Browsers:
     return Shared.browsers
 
 
+def prepared(context: Any, complaints: list[str], measures: bool = False, worker: bool = False) -> Any:
+    """Returns the page of a new context, whose complaints are collected.
+
+    With `measures`, the page measures its kernels; with `worker`, it has its service worker.
+    """
+    if not measures:
+        context.add_init_script(f"{{{MEASURED}}}")
+    if not worker:
+        context.add_init_script(UNKEPT)
+    context.on("weberror", lambda event: complaints.append(str(event.error)))
+    context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)
+    page = wait_without_eval(context.pages[0] if context.pages else context.new_page())
+    page.set_default_timeout(90_000)
+    return page
+
+
 @pytest.fixture
 def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterator[Callable[..., Any]]:
     """Opens an address in a fresh profile; fails the test for a complaint that does not match `provokes`.
@@ -195,14 +211,7 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
         options.setdefault("reduced_motion", "reduce")
         context = browsers.context(flags, tmp_path / f"profile{len(contexts)}" if own else None, **options)
         contexts.append(context)
-        if not measures:
-            context.add_init_script(f"{{{MEASURED}}}")
-        if not (own or keeps):
-            context.add_init_script(UNKEPT)
-        page = wait_without_eval(context.pages[0] if own else context.new_page())
-        page.set_default_timeout(90_000)
-        context.on("weberror", lambda event: complaints.append(str(event.error)))
-        context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)
+        page = prepared(context, complaints, measures, worker=own or keeps)
         if init:
             page.add_init_script(init)
         page.goto(address if "#" in address else f"{address}#tokens={TOKENS}")
@@ -218,24 +227,12 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
 def shared_page(browsers: Browsers, address: str) -> Iterator[tuple[Any, list[str]]]:
     """Opens a page for the tests of a module; yields it with its shaders compiled, and its complaints."""
     context = browsers.context(TEST_FLAGS, None, reduced_motion="reduce")
-    context.add_init_script(f"{{{MEASURED}}}")
-    context.add_init_script(UNKEPT)
     complaints: list[str] = []
-    context.on("weberror", lambda event: complaints.append(str(event.error)))
-    context.on("console", lambda said: complaints.append(said.text) if said.type in LOUD else None)
-    page = wait_without_eval(context.new_page())
-    page.set_default_timeout(90_000)
+    page = prepared(context, complaints)
     page.goto(address + "#tokens=1")
     page.evaluate("glgpt.ready.then(() => glgpt.warmUp())")
     yield page, complaints
     context.close()
-
-
-def has_not_complained(complaints: list[str]) -> None:
-    """Raises AssertionError if a shared page has complained since the last call."""
-    found = [said for said in complaints if TAKEN not in said]
-    complaints.clear()
-    assert found == [], "the page complained"
 
 
 @pytest.fixture(scope="module")
@@ -248,10 +245,17 @@ def opened_once(exported: Path, serve: Callable[..., str], browsers: Browsers) -
 @pytest.fixture
 def opened(opened_once: tuple[Any, list[str]]) -> Iterator[Any]:
     """The page of `opened_once` with the whole model, for a test that leaves its text unchanged."""
-    page, complaints = opened_once
+    yield from lent(opened_once, "glgpt.intervene([])")
+
+
+def lent(opened: tuple[Any, list[str]], restore: str) -> Iterator[Any]:
+    """Yields a shared page, runs a script that restores it, and fails the test if the page has complained."""
+    page, complaints = opened
     yield page
-    page.evaluate("glgpt.intervene([])")
-    has_not_complained(complaints)
+    page.evaluate(restore)
+    found = [said for said in complaints if TAKEN not in said]
+    complaints.clear()
+    assert found == [], "the page complained"
 
 
 @pytest.fixture(scope="module")
@@ -264,10 +268,7 @@ def trainee_once(site: Path, serve: Callable[..., str], browsers: Browsers) -> I
 @pytest.fixture
 def trainee(trainee_once: tuple[Any, list[str]]) -> Iterator[Any]:
     """The page of `trainee_once` without a training, for a test that only calls the page's functions."""
-    page, complaints = trainee_once
-    yield page
-    page.evaluate("glgpt.training.reset()")
-    has_not_complained(complaints)
+    yield from lent(trainee_once, "glgpt.training.reset()")
 
 
 @pytest.fixture
