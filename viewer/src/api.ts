@@ -322,9 +322,9 @@ export class Glgpt {
     const { dropped = 0, tokens = CHAT_TOKENS, ...others } = options;
     const prompt = await this.chatPrompt(messages, tokens, dropped);
     const space = Math.max(1, this.model.manifest.config.n_positions - prompt.ids.length + 1);
-    const usual = samplingDefaults(this.model.manifest.sampling);
+    const recommended = samplingDefaults(this.model.manifest.sampling);
     const given = Object.fromEntries(Object.entries<unknown>(others).filter(([, value]) => value !== undefined));
-    const answer = await this.generate({ ...usual, ...given, tokens: Math.min(tokens, space), ids: prompt.ids });
+    const answer = await this.generate({ ...recommended, ...given, tokens: Math.min(tokens, space), ids: prompt.ids });
     return { ...answer, promptTokens: prompt.ids.length, dropped: prompt.dropped };
   }
 

@@ -180,8 +180,11 @@ function givenConstraint(request: ChatCompletionRequest): Constrained | null {
   return first;
 }
 
-/** Returns how tokens are chosen, as usual for the model where the request is silent. Throws CompletionError. */
-export function sampling({ temperature, top_p, seed, logit_bias }: ChatCompletionRequest, usual: SamplingDefaults) {
+/** Returns how tokens are chosen, as the model recommends where the request is silent. Throws CompletionError. */
+export function sampling(
+  { temperature, top_p, seed, logit_bias }: ChatCompletionRequest,
+  recommended: SamplingDefaults,
+) {
   const checked = <T extends SamplingRequest>(param: string, options: T): T => {
     try {
       samplingOptions(options);
@@ -191,10 +194,10 @@ export function sampling({ temperature, top_p, seed, logit_bias }: ChatCompletio
     }
   };
   return {
-    ...usual,
-    ...checked("temperature", { temperature: temperature ?? usual.temperature }),
+    ...recommended,
+    ...checked("temperature", { temperature: temperature ?? recommended.temperature }),
     // 0 is greedy in some clients, and no share of tokens here
-    ...checked("top_p", { topP: top_p == null ? usual.topP : top_p || null }),
+    ...checked("top_p", { topP: top_p == null ? recommended.topP : top_p || null }),
     ...checked("logit_bias", { logitBias: logit_bias ?? null }),
     ...checked("seed", { seed: seed ?? Math.floor(Math.random() * 2 ** 32) }),
   };

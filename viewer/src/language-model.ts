@@ -76,9 +76,9 @@ export class LanguageModelSession extends EventTarget {
     super();
     this.messages = [...messages];
     const { sampling, config } = glgpt.model.manifest;
-    const usual = samplingDefaults(sampling);
-    this.temperature = options.temperature ?? usual.temperature;
-    this.topK = options.topK ?? usual.topK ?? config.vocab_size;
+    const recommended = samplingDefaults(sampling);
+    this.temperature = options.temperature ?? recommended.temperature;
+    this.topK = options.topK ?? recommended.topK ?? config.vocab_size;
     options.signal?.addEventListener("abort", () => this.destroy(), { once: true });
   }
 

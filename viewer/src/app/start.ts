@@ -32,7 +32,7 @@ function begin(): void {
   batch(() => {
     generation.chosen.value = null;
     models.phase.value = "ready";
-    settings.useUsual(addressHas);
+    settings.useRecommended(addressHas);
     if (!addressHas("view") && !engine.recorded.value) route.view.value = opening(engine.model.manifest);
     if (!addressHas("prompt")) settings.prompt.value = settings.opening();
     if (TEXT_PARAMS.every(({ key }) => !addressHas(key)))

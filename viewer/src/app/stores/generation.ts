@@ -70,7 +70,7 @@ class GenerationStore {
       found?.given === given.length &&
       given.every((id, i) => id === found.tokens[i]!.id) &&
       settings.seed.value === found.seed &&
-      settings.usual;
+      settings.areRecommended;
     if (same) this.recorded.value = null; // `tokens` holds its text already
     return same;
   }

@@ -47,7 +47,7 @@ class SettingsStore {
   readonly speculate = signal(false);
   /** The number of tokens of the prompt in its field. */
   readonly promptLength = computed(() => (models.ready ? this.knownIds().length : 0));
-  private usualOnes = defaults(); // of the model in use
+  private recommended = defaults(); // of the model in use
   private readonly asked = new Map<Used, { prompt: string; tokens: number }>(); // the prompt and length for each model
 
   /** Returns what determines the text. */
@@ -72,8 +72,8 @@ class SettingsStore {
     };
   }
 
-  /** True if all settings but the prompt and the seed are the usual ones. */
-  get usual(): boolean {
+  /** True if all settings but the prompt and the seed are the recommended ones. */
+  get areRecommended(): boolean {
     return Object.entries(defaults()).every(([key, value]) => this[key as keyof Defaults].value === value);
   }
 
@@ -91,7 +91,7 @@ class SettingsStore {
 
   /**
    * Restores the prompt and the length that were last used with this model, which replaced `before`. Sampling settings
-   * that were the usual ones of `before` become those of this model.
+   * that were the recommended ones of `before` become those of this model.
    */
   adopt(before: Used, used: Used): void {
     this.asked.set(before, { prompt: this.prompt.value, tokens: this.tokens.value });
@@ -99,17 +99,17 @@ class SettingsStore {
       const asked = this.asked.get(used);
       this.prompt.value = asked?.prompt ?? this.shorter(this.prompt.value);
       this.tokens.value = asked?.tokens ?? this.tokens.value;
-      this.useUsual();
+      this.useRecommended();
     });
   }
 
   /** Samples as the model recommends, except for settings that were changed, or whose key a link has (`given`). */
-  useUsual(given: (key: string) => boolean = () => false): void {
-    const usual = defaults();
+  useRecommended(given: (key: string) => boolean = () => false): void {
+    const recommended = defaults();
     for (const [key, inLink] of SAMPLING) {
-      if (!given(inLink) && this[key].value === this.usualOnes[key]) this[key].value = usual[key];
+      if (!given(inLink) && this[key].value === this.recommended[key]) this[key].value = recommended[key];
     }
-    this.usualOnes = usual;
+    this.recommended = recommended;
   }
 
   /** Returns the sampling options of the settings. */

@@ -1,0 +1,53 @@
+// Tests how the page and its functions sample with a model that recommends settings.
+
+import { beforeEach, expect, it } from "vitest";
+import type { Glgpt } from "../src/api";
+import { models } from "../src/app/stores/model";
+import { settings } from "../src/app/stores/settings";
+import { sampling } from "../src/completion-request";
+import { TEXT_SAMPLING } from "../src/runtime/generated/sampling";
+
+/** Selects a model with these recommended settings; absent: it recommends none. */
+function select(recommended?: object): void {
+  const config = { n_positions: 64 };
+  const model = { manifest: { prompts: [], config, sampling: recommended }, split: null, tokenizer: null };
+  models.engine = { model, encode: () => [], decode: () => "" } as unknown as Glgpt;
+  models.phase.value = "ready";
+}
+
+const own = { temperature: 0.3, top_k: 20, top_p: 0.8 };
+
+beforeEach(() => {
+  select();
+  settings.useRecommended();
+  settings.temperature.value = TEXT_SAMPLING.temperature;
+});
+
+it("takes the settings of the model that replaces another, except those that the visitor changed", () => {
+  settings.topP.value = 0.5;
+  select(own);
+  settings.adopt("own", "file");
+  expect([settings.temperature.value, settings.topK.value, settings.topP.value]).toEqual([0.3, 20, 0.5]);
+  select();
+  settings.adopt("file", "own");
+  const { temperature } = TEXT_SAMPLING;
+  expect([settings.temperature.value, settings.topK.value, settings.topP.value]).toEqual([temperature, 0, 0.5]);
+});
+
+it("keeps the settings of a link", () => {
+  settings.temperature.value = 1.5;
+  select(own);
+  settings.useRecommended((key) => key === "k");
+  expect([settings.temperature.value, settings.topK.value]).toEqual([1.5, 0]);
+});
+
+it("fills in what a request for a completion leaves open", () => {
+  const recommended = { temperature: 0.3, topK: 20, topP: 0.8, minP: null };
+  const messages = [{ role: "user" as const, content: "a" }];
+  expect(sampling({ messages, seed: 1 }, recommended)).toMatchObject(recommended);
+  expect(sampling({ messages, temperature: 1, top_p: 0 }, recommended)).toMatchObject({
+    temperature: 1,
+    topK: 20,
+    topP: null,
+  });
+});
