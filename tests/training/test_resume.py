@@ -44,6 +44,8 @@ def test_a_resumed_run_is_as_if_never_stopped(step: int) -> None:
 
     before = glgpt.train("play.txt", out="parts", callbacks=TrainingCallbacks(on_step=stop), **SMALL, **OFTEN)
     assert before.interrupted and step <= before.step <= step + 1 + fake_trainer.LATE
+    with Path("parts/metrics.jsonl").open("a") as file:  # as a killed run leaves it: a step that will be repeated
+        file.write(json.dumps({"step": before.step + 1, "loss": 9.0}) + "\n")
     after = glgpt.train(resume="parts")
     assert (after.step, after.interrupted) == (40, False)
     assert state("parts") == state("whole")
