@@ -28,7 +28,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate chat api models test test-all test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-python lint-page schema bench bench-chat bench-web \
+.PHONY: help setup generate chat api models test test-all test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-code lint-python lint-page schema bench bench-chat bench-web \
   wheel-check viewer demo demo-page demo-chat demo-chat-page demo-player demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
@@ -90,7 +90,8 @@ fuzz-signals: setup viewer $(VENV)/dev  ## kills and interrupts at random moment
 	$(BIN)/python tests/fuzz/signals_.py
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
-	@$(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),-Otarget) lint-python lint-page
+	@$(NPM) --version  # installs the packages once, before two targets use them
+	@$(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),-Otarget) lint-code lint-python lint-page
 
 lint-python: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -100,8 +101,12 @@ lint-python: $(VENV)/dev
 	$(BIN)/python scripts/generate_schema.py --check
 	$(BIN)/python scripts/check_wording.py $(if $(shell git rev-parse -q --verify origin/main 2>/dev/null),--commits origin/main)
 
+lint-code: node  # takes as long as the other two
+	$(NPM) run lint:code
+
 lint-page: node
-	$(NPM) run lint
+	$(NPM) run types
+	$(NPM) run lint:format
 	$(NPM) -C benchmarks/web run lint
 
 schema: $(VENV)/installed  ## the JSON schemas and TypeScript modules that are generated from Python
