@@ -16,6 +16,7 @@ from browser import MEASURED, TEST_FLAGS, find_chromium, wait_without_eval
 from deep_models import write_deep_model
 from exports import export_few
 from playwright.sync_api import sync_playwright
+from small_model import write_small_model
 from training_page import presets_for_tests
 
 from glgpt.errors import GlgptError
@@ -25,6 +26,7 @@ from glgpt.page.export_options import ExportOptions
 from glgpt.system.files import data_path
 
 TOKENS = 12  # tokens that a page generates when it opens, unless its address sets another number
+SMALL_SHARD = 256 << 10  # bytes of a shard of the small model's page
 LOUD = ("warning", "error", "assert")  # kinds of console messages that fail a test
 # Chromium may take the context away on a busy machine; the page must recover.
 TAKEN = "CONTEXT_LOST_WEBGL: loseContext"
@@ -83,6 +85,18 @@ def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
         return folder / name, folder / "page"
 
     return made
+
+
+@pytest.fixture(scope="session")
+def small(once: Callable[..., Path]) -> tuple[Path, Path]:
+    """The folders of a small model (`small_model`) and of its page, f32, in three shards."""
+
+    def fill(folder: Path) -> None:
+        write_small_model(folder / "small")
+        export_few(folder / "small", folder / "page", ExportOptions("f32", shard_size=SMALL_SHARD), device="software")
+
+    folder = once("small", fill)
+    return folder / "small", folder / "page"
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,20 @@
-"""Tests failures of the page: devices that cannot run it, lost contexts, damaged files."""
+"""Tests failures of the page: devices that cannot run it, lost contexts, damaged files.
+
+A small model suffices, since what the page does then does not depend on the model.
+"""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import hashlib
 import json
 import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -39,7 +43,7 @@ const store = WebGL2RenderingContext.prototype.texStorage3D;
 let asked = 0, full = false;
 WebGL2RenderingContext.prototype.texStorage3D = function (target, levels, format, width, height, layers) {
   asked += 16 * width * height * layers;
-  full ||= asked > 1e7;
+  full ||= asked > 2e5;
   return store.call(this, target, levels, format, width, height, layers);
 };
 WebGL2RenderingContext.prototype.getError = function () {
@@ -105,8 +109,27 @@ WebGL2RenderingContext.prototype.drawArrays = function (...args) {
   }
   draw.apply(this, args);
 };"""
+
+
+HASTE = """
+// Timers take a tenth of their time: before a file is fetched again, and before the page suggests a reload.
+const wait = globalThis.setTimeout;
+globalThis.setTimeout = (call, ms, ...rest) => wait(call, ms / 10, ...rest);"""
 GREEDY = "glgpt.generate({prompt: 'To be', tokens: 8, temperature: 0}).then((r) => r.ids)"
 DRAWABLE = "(({limits, storage}) => [limits.drawBuffers, storage])(glgpt.info())"
+
+
+@pytest.fixture(scope="module")
+def exported(small: tuple[Path, Path]) -> Path:
+    """The small model's page."""
+    return small[1]
+
+
+@pytest.fixture
+def desktop(small: tuple[Path, Path]) -> Iterator[LanguageModel]:
+    """The small model on the desktop."""
+    with LanguageModel.from_pretrained(small[0], device="software") as model:
+        yield model
 
 
 @pytest.mark.parametrize(
@@ -173,7 +196,7 @@ def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     def enlarged(route: Any) -> None:
         manifest = json.loads((exported / "manifest.json").read_text())
         for shard in manifest["shards"]:
-            shard["bytes"] *= 20
+            shard["bytes"] *= 1000
         route.fulfill(json=manifest)
 
     page = browse("about:blank", NO_MEMORY)
@@ -311,7 +334,7 @@ def test_a_context_lost_before_the_first_token(
 def test_a_loss_while_the_model_loads_is_said(exported: Path, serve: Serve, browse: Browse) -> None:
     """Catches: a page that waits for a context which the browser withholds claims to compile shaders."""
     never = "globalThis.restoreAfter = 1e9;"
-    page = browse(serve(exported), LOADING.replace("CALL", "linkProgram").replace("COUNT", "12") + never)
+    page = browse(serve(exported), HASTE + LOADING.replace("CALL", "linkProgram").replace("COUNT", "12") + never)
     page.get_by_text("lost the graphics context").wait_for()
     page.get_by_role("button", name="Reload the page").wait_for()
 
@@ -339,7 +362,7 @@ def test_a_loss_that_is_heard_late_changes_no_token(exported: Path, serve: Serve
 
 
 def test_a_loss_is_said_and_can_be_stopped(exported: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(exported) + "#tokens=200")
+    page = browse(serve(exported) + "#tokens=200", HASTE)
     page.evaluate("glgpt.ready")
     page.evaluate("() => { glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext(); }")
     page.get_by_text("lost the graphics context").wait_for()
@@ -348,7 +371,7 @@ def test_a_loss_is_said_and_can_be_stopped(exported: Path, serve: Serve, browse:
     page.get_by_role("button", name="Generate", exact=True).wait_for()
 
 
-def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse) -> None:
+def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse, desktop: LanguageModel) -> None:
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
     script = """async (prompt) => {
@@ -361,26 +384,23 @@ def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse)
     }"""
     ids, contexts = page.evaluate(script, PROMPT)
     assert contexts == 2
-    with LanguageModel.from_pretrained() as desktop:
-        assert ids == list(desktop.generate_ids(PROMPT, 64, temperature=0))
+    assert ids == list(desktop.generate_ids(PROMPT, 64, temperature=0)) and len(set(ids)) > 4
 
 
 def test_a_text_survives_the_end_of_the_gpu_process(
-    exported: Path, serve: Serve, browse: Browse, tmp_path: Path
+    exported: Path, serve: Serve, browse: Browse, desktop: LanguageModel, tmp_path: Path
 ) -> None:
     page = browse(serve(exported), own=True)
     page.evaluate("glgpt.ready")
     page.evaluate("globalThis.count = 0")
-    ask = "{prompt: 'To be', tokens: 48, temperature: 0, onToken: () => globalThis.count++}"
+    ask = "{prompt: 'To be', tokens: 200, temperature: 0, onToken: () => globalThis.count++}"
     page.evaluate(f"void (globalThis.text = glgpt.generate({ask}))")
     for kill in (1, 2, 3):
         page.wait_for_function(f"globalThis.count >= {10 * kill}")
         end_gpu_process(tmp_path)
         page.wait_for_function(f"glgpt.info().contexts === {kill + 1}")
-    with LanguageModel.from_pretrained() as desktop:
-        assert page.evaluate("globalThis.text.then((r) => r.ids)") == list(
-            desktop.generate_ids("To be", 48, temperature=0)
-        )
+    ids = page.evaluate("globalThis.text.then((r) => r.ids)")
+    assert ids == list(desktop.generate_ids("To be", 200, temperature=0))
 
 
 def end_gpu_process(profiles: Path) -> None:
@@ -460,14 +480,14 @@ def test_a_corrupt_shard_is_named(exported: Path, serve: Serve, browse: Browse, 
         data[1000] ^= 1
         (folder / "weights-01.bin").write_bytes(data)
 
-    page = browse(serve(damaged(exported, tmp_path, flip)))
+    page = browse(serve(damaged(exported, tmp_path, flip)), HASTE)
     page.get_by_role("alert").wait_for()
     text = page.get_by_role("alert").inner_text()
     assert "weights-01.bin" in text and "SHA-256" in text and "3 times" in text
 
 
 def test_a_shard_damaged_once_is_fetched_again(exported: Path, serve: Serve, browse: Browse) -> None:
-    page = browse("about:blank")
+    page = browse("about:blank", HASTE)
     served = []
 
     def answer(route: Any) -> None:
@@ -485,59 +505,54 @@ def test_a_shard_damaged_once_is_fetched_again(exported: Path, serve: Serve, bro
 
 def test_a_missing_shard_is_named(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
     folder = damaged(exported, tmp_path, lambda folder: (folder / "weights-00.bin").unlink())
-    page = browse(serve(folder), provokes="status of 404")
+    page = browse(serve(folder), HASTE, provokes="status of 404")
     page.get_by_role("alert").wait_for()
     assert "weights-00.bin" in page.get_by_role("alert").inner_text()
 
 
-def test_another_schema_version_is_said(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
-    def renumber(folder: Path) -> None:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": manifest["schema"] + 1}))
-
-    page = browse(serve(damaged(exported, tmp_path, renumber)))
-    page.get_by_role("alert").wait_for()
-    assert "has schema version" in page.get_by_role("alert").inner_text()
-
-
-def set_in(manifest: dict[str, Any], value: Any, *path: Any) -> None:
+def set_in(manifest: dict[str, Any], value: Any, *path: Any) -> dict[str, Any]:
+    """Returns a manifest with the value at `path` replaced."""
+    whole = part = copy.deepcopy(manifest)
     *most, last = path
     for key in most:
-        manifest = manifest[key]
-    manifest[last] = value
+        part = part[key]
+    part[last] = value
+    return whole
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        (("config", "n_layer"), 10**6, "manifest.json is damaged: #/config/n_layer"),
-        (("config", "n_layer"), 1000, "it has 1000 blocks and names"),
-        (("config", "n_head"), 10**6, "manifest.json is damaged: #/config/n_head"),
-        (("shards", 0, "bytes"), 10**13, "manifest.json is damaged: #/shards/0/bytes"),
-        (("recordings",), [], "manifest.json is damaged: #/recordings"),
-        (("files",), {}, "is not in the manifest"),
-    ],
-)
-def test_a_manifest_that_cannot_be_is_said(
-    exported: Path, serve: Serve, browse: Browse, path: tuple[Any, ...], value: Any, said: str
-) -> None:
+def test_damaged_documents_are_said(exported: Path, serve: Serve, browse: Browse) -> None:
+    """Catches: a manifest or tokenizer that cannot be, whose error does not say where or what to do."""
     manifest = json.loads((exported / "manifest.json").read_text())
-    set_in(manifest, value, *path)
-    fails(exported, serve, browse, {"manifest.json": manifest}, said)
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"normalizer": {"type": "Precompiled"}}, "tokenizer.json is damaged: #/normalizer"),
-        ({"model": {"vocab": {"a": -1}, "merges": []}}, "its vocabulary does not map tokens to ids"),
-        ({"model": {"vocab": {"a": 1}, "merges": ["a b"]}}, "needs a token that the vocabulary lacks"),
-    ],
-)
-def test_a_damaged_tokenizer_is_said(
-    exported: Path, serve: Serve, browse: Browse, changed: dict[str, Any], said: str
-) -> None:
-    fails(exported, serve, browse, with_tokenizer(exported, **changed), said)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"manifest.json": set_in(manifest, value, *path)}, said)
+        for path, value, said in (
+            (("config", "n_layer"), 10**6, "manifest.json is damaged: #/config/n_layer"),
+            (("config", "n_layer"), 1000, "it has 1000 blocks and names"),
+            (("config", "n_head"), 10**6, "manifest.json is damaged: #/config/n_head"),
+            (("shards", 0, "bytes"), 10**13, "manifest.json is damaged: #/shards/0/bytes"),
+            (("recordings",), [], "manifest.json is damaged: #/recordings"),
+            (("files",), {}, "is not in the manifest"),
+            (("schema",), manifest["schema"] + 1, "has schema version"),
+        )
+    ]
+    cases += [
+        (with_tokenizer(exported, **changed), said)
+        for changed, said in (
+            ({"normalizer": {"type": "Precompiled"}}, "tokenizer.json is damaged: #/normalizer"),
+            ({"model": {"vocab": {"a": -1}, "merges": []}}, "its vocabulary does not map tokens to ids"),
+            ({"model": {"vocab": {"a": 1}, "merges": ["a b"]}}, "needs a token that the vocabulary lacks"),
+        )
+    ]
+    page, address = browse("about:blank#"), serve(exported)
+    for files, said in cases:
+        page.unroute_all()
+        for name, document in files.items():
+            page.route(f"**/{name}", answering(document))
+        page.goto(address)
+        alert = page.get_by_role("alert")
+        alert.wait_for()
+        assert said in alert.inner_text() and "Export the model again" in alert.inner_text(), said
+        alert.get_by_role("button", name="Try again").wait_for()
 
 
 def answering(document: Any) -> Callable[[Any], None]:
@@ -551,18 +566,6 @@ def with_tokenizer(exported: Path, **changed: Any) -> dict[str, Any]:
     data = json.dumps(tokenizer).encode()
     manifest["files"]["tokenizer.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return {"manifest.json": manifest, "tokenizer.json": tokenizer}
-
-
-def fails(exported: Path, serve: Serve, browse: Browse, files: dict[str, Any], said: str) -> None:
-    """Opens an export with some files replaced; the page must show why it cannot be opened and what to do."""
-    page = browse("about:blank#")
-    for name, document in files.items():
-        page.route(f"**/{name}", answering(document))
-    page.goto(serve(exported))
-    alert = page.get_by_role("alert")
-    alert.wait_for()
-    assert said in alert.inner_text() and "Export the model again" in alert.inner_text()
-    alert.get_by_role("button", name="Try again").wait_for()
 
 
 def test_an_error_after_the_model_is_there_is_said(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -609,8 +612,8 @@ class Liar(SimpleHTTPRequestHandler):
     ("name", "length", "said"),
     [
         ("manifest.json", 10**13, "manifest.json is announced with 10000000000000 bytes instead of at most"),
-        ("weights-00.bin", 10**13, "weights-00.bin is announced with 10000000000000 bytes instead of at most 83"),
-        ("weights-00.bin", None, "weights-00.bin has more than 83"),
+        ("weights-00.bin", 10**13, "weights-00.bin is announced with 10000000000000 bytes instead of at most 262144"),
+        ("weights-00.bin", None, "weights-00.bin has more than 262144"),
     ],
 )
 def test_a_server_that_lies_about_lengths_is_said(
@@ -620,9 +623,8 @@ def test_a_server_that_lies_about_lengths_is_said(
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Liar, directory=str(exported)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        page = browse(
-            f"http://127.0.0.1:{server.server_address[1]}/", provokes="ERR_CONTENT_LENGTH_MISMATCH|Failed to load"
-        )
+        address = f"http://127.0.0.1:{server.server_address[1]}/"
+        page = browse(address, HASTE, provokes="ERR_CONTENT_LENGTH_MISMATCH|Failed to load")
         page.get_by_role("alert").wait_for()
         text = page.get_by_role("alert").inner_text()
         assert said in text and "export the model again" in text
@@ -657,7 +659,7 @@ def test_logits_that_are_not_finite_are_refused_by_every_path(exported: Path, se
     script = """async () => {
       const {player} = glgpt.model, {width} = player.spec("wpe.weight"), said = [];
       const row = new Uint8Array(new Float32Array(4 * width).map((_, i) => (i % 2 ? 1e25 : -1e25)).buffer);
-      player.write("wpe.weight", 0, 6, 1, row);
+      player.write("wpe.weight", 0, 9, 1, row);
       glgpt.model.cache.ids = [];
       const how = {prompt: "To be", tokens: 12, seed: 3};
       for (const more of [{temperature: 0}, {}, {topP: 0.9}, {alternatives: 3}, {repetitionPenalty: 1.1}]) {
@@ -669,7 +671,7 @@ def test_logits_that_are_not_finite_are_refused_by_every_path(exported: Path, se
       for (const done of [glgpt.continuations(how), glgpt.logits(ids)]) {
         said.push(await done.then(() => "answered", (error) => error.message));
       }
-      return [7 - glgpt.model.tokenizer.prompt("To be").length, ...said];
+      return [10 - glgpt.model.tokenizer.prompt("To be").length, ...said];
     }"""
     before, *told, together, logits = page.evaluate(script)
     assert before > 2 and all(text.startswith(f"{before} ") and "not finite" in text for text in told), told
