@@ -48,7 +48,7 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def exported(once: Callable[..., Path]) -> Path:
+def embedded(once: Callable[..., Path]) -> Path:
     """The embedded model's page, f32, in shards of 8 MiB."""
     try:
         if not (data_path("viewer/dist") / "index.html").is_file():
@@ -59,6 +59,12 @@ def exported(once: Callable[..., Path]) -> Path:
         once("exported", lambda folder: export(None, folder / "sub" / "page", ExportOptions("f32", shard_size=8 << 20)))
         / "sub/page"
     )
+
+
+@pytest.fixture(scope="session")
+def exported(embedded: Path) -> Path:
+    """The page that a module's tests open: the embedded model's, unless the module has another."""
+    return embedded
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,20 @@
-"""A small random GPT-2 for tests of what a page does, whatever the model: three blocks, and a tokenizer of bytes."""
+"""A small random GPT-2 with the embedded model's tokenizer, for tests of what a page does whatever the model."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from helpers.reference import random_weights, save_checkpoint
 
 from glgpt.models.families.gpt2 import GPT2Config
-from glgpt.text.files import Text
-from glgpt.text.tokenizer_training import make_tokenizer
+from glgpt.system.files import data_path
 
-CONFIG = GPT2Config.sized(256, 256, 64, 3, 2)
+CONFIG = GPT2Config.sized(1024, 256, 64, 3, 2)
 
 
-def write_small_model(folder: Path) -> Path:
-    """Writes the checkpoint into a new folder, which it returns."""
+def write_small_model(folder: Path) -> None:
+    """Writes the checkpoint into a new folder."""
     save_checkpoint(folder, CONFIG, random_weights(CONFIG))
-    make_tokenizer("bytes", Text.of_string("a"), folder)
-    return folder
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(data_path("weights/shakespeare") / name, folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from browser import FLAGS, activation, logits
 from exports import export_few
 
 from glgpt.inference.arguments.sampling_options import SamplingOptions
+from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.page.export_options import ExportOptions
 
@@ -34,6 +35,26 @@ WebGL2RenderingContext.prototype.getParameter = function (name) {
 };"""
 
 
+@pytest.fixture(scope="module")
+def exported(small: tuple[Path, Path]) -> Path:
+    """The small model's page."""
+    return small[1]
+
+
+@pytest.fixture
+def desktop(small: tuple[Path, Path]) -> Iterator[LanguageModel]:
+    """The small model on the desktop."""
+    with LanguageModel.from_pretrained(small[0], device="software") as model:
+        yield model
+
+
+@pytest.fixture
+def embedded_desktop() -> Iterator[LanguageModel]:
+    """The embedded model on the desktop."""
+    with LanguageModel.from_pretrained() as model:
+        yield model
+
+
 def assert_same(page: Any, desktop: Any) -> None:
     ids = desktop.encode(PROMPT)
     assert page.evaluate("(text) => glgpt.encode(text)", PROMPT) == ids
@@ -44,8 +65,8 @@ def assert_same(page: Any, desktop: Any) -> None:
     np.testing.assert_allclose(logits(page, ids).reshape(expected.shape), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_same_numbers_as_the_desktop(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
-    page = browse(serve(exported.parent, plain=True) + "page/")
+def test_same_numbers_as_the_desktop(embedded: Path, serve: Serve, browse: Browse, embedded_desktop: Any) -> None:
+    page, desktop = browse(serve(embedded.parent, plain=True) + "page/"), embedded_desktop
     page.evaluate("glgpt.ready")
     assert_same(page, desktop)
     result = page.evaluate("glgpt.parity()")
@@ -58,7 +79,7 @@ def test_same_numbers_as_the_desktop(exported: Path, serve: Serve, browse: Brows
 def test_every_intermediate(opened: Any, desktop: Any) -> None:
     ids = desktop.encode(PROMPT)
     _, expected = desktop.run_with_cache(ids)
-    names = "embed h.0.ln_1 h.0.attn.q h.1.attn.scores h.2.attn.pattern h.3.attn.z h.5.mlp.act ln_f"
+    names = "embed h.0.ln_1 h.0.attn.q h.1.attn.scores h.2.attn.pattern h.2.attn.z h.2.mlp.act ln_f"
     for name in names.split():
         np.testing.assert_allclose(activation(opened, name, ids), expected[name], atol=1e-4, rtol=1e-5, err_msg=name)
 
@@ -146,9 +167,23 @@ KEPT = """async () => {
 }"""
 
 
-def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(exported), own=True, measures=True)
+STRANGER = """
+const get = WebGL2RenderingContext.prototype.getParameter;
+WebGL2RenderingContext.prototype.getParameter = function (name) {
+  return name === 0x9246 ? "an unknown GPU" : get.call(this, name);
+};"""
+
+
+def test_a_second_visit_has_what_was_measured_and_needs_no_network(
+    exported: Path, serve: Serve, browse: Browse
+) -> None:
+    """The measured recording differs from the first visit's default, so its files have not been requested before.
+
+    Catches: a second visit that requests weights, measures again, or lacks a file of the measured recording.
+    """
+    page = browse(serve(exported), STRANGER, own=True, measures=True)
     page.evaluate("glgpt.ready")
+    assert page.evaluate("glgpt.info().rows") == "strided"
     page.evaluate(KEPT)
     assert page.evaluate("[glgpt.info().guessed, glgpt.model.kernels.probe]") == [True, None]
     assert page.evaluate("glgpt.model.complete") is False
@@ -156,15 +191,19 @@ def test_a_second_visit_takes_the_weights_from_the_cache(exported: Path, serve: 
     assert page.evaluate("glgpt.model.complete") is True
     (measured,) = page.evaluate("Object.entries(localStorage).filter(([key]) => key.startsWith('glgpt probe '))")
     assert json.loads(measured[1]) == page.evaluate("glgpt.model.kernels.probe") != {}
+    page.evaluate("glgpt.warmUp()")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
+    page.context.set_offline(True)
     page.reload()
     page.evaluate("glgpt.ready")
     assert [url for url in asked if url.endswith(".bin")] == []
     assert page.evaluate("glgpt.info().times.readyMs") < 2000
-    assert page.evaluate("glgpt.info().guessed") is False and page.evaluate("glgpt.model.kernels.probe") == json.loads(
-        measured[1]
-    )
+    assert page.evaluate("glgpt.info().guessed") is False
+    assert page.evaluate("glgpt.model.kernels.probe") == json.loads(measured[1])
+    assert page.evaluate("glgpt.info().rows") == "contiguous"  # the fastest on llvmpipe
+    assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5}).then((r) => r.ids.length)") == 5
+    page.evaluate("glgpt.intervene(['h.0.mlp'])")
 
 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -179,35 +218,13 @@ def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Br
     assert page.evaluate("glgpt.parity().then((r) => r.pass)")
 
 
-STRANGER = """
-const get = WebGL2RenderingContext.prototype.getParameter;
-WebGL2RenderingContext.prototype.getParameter = function (name) {
-  return name === 0x9246 ? "an unknown GPU" : get.call(this, name);
-};"""
-
-
-def test_what_was_measured_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
-    """The measured recording differs from the first visit's default, so its files have not been requested before."""
-    page = browse(serve(exported), STRANGER, own=True, measures=True)
-    page.evaluate("glgpt.ready")
-    assert page.evaluate("glgpt.info().rows") == "strided"
-    page.evaluate(KEPT)
-    page.evaluate("glgpt.warmUp()")
-    page.context.set_offline(True)
-    page.reload()
-    page.evaluate("glgpt.ready")
-    assert page.evaluate("glgpt.info().rows") == "contiguous"  # the fastest on llvmpipe
-    assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5}).then((r) => r.ids.length)") == 5
-    page.evaluate("glgpt.intervene(['h.0.mlp'])")
-
-
 def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
     script = """() => glgpt.borrow(async (model) => {
       await model.player.prepare('prefill_16');
       const whole = model.player.draws('prefill_16');
-      model.modelOptions.drawFlops = 5e5;
+      model.modelOptions.drawFlops = 2e4;
       await model.build();
       await model.player.prepare('prefill_16');
       return [whole, model.player.draws('prefill_16')];
@@ -218,7 +235,7 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
 
 
 @pytest.mark.alone
-def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, browse: Browse) -> None:
+def test_no_frame_waits_long_while_text_comes(embedded: Path, serve: Serve, browse: Browse) -> None:
     """No task takes 50 ms, corrected for the time that the machine spent on other processes.
 
     A worker sums numbers every 5 ms. A busy machine slows and delays it as it does the page; a factor of at most three
@@ -226,7 +243,7 @@ def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, brow
     has it, a picture of the page would delay the driver's answers by 20 to 30 ms each.
     """
     flags = [*FLAGS, "--disable-gpu-rasterization"]
-    page = browse(serve(exported) + "#tokens=60", reduced_motion="no-preference", flags=flags)
+    page = browse(serve(embedded) + "#tokens=60", reduced_motion="no-preference", flags=flags)
     page.evaluate("glgpt.ready")
     page.wait_for_timeout(500)
     script = """async (settings) => {
@@ -267,10 +284,10 @@ def test_no_frame_waits_long_while_text_comes(exported: Path, serve: Serve, brow
         assert all(duration < 50 * min(3, max(1, slowed)) + late for duration, late, slowed in tasks), tasks
 
 
-def test_single_file_from_disk(browse: Browse, single_file: Path, desktop: Any) -> None:
+def test_single_file_from_disk(browse: Browse, single_file: Path, embedded_desktop: Any) -> None:
     page = browse(single_file.as_uri())
     page.evaluate("glgpt.ready")
-    assert_same(page, desktop)
+    assert_same(page, embedded_desktop)
 
 
 def test_alternatives_are_those_of_the_logits(opened: Any, desktop: Any) -> None:
@@ -332,8 +349,8 @@ def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Bro
     assert page.evaluate("(options) => glgpt.generate(options).then((r) => r.ids)", asked) == greedy
 
 
-def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
-    export_few(None, tmp_path / "site" / "module", ExportOptions("f16", embed=True))
+def test_a_module_in_a_page_of_ones_own(small: tuple[Path, Path], serve: Serve, browse: Browse, tmp_path: Path) -> None:
+    export_few(small[0], tmp_path / "site" / "module", ExportOptions("f16", embed=True), device="software")
     address = serve(tmp_path / "site", plain=True)
     page = browse(
         address + "module/", provokes="status of 404"
@@ -361,7 +378,7 @@ def test_a_module_in_a_page_of_ones_own(exported: Path, serve: Serve, browse: Br
       return {text, heard, same, shape, wrong, short: short.ids.length, stopped, after, untrained, more, lost};
     }"""
     found = page.evaluate(script)
-    assert found["text"] and found["same"] and found["shape"][0] == 8 and found["short"] > 1
+    assert found["text"] and found["same"] and found["shape"][0] == 2 and found["short"] > 1
     assert found["heard"][0]["done"] < found["heard"][-1]["done"]  # each call gets a new object
     assert found["wrong"] == "generate has no option max_tokens: did you mean tokens?"
     assert "exported without training" in found["untrained"] and found["more"] == 1  # its script came then
