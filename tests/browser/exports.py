@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,24 @@ from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 
 
-def export_few(model: str | Path | None, folder: Path, options: ExportOptions | None = None, **device: Any) -> None:
-    """Exports a page with three recordings: four and eight draw buffers, and contiguous columns.
+@contextmanager
+def few_recordings(*more: str) -> Iterator[None]:
+    """Makes exports record four and eight draw buffers, contiguous columns, and `more`.
 
-    `exported` and the player's pages have all of them.
+    Only `embedded` has all recordings.
     """
 
     def few(dtype: Any) -> list[programs.Recording]:
-        return [r for r in every(dtype) if r.name in ("4x4", "4x8", "8x4-contiguous")]
+        return [r for r in every(dtype) if r.name in ("4x4", "4x8", "8x4-contiguous", *more)]
 
     every = programs.page_recordings
     with pytest.MonkeyPatch.context() as patch:
         for module in (programs, training):
             patch.setattr(module, "page_recordings", few)
+        yield
+
+
+def export_few(model: str | Path | None, folder: Path, options: ExportOptions | None = None, **device: Any) -> None:
+    """Exports a page with few recordings."""
+    with few_recordings():
         export(model, folder, options or ExportOptions(), **device)

@@ -14,6 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 from browser import activation
+from exports import few_recordings
 from helpers.gguf_files import LLAMA, TOKENS, WIDE_LLAMA, llama, tokenizer, wide_llama
 from helpers.reference import random_weights, save_checkpoint
 
@@ -59,17 +60,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def player(once: Callable[..., Path], models: Path) -> Path:
     """The page with programs of these models' shapes, from which links to any port of this machine may be opened."""
     shapes = [models / "llama.json", models / "wide.json", models / "gpt2" / "config.json"]
-    with few_mixes():
+    with few_mixes(), few_recordings("4x8-blended"):
         return (
             once("player", lambda folder: export_player(folder / "page", PlayerOptions(shapes, common=False))) / "page"
         )
 
 
 @contextlib.contextmanager
-def few_mixes() -> Iterator[None]:
-    """Makes exports record the mixes of these files only."""
+def few_mixes(*names: str) -> Iterator[None]:
+    """Makes exports record these mixes only, by default those of `models`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in ("F32", "Q8_0", "Q4_K_M")])
+        patch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in (names or ("F32", "Q8_0", "Q4_K_M"))])
         yield
 
 
@@ -225,7 +226,7 @@ def test_a_link_is_fetched_after_the_visitor_agrees(
 ) -> None:
     """Catches: a page that fetches unasked, or from servers that its policy does not name."""
     options = PlayerOptions([models / "llama.json"], common=False, hosts=[elsewhere])
-    with few_mixes():
+    with few_mixes(), few_recordings():
         export_player(tmp_path / "page", options)
     page = browse(f"{serve(tmp_path / 'page')}?model={elsewhere}/plain.gguf#tokens=1")
     requests: list[str] = []
@@ -251,8 +252,7 @@ def test_smollm2_runs_as_on_the_desktop(tmp_path: Path, serve: Serve, browse: Br
     [file] = Path(spec.origin).parent.glob("*.gguf")
     smollm2 = next(shape for shape in common_shapes() if shape.name == "SmolLM2-135M")
     (tmp_path / "config.json").write_text(json.dumps(smollm2.config.to_dict()))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name == "Q4_0"])
+    with few_mixes("Q4_0"), few_recordings():
         export_player(tmp_path / "page", PlayerOptions([tmp_path / "config.json"], common=False, context=64))
     page = browse(serve(tmp_path / "page") + "#tokens=1")
     give(page, [file])
