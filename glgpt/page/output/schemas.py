@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from glgpt.errors import GlgptError
@@ -20,20 +20,36 @@ def validate(schema: str, document: Any, name: str) -> None:
 
 @functools.cache
 def _validator(schema: str) -> Any:
-    """Returns a validator that remembers valid `$ref` instances: thousands of passes and views recur in recordings."""
+    """Returns a validator that remembers what was valid: passes, views and names recur thousands of times."""
     import jsonschema
     from referencing import Registry, Resource
 
     plain = jsonschema.Draft202012Validator
     valid: set[bytes] = set()
 
-    def ref(validator: Any, ref: str, instance: Any, schema: Any) -> Iterator[Any]:
-        digest = hashlib.sha256(f"{ref} {json.dumps(instance)}".encode()).digest()
-        if digest in valid:
-            return
-        errors = list(plain.VALIDATORS["$ref"](validator, ref, instance, schema))
+    def digest(wanted: Any, instance: Any) -> bytes:
+        place = wanted if isinstance(wanted, str) else id(wanted)  # the validator holds its schemas
+        return hashlib.sha256(f"{place} {json.dumps(instance)}".encode()).digest()
+
+    def remembering(keyword: str) -> Callable[..., Iterator[Any]]:
+        def checked(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+            key = digest(wanted, instance)
+            if key in valid:
+                return
+            errors = list(plain.VALIDATORS[keyword](validator, wanted, instance, schema))
+            if not errors:
+                valid.add(key)
+            yield from errors
+
+        return checked
+
+    def properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        fields = instance.items() if isinstance(instance, dict) else ()
+        keys = {name: digest(wanted[name], field) for name, field in fields if name in wanted}
+        new = {name: instance[name] for name, key in keys.items() if key not in valid}
+        errors = list(plain.VALIDATORS["properties"](validator, wanted, new, schema))
         if not errors:
-            valid.add(digest)
+            valid.update(keys[name] for name in new)
         yield from errors
 
     def read(name: str) -> Any:
@@ -41,4 +57,5 @@ def _validator(schema: str) -> Any:
 
     shared = read("manifest")  # other schemas refer to its definitions
     registry: Registry[Any] = Registry().with_resource(shared["$id"], Resource.from_contents(shared))
-    return jsonschema.validators.extend(plain, {"$ref": ref})(read(schema), registry=registry)
+    keywords = {name: remembering(name) for name in ("$ref", "items", "prefixItems")} | {"properties": properties}
+    return jsonschema.validators.extend(plain, keywords)(read(schema), registry=registry)
