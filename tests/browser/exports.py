@@ -13,16 +13,15 @@ from glgpt.page import programs, training
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 
+FEW = ("4x4", "4x8", "8x4-contiguous")  # four and eight draw buffers, and contiguous columns
+
 
 @contextmanager
-def few_recordings(*more: str) -> Iterator[None]:
-    """Makes exports record four and eight draw buffers, contiguous columns, and `more`.
-
-    Only `embedded` has all recordings.
-    """
+def few_recordings(*names: str) -> Iterator[None]:
+    """Makes exports have these recordings, by default `FEW`. Only `embedded` has all of them."""
 
     def few(dtype: Any) -> list[programs.Recording]:
-        return [r for r in every(dtype) if r.name in ("4x4", "4x8", "8x4-contiguous", *more)]
+        return [r for r in every(dtype) if r.name in (names or FEW)]
 
     every = programs.page_recordings
     with pytest.MonkeyPatch.context() as patch:

