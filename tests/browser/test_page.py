@@ -181,7 +181,7 @@ def test_a_second_visit_has_what_was_measured_and_needs_no_network(
 
     Catches: a second visit that requests weights, measures again, or lacks a file of the measured recording.
     """
-    page = browse(serve(exported), STRANGER, own=True, measures=True)
+    page = browse(serve(exported), STRANGER, keeps=True, measures=True)
     page.evaluate("glgpt.ready")
     assert page.evaluate("glgpt.info().rows") == "strided"
     page.evaluate(KEPT)
@@ -208,7 +208,7 @@ def test_a_second_visit_has_what_was_measured_and_needs_no_network(
 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
     """Includes parity, whose reference has not been requested before."""
-    page = browse(serve(exported), own=True)
+    page = browse(serve(exported), keeps=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
     page.context.set_offline(True)

@@ -206,7 +206,7 @@ def test_keys_and_a_full_context(deep: Deep, serve: Callable[..., str], browse: 
 def test_a_phone_without_a_network(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
     """Catches: a composer outside the window, controls without a name, a part that a later visit has to fetch."""
     phone = {"width": 390, "height": 844}
-    page = browse(serve(deep("llama")[1]) + "#answer=3&temperature=0", viewport=phone, own=True)
+    page = browse(serve(deep("llama")[1]) + "#answer=3&temperature=0", viewport=phone, keeps=True)
     page.evaluate("glgpt.ready")
     ask(page, "hello\n\n# there")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

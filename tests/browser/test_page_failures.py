@@ -455,7 +455,7 @@ WATCHED = """async () => {
 
 def test_a_full_disk_keeps_nothing_and_harms_nothing(exported: Path, serve: Serve, browse: Browse) -> None:
     address = serve(exported)
-    page = browse("about:blank#", provokes="Failed to load resource|QuotaExceeded", own=True)
+    page = browse("about:blank#", provokes="Failed to load resource|QuotaExceeded", keeps=True)
     cdp = page.context.new_cdp_session(page)
     origin = "/".join(address.split("/")[:3])
     for size in (1000, 200_000):

@@ -73,7 +73,7 @@ def test_two_tabs_keep_a_run_each(page: Any) -> None:
 
 def test_a_full_storage_is_said_and_training_goes_on(site: Path, serve: Serve, browse: Browse) -> None:
     address = serve(site)
-    page = browse(address + "#tokens=1&view=train", own=True, provokes="QuotaExceeded")
+    page = browse(address + "#tokens=1&view=train", provokes="QuotaExceeded")
     page.evaluate("glgpt.ready")
     cdp = page.context.new_cdp_session(page)
     origin = {"origin": "/".join(address.split("/")[:3])}
@@ -148,7 +148,7 @@ def test_offline_the_last_whole_version_is_served(
     one, two = versions
     folder = tmp_path / "page"
     replace(folder, one)
-    page = browse(serve(folder) + "#tokens=1", own=True, provokes="Failed to load resource|ERR_INTERNET")
+    page = browse(serve(folder) + "#tokens=1", keeps=True, provokes="Failed to load resource|ERR_INTERNET")
     page.evaluate("glgpt.ready")
     first = page.evaluate(WHOLE)
     replace(folder, two)
@@ -205,7 +205,7 @@ def halting(small: tuple[Path, Path]) -> Iterator[str]:
 
 
 def test_a_page_closed_as_it_loads_begins_again(halting: str, browse: Browse) -> None:
-    page = browse(halting + "#tokens=1", own=True)
+    page = browse(halting + "#tokens=1", keeps=True)
     assert Halting.begun.wait(60)
     keys = "caches.keys().then((names) => Promise.all(names.map((n) => caches.open(n).then((c) => c.keys()))))"
     while not any(
