@@ -77,14 +77,15 @@ def served(folder: Path) -> Iterator[str]:
         yield address
 
 
-def preferring(rows: str) -> str:
+def preferring(rows: str, kernels: bool = True) -> str:
     """Returns a script that makes a page find its kernels measured, as on a second visit, always with the same choice.
 
     Products of one row are faster with `strided` or `contiguous` columns, those of many rows with the kernel 8x4, and
-    all of them with textureLod, as mostly on llvmpipe.
+    all of them with textureLod, as mostly on llvmpipe. Without `kernels`, those of many rows are yet to be measured.
     """
     names = {"strided": 9.0, "contiguous": 9.0, rows: 1.0}
-    names |= {f"{kernel}{end}": 1.0 + (kernel != "8x4") for kernel in KERNELS for end in ("", "-contiguous")}
+    if kernels:
+        names |= {f"{kernel}{end}": 1.0 + (kernel != "8x4") for kernel in KERNELS for end in ("", "-contiguous")}
     times = {f"{name} {fetch}": ms * (1 + (fetch == "texelFetch")) for name, ms in names.items() for fetch in FETCHES}
     return f"""
 const get = Storage.prototype.getItem;

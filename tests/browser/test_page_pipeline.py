@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import preferring
 from training_page import PLAY, SEED, TRAIN, Browse, Serve
 
 from glgpt import data
@@ -47,7 +48,7 @@ def unpacked(page: Any, folder: Path) -> Path:
 
 
 def test_a_newcomer_walks_from_a_text_to_a_score(site: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
-    page = browse(serve(site) + "#tokens=1&view=train&steps=12&evalEvery=6&sampleEvery=6")
+    page = browse(serve(site) + "#tokens=1&view=train&steps=6&evalEvery=6&sampleEvery=3")
     page.set_viewport_size({"width": 390, "height": 844})
     page.evaluate("glgpt.ready")
     page.set_default_timeout(SLOW)
@@ -82,7 +83,7 @@ def test_a_newcomer_walks_from_a_text_to_a_score(site: Path, serve: Serve, brows
     page.wait_for_function("document.querySelector('.train-state').dataset.status === 'done'", timeout=SLOW)
     assert page.locator(".train-stages [aria-current]").inner_text().endswith("Train")
     assert page.locator(".train-film li").count() == 3
-    assert page.evaluate("glgpt.training.session.step") == 12
+    assert page.evaluate("glgpt.training.session.step") == 6
     fits()
 
     stage(page, "Write")
@@ -108,9 +109,9 @@ def test_a_newcomer_walks_from_a_text_to_a_score(site: Path, serve: Serve, brows
 
 def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: Browse) -> None:
     """Also: the page shows how long the steps will take on this device before they start."""
-    page = browse(serve(site) + "#tokens=1&view=train&step=train&steps=12&evalEvery=6&sampleEvery=0")
+    page = browse(serve(site) + "#tokens=1&view=train&step=train&steps=6&evalEvery=3&sampleEvery=0")
     page.evaluate("glgpt.ready")
-    page.get_by_text("12 steps, about ").first.wait_for()
+    page.get_by_text("6 steps, about ").first.wait_for()
     for _ in range(2):
         page.get_by_role("button", name="Start").click()
         page.wait_for_function("document.querySelector('.train-state').dataset.status === 'done'", timeout=SLOW)
@@ -123,7 +124,7 @@ def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: 
             .startswith("Grey: validation loss of the previous run (glgpt plays")
         )
     assert "previous validation" in page.locator(".train-learning .u-legend").first.inner_text()
-    assert len(page.evaluate("glgpt.training.earlier.points")) >= 12
+    assert len(page.evaluate("glgpt.training.earlier.points")) >= 6
     page.reload()
     page.locator("[data-part=earlier]").get_by_role("button", name="Remove it").click()
     assert page.locator("[data-part=earlier]").count() == 0
@@ -134,7 +135,7 @@ def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) ->
     link = (
         "#tokens=1&view=train&step=train&set=sorting&vocabulary=bpe:300&steps=7&lr=0.002&train-seed=4&schedule=linear"
     )
-    page = browse(serve(site) + link, measures=True)
+    page = browse(serve(site) + link, f"{{{preferring('contiguous', kernels=False)}}}", measures=True)
     page.evaluate("glgpt.ready")
     page.get_by_role("button", name="Start", exact=True).and_(page.locator(":enabled")).wait_for()
     page.wait_for_function("document.querySelector('.train-settings').textContent.includes('7 steps, about')")
@@ -152,7 +153,7 @@ def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) ->
 def test_the_score_is_the_desktops(
     page: Any, tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = PLAY[:40_000] + "naïve – 漢字 🙂\n" * 20
+    text = PLAY[:12_000] + "naïve – 漢字 🙂\n" * 20
     config = {"tokenizer": tokenizer, "evalEvery": 0, "sampleEvery": 0}
     page.evaluate(TRAIN, [{"text": text, "config": config, "steps": 20, "seed": SEED}, 0])
     found = page.evaluate("glgpt.score()")
