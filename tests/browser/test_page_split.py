@@ -56,6 +56,21 @@ class Process:
             self.running = None
 
 
+@pytest.fixture(scope="module")
+def usual_once() -> Iterator[Process]:
+    made = Process()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def usual(usual_once: Process) -> Process:
+    """A running server of the page's other blocks and the head, the same for several tests."""
+    if not usual_once.running:
+        usual_once.start()
+    return usual_once
+
+
 @pytest.fixture
 def server() -> Iterator[Callable[..., Process]]:
     with contextlib.ExitStack() as stack:
@@ -91,47 +106,45 @@ def split_page(tmp_path: Path, serve: Callable[..., str], once: Callable[..., Pa
     return make
 
 
-def wanted(tokens: int, prompt: str = PROMPT, **settings: Any) -> str:
-    with LanguageModel.from_pretrained(None, device="software") as model:
-        return model.generate(prompt, tokens, **settings).read()
+def wanted(desktop: LanguageModel, tokens: int, prompt: str = PROMPT, **settings: Any) -> str:
+    return desktop.generate(prompt, tokens, **settings).read()
 
 
-def agrees_with_the_desktop(page: Any) -> None:
+def agrees_with_the_desktop(page: Any, desktop: LanguageModel) -> None:
     """Checks parity, and that the last row of the logit lens predicts the unsplit model's likeliest token."""
     parity = page.evaluate("glgpt.parity()")
     assert parity["pass"], parity
     ids = page.evaluate("glgpt.encode('To be, or not')")
     blocks = page.evaluate(f"glgpt.borrow((model) => glgpt.lens(model, {ids}, 3))")
-    with LanguageModel.from_pretrained(None, device="software") as model:
-        assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
+    assert blocks[-1]["top"][0]["id"] == int(desktop.logits(ids)[3].argmax())
 
 
 def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
-    server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
+    usual: Process, split_page: Callable[[str], str], browse: Callable[..., Any], desktop: LanguageModel
 ) -> None:
-    process = server()
+    process = usual
     page = browse(split_page(process.url) + "#tokens=2", provokes=LOST)
     page.evaluate("glgpt.ready")
     page.wait_for_function("document.querySelector('.split-connected')")
     page.evaluate("globalThis.count = 0")
-    ask = "{prompt: %s, tokens: 40, temperature: 0.8, seed: 5, alternatives: 3, onToken: () => globalThis.count++}"
+    ask = "{prompt: %s, tokens: 30, temperature: 0.8, seed: 5, alternatives: 3, onToken: () => globalThis.count++}"
     page.evaluate(f"void (globalThis.text = glgpt.generate({ask % json.dumps(PROMPT)}))")
     page.wait_for_function("globalThis.count >= 8")
     process.kill()
     page.wait_for_function("document.querySelector('.split-connecting')")
-    assert page.evaluate("globalThis.count") < 40
+    assert page.evaluate("globalThis.count") < 30
     process.start()
     found = page.evaluate("globalThis.text")
-    assert found["text"] == wanted(40, temperature=0.8, seed=5)
-    assert generated(page, 12, minP=0.2) == wanted(12, temperature=0.8, seed=5, min_p=0.2)
+    assert found["text"] == wanted(desktop, 30, temperature=0.8, seed=5)
+    assert generated(page, 12, minP=0.2) == wanted(desktop, 12, temperature=0.8, seed=5, min_p=0.2)
     assert len(page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2, alternatives: 50}).then((r) => r.ids)")) == 2
-    stops_while_the_server_hangs(page, process)
+    stops_while_the_server_hangs(page, process, desktop)
     assert page.locator(".split-side.split-here").get_attribute("data-blocks") == "embedding,0,1"
     assert page.locator(".split-side.split-there").get_attribute("data-blocks") == "2,3,4,5,head"
     assert "reconnected" in page.locator(".split-said").inner_text()
 
 
-def stops_while_the_server_hangs(page: Any, process: Process) -> None:
+def stops_while_the_server_hangs(page: Any, process: Process, desktop: LanguageModel) -> None:
     """A generation that waits for the server can be aborted; the next one is correct."""
     assert process.running
     process.running.send_signal(signal.SIGSTOP)
@@ -140,15 +153,14 @@ def stops_while_the_server_hangs(page: Any, process: Process) -> None:
         assert page.evaluate(f"glgpt.generate({ask}).then((r) => r.stopped)") == "aborted"
     finally:
         process.running.send_signal(signal.SIGCONT)
-    assert generated(page, 12) == wanted(12, temperature=0.8, seed=5)
+    assert generated(page, 12) == wanted(desktop, 12, temperature=0.8, seed=5)
 
 
 def test_the_page_guesses_ahead_where_latency_is_high(
-    server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
+    usual: Process, split_page: Callable[[str], str], browse: Callable[..., Any], desktop: LanguageModel
 ) -> None:
     """The text is the same, with fewer round trips."""
-    process = server()
-    page = browse(split_page(Delaying(process.url, 0.1).url) + "#tokens=1", provokes=LOST)
+    page = browse(split_page(Delaying(usual.url, 0.05).url) + "#tokens=1", provokes=LOST)
     page.evaluate("glgpt.ready")
     page.wait_for_function(
         "document.querySelector('.text-token:not(.text-given)') && !document.querySelector('.text-caret')"
@@ -158,12 +170,12 @@ def test_the_page_guesses_ahead_where_latency_is_high(
       glgpt.model.split.step = (...args) => { if (args[5]) globalThis.trips++; return step(...args); }; 0"""
     page.evaluate(f"() => {{ {count} }}")
     page.get_by_label("Guess ahead").select_option("always")
-    for settings, desktop in (
+    for settings, theirs in (
         ({"temperature": 0, "alternatives": 2}, {"temperature": 0}),
         ({"temperature": 0.1, "seed": 4}, {"temperature": 0.1, "seed": 4}),
     ):
         page.evaluate("() => { globalThis.trips = 0; glgpt.model.split.guessed = glgpt.model.split.accepted = 0; }")
-        assert generated(page, 30, prompt=REPEATED, **settings) == wanted(30, prompt=REPEATED, **desktop)
+        assert generated(page, 30, prompt=REPEATED, **settings) == wanted(desktop, 30, prompt=REPEATED, **theirs)
         trips, guessed, right = page.evaluate("[trips, glgpt.model.split.guessed, glgpt.model.split.accepted]")
         assert 0 < guessed >= right and trips == 30 - right, (trips, guessed, right)
         assert right or settings["temperature"]
@@ -175,11 +187,10 @@ def test_the_page_guesses_ahead_where_latency_is_high(
 
 
 def test_a_chunk_lost_with_its_connection_is_fed_again(
-    server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
+    usual: Process, split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
     """The session still holds rows of another text, and the connection is restored before the next chunk."""
-    process = server()
-    page = browse(split_page(process.url) + "#tokens=1")
+    page = browse(split_page(usual.url) + "#tokens=1")
     page.evaluate("glgpt.ready")
     generated(page, 2, prompt="All: We know't, we know't. " * 16)
     script = """() => {
@@ -246,7 +257,10 @@ def test_a_full_server_is_tried_again(
 
 
 def test_the_page_looks_inside_both_sides(
-    server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
+    server: Callable[..., Process],
+    split_page: Callable[[str], str],
+    browse: Callable[..., Any],
+    desktop: LanguageModel,
 ) -> None:
     process = server("--token", "open sesame")
     page = browse(split_page(process.url) + "#tokens=4", provokes=LOST)
@@ -260,23 +274,21 @@ def test_the_page_looks_inside_both_sides(
     parity = page.evaluate("glgpt.parity()")
     assert parity["pass"], parity
     ids = page.evaluate("glgpt.encode('To be, or not')")
-    with LanguageModel.from_pretrained(None, device="software") as model:
-        pattern = model.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
+    pattern = desktop.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
     theirs = page.evaluate(f"glgpt.activation('h.4.attn.pattern', {ids}).then((v) => [v.shape, Array.from(v.data)])")
     assert theirs[0] == list(pattern.shape)
     assert max(abs(a - b) for a, b in zip(theirs[1], pattern.ravel().tolist(), strict=True)) < 1e-4
     blocks = page.evaluate(f"glgpt.borrow((model) => glgpt.lens(model, {ids}, 3))")
     assert [b["name"] for b in blocks] == ["embed", *(f"h.{i}.resid_post" for i in range(6))]
-    with LanguageModel.from_pretrained(None, device="software") as model:
-        assert blocks[-1]["top"][0]["id"] == int(model.logits(ids)[3].argmax())
+    assert blocks[-1]["top"][0]["id"] == int(desktop.logits(ids)[3].argmax())
     page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function(
         "document.querySelectorAll('.text-token').length > 5 && !document.querySelector('.text-caret')"
     )
-    shows_the_servers_blocks(page)
+    shows_the_servers_blocks(page, desktop)
     for view in ("Blocks", "Passes", "Device", "Text"):
         page.get_by_role("navigation", name="Views").get_by_role("button", name=view, exact=True).click()
-        page.wait_for_timeout(500)
+        page.wait_for_timeout(200)
 
 
 # Returns the share of painted pixels of a canvas between `from` and `to`, which are shares of its height.
@@ -292,7 +304,7 @@ PAINTED_BETWEEN = """([selector, from, to]) => {
 }"""
 
 
-def shows_the_servers_blocks(page: Any) -> None:
+def shows_the_servers_blocks(page: Any, desktop: LanguageModel) -> None:
     """Attention and Textures show the activations of block 4, equal to the desktop's."""
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention", exact=True).click()
     page.locator("[data-view=attention]").get_by_role("combobox", name="Layer").select_option("4")
@@ -304,8 +316,7 @@ def shows_the_servers_blocks(page: Any) -> None:
     page.wait_for_function(f"({PAINTED_BETWEEN})(['.attention-head canvas', 0.5, 1]) > 0.2")
     said = page.locator("[data-part=one] .ui-reading b").inner_text()
     ids = page.evaluate("glgpt.last")
-    with LanguageModel.from_pretrained(None, device="software") as model:
-        pattern = model.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
+    pattern = desktop.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
     last = len(ids) - 1
     rows = {int(last * (0.5 + 0.5 * i / 5)) for i in range(6)}  # the view opens on the sharpest of these rows
     assert min(abs(float(said.rstrip("%")) - 100 * pattern[3, t].max()) for t in rows) < 0.01
@@ -336,27 +347,33 @@ def generated(page: Any, tokens: int, **settings: Any) -> str:
 
 
 def test_a_page_with_the_head_draws_the_tokens(
-    server: Callable[..., Process], split_page: Callable[..., str], browse: Callable[..., Any]
+    server: Callable[..., Process],
+    split_page: Callable[..., str],
+    browse: Callable[..., Any],
+    desktop: LanguageModel,
 ) -> None:
     process = server(blocks=f"+{HERE}-5")  # the server lacks the head
     page = browse(split_page(process.url, head=True) + "#tokens=4", provokes=LOST)
     page.evaluate("glgpt.ready")
-    assert generated(page, 24, alternatives=3) == wanted(24, temperature=0.8, seed=5)
-    assert generated(page, 12, topP=0.9) == wanted(12, temperature=0.8, seed=5, top_p=0.9)
+    assert generated(page, 24, alternatives=3) == wanted(desktop, 24, temperature=0.8, seed=5)
+    assert generated(page, 12, topP=0.9) == wanted(desktop, 12, temperature=0.8, seed=5, top_p=0.9)
     assert page.locator(".split-side.split-here").get_attribute("data-blocks") == "embedding,0,1,head"
     assert page.locator(".split-side.split-there").get_attribute("data-blocks") == "2,3,4,5"
-    agrees_with_the_desktop(page)
+    agrees_with_the_desktop(page, desktop)
 
 
 def test_the_cut_moves_while_a_text_is_written(
-    server: Callable[..., Process], split_page: Callable[..., str], browse: Callable[..., Any]
+    server: Callable[..., Process],
+    split_page: Callable[..., str],
+    browse: Callable[..., Any],
+    desktop: LanguageModel,
 ) -> None:
     process = server(blocks="0-5")
     page = browse(split_page(process.url, None) + "#tokens=4", provokes=LOST)
     page.evaluate("glgpt.ready")
     slider = page.get_by_label("Blocks in this page")
     assert slider.input_value() == "6" and page.locator(".split-side.split-there").count() == 0
-    text = wanted(30, temperature=0.8, seed=5)
+    text = wanted(desktop, 30, temperature=0.8, seed=5)
     assert generated(page, 30) == text
     for here in (3, 0, 5):
         slider.fill(str(here))
@@ -386,7 +403,7 @@ def test_the_cut_moves_while_a_text_is_written(
     assert [row.split()[0] for row in rows] == ["0", "2", "3", "4", "5", "6"]
     assert rows[-1].split()[4] == "0", rows  # bytes, if all blocks run in the page
     assert all(int(row.split()[4].replace(",", "")) > 1024 for row in rows[:-1]), rows
-    agrees_with_the_desktop(page)
+    agrees_with_the_desktop(page, desktop)
     assert generated(page, 30) == text  # although the views have used the caches
     process.kill()
     slider.fill("6")
