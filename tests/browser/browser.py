@@ -70,6 +70,27 @@ def wait_without_eval(page: Any) -> Any:
     return page
 
 
+# Opens a link as if it were pasted into the address bar; resolves when the page has read it.
+FOLLOW = """(link) => new Promise((read) => {
+  addEventListener('popstate', () => setTimeout(read), {once: true});
+  location.hash = link;
+})"""
+WRITTEN = (
+    "!glgpt.model.interventions.parts.length && !document.querySelector('.text-caret') && "
+    "document.querySelectorAll('.text-token:not(.text-given)').length"
+)
+
+
+@contextmanager
+def writing(page: Any, link: str, tokens: int) -> Iterator[Any]:
+    """Lends an open page with the text and the view of a link, which writes `tokens` tokens, more than one."""
+    page.evaluate(FOLLOW, link)
+    page.wait_for_function(f"{WRITTEN} === {tokens}")
+    yield page
+    page.evaluate(FOLLOW, "prompt=-&tokens=1")  # so that the next link writes its text even if it is the same link
+    page.wait_for_function(f"{WRITTEN} === 1")
+
+
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serves a folder as `glgpt serve` does until the block ends; yields its address."""

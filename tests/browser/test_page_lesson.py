@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from browser import writing
 
 from glgpt import Ablate, Attend, LanguageModel, Patch, Scale, Steer
 from glgpt.inference.arguments.sampling_options import SamplingOptions
@@ -15,11 +15,9 @@ from glgpt.inference.sampling import Sampler
 
 pytestmark = pytest.mark.slow
 
-Serve = Callable[..., str]
-Browse = Callable[..., Any]
-
 DONE = "!document.querySelector('.text-caret') && document.querySelectorAll('.text-token:not(.text-given)').length"
 PART = "h.3.attn.5"
+WRITTEN = 12  # tokens that are compared with the desktop's
 
 
 def go(page: Any, title: str) -> None:
@@ -27,11 +25,10 @@ def go(page: Any, title: str) -> None:
 
 
 @pytest.fixture
-def page(exported: Path, serve: Serve, browse: Browse) -> Any:
-    page = browse(serve(exported) + "#prompt=To+be&tokens=12&temperature=0.8&k=5&p=0.9&seed=3")
-    page.evaluate("glgpt.ready")
-    page.wait_for_function(DONE)
-    return page
+def page(opened: Any) -> Iterator[Any]:
+    """The page with 12 tokens after `To be`."""
+    with writing(opened, "prompt=To+be&tokens=12&temperature=0.8&k=5&p=0.9&seed=3", 12) as page:
+        yield page
 
 
 def test_the_machine_draws_every_stage_and_each_leads_to_its_view(page: Any) -> None:
@@ -70,6 +67,8 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_view(page: Any) -> 
         page.go_back()
     page.get_by_role("button", name="Hide the machine").click()
     page.wait_for_function("!document.querySelector('.machine-stage') && glgpt.model.cache.watcher === null")
+    page.get_by_role("button", name="Show the machine").click()
+    page.wait_for_function("document.querySelector('.machine-stage')")
 
 
 def test_the_bars_are_what_the_sampler_draws_from(page: Any, desktop: LanguageModel) -> None:
@@ -97,16 +96,17 @@ def test_the_bars_are_what_the_sampler_draws_from(page: Any, desktop: LanguageMo
 
 
 def test_a_cut_head_writes_what_the_desktop_writes_without_it(opened: Any, desktop: LanguageModel) -> None:
-    asked = {"prompt": "To be", "tokens": 24, "temperature": 0}
+    asked = {"prompt": "To be", "tokens": WRITTEN, "temperature": 0}
     script = "(o) => glgpt.generate(o).then((r) => r.ids)"
     ids = desktop.encode("To be")
-    whole = list(desktop.generate_ids(ids, 24, temperature=0))
+    whole = list(desktop.generate_ids(ids, WRITTEN, temperature=0))
     for parts, cut in {
         (PART,): [Ablate("h.3.attn", head=5)],
         ("h.0.mlp", "h.2"): [Ablate("h.0.mlp"), Ablate("h.2")],
     }.items():
         opened.evaluate("(parts) => glgpt.intervene(parts)", list(parts))
-        assert opened.evaluate(script, asked) == list(desktop.generate_ids(ids, 24, temperature=0, interventions=cut))
+        wanted = list(desktop.generate_ids(ids, WRITTEN, temperature=0, interventions=cut))
+        assert opened.evaluate(script, asked) == wanted
     opened.evaluate("glgpt.intervene([])")
     assert opened.evaluate(script, asked) == whole
     assert "not a part of this model" in opened.evaluate(
@@ -115,12 +115,12 @@ def test_a_cut_head_writes_what_the_desktop_writes_without_it(opened: Any, deskt
 
 
 def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(opened: Any, desktop: LanguageModel) -> None:
-    asked = {"prompt": "To be", "tokens": 24, "temperature": 0}
+    asked = {"prompt": "To be", "tokens": WRITTEN, "temperature": 0}
     script = "(o) => glgpt.generate(o).then((r) => r.ids)"
     love, hate, stream = "I love thee", "I hate thee, dog", "h.2.resid_post"
     ends = [desktop.run_with_cache(desktop.encode(text), [stream])[1][stream][-1] for text in (love, hate)]
     ids = desktop.encode("To be")
-    whole = list(desktop.generate_ids(ids, 24, temperature=0))
+    whole = list(desktop.generate_ids(ids, WRITTEN, temperature=0))
     for word, changes in {
         "h.1.mlp*-0.5": [Scale("h.1.mlp", -0.5)],
         "h.3.attn.5*4": [Scale("h.3.attn", 4, head=5)],
@@ -128,7 +128,7 @@ def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(opene
         "h.2~I%20love%20thee~~1.5": [Steer(stream, ends[0], 1.5)],
     }.items():
         opened.evaluate("(word) => glgpt.intervene([word])", word)
-        wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
+        wanted = list(desktop.generate_ids(ids, WRITTEN, temperature=0, interventions=changes))
         assert opened.evaluate(script, asked) == wanted != whole, word
     assert "is not a change of a part" in opened.evaluate("glgpt.intervene(['h.3*x']).catch((error) => error.message)")
 
@@ -174,15 +174,15 @@ def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_d
         f"h.3.attn.5@1@{other}": [Patch(z, head, first=1)],
     }.items():
         opened.evaluate("(word) => glgpt.intervene([word])", word.replace(" ", "%20"))
-        wanted = list(desktop.generate_ids(ids, 24, temperature=0, interventions=changes))
-        assert opened.evaluate(script, {"prompt": "To be", "tokens": 24, "temperature": 0}) == wanted, word
+        wanted = list(desktop.generate_ids(ids, WRITTEN, temperature=0, interventions=changes))
+        assert opened.evaluate(script, {"prompt": "To be", "tokens": WRITTEN, "temperature": 0}) == wanted, word
         logits = desktop.run_with_cache(ids + wanted, [], interventions=changes)[0].astype(np.float64)
         found = opened.evaluate("(ids) => glgpt.logProbabilities(ids, 2).then((a) => [...a])", ids + wanted)
         rows = logits[1:-1] - np.log(np.exp(logits[1:-1]).sum(1, keepdims=True))
-        np.testing.assert_allclose(found, rows[np.arange(24), wanted], atol=1e-4, err_msg=word)
+        np.testing.assert_allclose(found, rows[np.arange(WRITTEN), wanted], atol=1e-4, err_msg=word)
         plain = desktop.logits(ids + wanted).astype(np.float64)[1:-1]
         plain -= np.log(np.exp(plain).sum(1, keepdims=True))
-        assert np.abs(found - plain[np.arange(24), wanted]).max() > 1e-3, word
+        assert np.abs(found - plain[np.arange(WRITTEN), wanted]).max() > 1e-3, word
     opened.evaluate("glgpt.intervene([])")
     for wrong, said in {
         "h.3.mlp:previous": "not a part of this model",

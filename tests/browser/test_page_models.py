@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import FOLLOW
 from browser import logits as logits_of
 from test_page_pipeline import unpacked
 from training_page import PLAY, QUIET, SEED, TRAIN, Browse, Serve
@@ -110,10 +111,9 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     assert page.evaluate(BYTES) <= before + drawing  # all memory of the other model is released
 
 
-def test_training_continues_while_its_model_is_looked_at(site: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(site) + "#tokens=6")
-    page.set_default_timeout(SLOW)
-    page.evaluate("glgpt.ready")
+def test_training_continues_while_its_model_is_looked_at(trainee: Any) -> None:
+    page = trainee
+    page.evaluate(FOLLOW, "prompt=To+be&tokens=6")
     page.evaluate("(o) => void glgpt.train({...o, steps: 100000}).catch(() => {})", BPE)
     page.wait_for_function("glgpt.training.session?.step > 2", SLOW)
     for view in ("Attention", "Textures", "Text"):
@@ -137,10 +137,9 @@ def test_training_continues_while_its_model_is_looked_at(site: Path, serve: Serv
     page.wait_for_function("!document.querySelector('.models-chip')")
 
 
-def test_a_lost_context_is_found_again_by_the_model_in_training(site: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(site) + "#tokens=4", provokes="CONTEXT_LOST|context")
-    page.set_default_timeout(SLOW)
-    page.evaluate("glgpt.ready")
+def test_a_lost_context_is_found_again_by_the_model_in_training(trainee: Any) -> None:
+    page = trainee
+    page.evaluate(FOLLOW, "prompt=To+be&tokens=4")
     page.evaluate(TRAIN, [{**BPE, "steps": 6}, 0])
     choose(page, "mine")
     used(page, "mine")
@@ -159,10 +158,9 @@ def test_a_lost_context_is_found_again_by_the_model_in_training(site: Path, serv
     assert found == [wanted, 20]
 
 
-def test_a_saved_model_is_opened_beside_the_pages_own(site: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
-    page = browse(serve(site) + "#tokens=4")
-    page.set_default_timeout(SLOW)
-    page.evaluate("glgpt.ready")
+def test_a_saved_model_is_opened_beside_the_pages_own(trainee: Any, tmp_path: Path) -> None:
+    page = trainee
+    page.evaluate(FOLLOW, "prompt=To+be&tokens=4")
     page.evaluate(TRAIN, [{**BPE, "steps": 6}, 0])
     folder = unpacked(page, tmp_path / "model")
     page.evaluate("glgpt.training.reset()")
@@ -184,3 +182,5 @@ def test_a_saved_model_is_opened_beside_the_pages_own(site: Path, serve: Serve, 
     page.get_by_role("button", name="Dismiss the message").click()
     assert not page.get_by_text(said).count()
     assert page.evaluate("glgpt.used") == "file"
+    choose(page, "shakespeare")
+    used(page, "own")

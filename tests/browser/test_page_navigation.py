@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from browser import FOLLOW, writing
 from training_page import PLAY, QUIET
 
 from glgpt import LanguageModel
@@ -33,7 +35,15 @@ def at(page: Any, title: str) -> bool:
     return bool(current == title and page.title().startswith(f"{title} · ") and f"view={title.lower()}" in page.url)
 
 
-def test_back_and_forward_go_from_tab_to_tab(page: Any) -> None:
+@pytest.fixture
+def text(opened: Any) -> Iterator[Any]:
+    """The page with 12 tokens after `To be`."""
+    with writing(opened, "prompt=To+be&tokens=12", 12) as page:
+        yield page
+
+
+def test_back_and_forward_go_from_tab_to_tab(trainee: Any) -> None:
+    page = trainee
     page.wait_for_function(DONE)
     page.evaluate("globalThis.mark = 1")
     for title in VIEWS[1:4]:
@@ -46,13 +56,15 @@ def test_back_and_forward_go_from_tab_to_tab(page: Any) -> None:
     page.go_forward()
     assert at(page, "Attention")
     assert page.evaluate("globalThis.mark") == 1  # the page was never reloaded
+    go(page, "Text")
 
 
-def test_a_pasted_link_is_applied_while_training_goes_on(page: Any) -> None:
+def test_a_pasted_link_is_applied_while_training_goes_on(trainee: Any) -> None:
+    page = trainee
     page.wait_for_function(DONE)
     page.evaluate("globalThis.mark = 1")
     options = {"text": PLAY, "config": QUIET, "steps": 400, "seed": 1}
-    page.evaluate("(options) => void glgpt.train(options)", options)
+    page.evaluate("(options) => void glgpt.train(options).catch(() => {})", options)
     page.wait_for_function("glgpt.training.session?.step >= 1")
     before = page.evaluate("glgpt.training.session.step")
     page.evaluate("location.hash = '#prompt=Now&tokens=3&temperature=0&view=attention&layer=2&head=1&kind=scores'")
@@ -66,7 +78,8 @@ def test_a_pasted_link_is_applied_while_training_goes_on(page: Any) -> None:
     page.evaluate("glgpt.pause()")
 
 
-def test_copy_link_is_called_what_it_says(page: Any) -> None:
+def test_copy_link_is_called_what_it_says(trainee: Any) -> None:
+    page = trainee
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     button = page.get_by_role("button", name="Copy link", exact=True)
     button.click()
@@ -75,10 +88,8 @@ def test_copy_link_is_called_what_it_says(page: Any) -> None:
     assert button.inner_text() == "Copy link"  # also while "Copied" is shown
 
 
-def test_a_choice_by_keyboard_keeps_the_focus_on_the_token(exported: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(exported) + "#prompt=To+be&tokens=12")
-    page.evaluate("glgpt.ready")
-    page.wait_for_function(DONE)
+def test_a_choice_by_keyboard_keeps_the_focus_on_the_token(text: Any) -> None:
+    page = text
     place = page.evaluate("document.querySelectorAll('.text-given').length") + 3
     for which in ("nth(1)", "last"):  # an alternative, and "Sample again from here"
         page.locator(".text-token").nth(place).focus()
@@ -93,9 +104,9 @@ def test_a_choice_by_keyboard_keeps_the_focus_on_the_token(exported: Path, serve
         assert page.evaluate("[...document.querySelectorAll('.text-token')].indexOf(document.activeElement)") == place
 
 
-def test_the_length_is_bounded_and_a_prompt_by_the_context(exported: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(exported) + "#prompt=To+be&tokens=100000&temperature=0&stop=e")
-    page.evaluate("glgpt.ready")
+def test_the_length_is_bounded_and_a_prompt_by_the_context(text: Any) -> None:
+    page = text
+    page.evaluate(FOLLOW, "prompt=To+be&tokens=100000&temperature=0&stop=e")
     context = page.evaluate("glgpt.info().config.n_positions")
     field = page.get_by_role("spinbutton", name="Length")
     assert int(field.input_value()) == 4096
@@ -110,31 +121,38 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(exported: Path, serve
     assert "shorten the prompt" in page.locator(".text-room").inner_text()
 
 
-def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(exported: Path, serve: Serve, browse: Browse) -> None:
-    """The text is the same, at once or in steps beyond the context; the views show the tokens still in the context."""
-    page = browse(serve(exported) + "#prompt=To+be&tokens=1&temperature=0.8&p=1&seed=5")
+def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(text: Any) -> None:
+    """The text is the same, at once or in steps beyond the context; the views show the tokens still in the context.
+
+    The prompt nearly fills the context, so that few tokens leave it.
+    """
+    page, prompt, tokens = text, PLAY[:470], 60
     with LanguageModel.from_pretrained() as desktop:
-        ids, context = desktop.encode("To be"), desktop.config.n_positions
-        wanted = list(desktop.generate_ids(ids, 300, temperature=0.8, seed=5, eos=False))
-        row = desktop.logits([*ids, *wanted][context // 2 : 300])[-1].astype(float)
-    page.evaluate("glgpt.ready")
-    asked = {"prompt": "To be", "temperature": 0.8, "seed": 5, "eos": False}
-    made = page.evaluate("(o) => glgpt.generate(o)", asked | {"tokens": 300})
+        ids, context = desktop.encode(prompt), desktop.config.n_positions
+        wanted = list(desktop.generate_ids(ids, tokens, temperature=0.8, seed=5, eos=False))
+        whole = [*ids, *wanted]
+        total, at = len(whole), len(whole) - 2
+        assert len(ids) < context < total - 20 < context + context // 2
+        row = desktop.logits(whole[context // 2 : at])[-1].astype(float)
+    asked = {"prompt": prompt, "temperature": 0.8, "seed": 5, "eos": False}
+    made = page.evaluate("(o) => glgpt.generate(o)", asked | {"tokens": tokens})
     assert (made["ids"], made["stopped"]) == (wanted, "tokens")
-    further = {"ids": [*ids, *wanted[:270]], "drawn": 270, "tokens": 30}
-    assert page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked | further) == wanted[270:]
+    further = {"ids": whole[:-10], "drawn": tokens - 10, "tokens": 10}
+    assert page.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked | further) == wanted[-10:]
     assert "shorten it" in page.evaluate("glgpt.generate({ids: Array(257).fill(1)}).catch((error) => error.message)")
-    page.get_by_role("spinbutton", name="Length").fill("300")
+    page.evaluate(FOLLOW, urlencode({"prompt": prompt, "tokens": 1, "temperature": 0.8, "p": 1, "seed": 5}))
+    page.wait_for_function(f"{DONE} === 1")
+    page.get_by_role("spinbutton", name="Length").fill(str(tokens))
     page.get_by_role("button", name="Generate").click()
     page.wait_for_function(f"{DONE} > 1")
-    read = page.evaluate("glgpt.model.context.read(Array(302).fill(0)).length")
-    said = f"the model reads the last {read} tokens. It has forgotten the first {302 - read}"
-    assert said in page.locator("[data-part=slid]").inner_text() and page.locator(".text-past").count() == 302 - read
+    read = page.evaluate("(total) => glgpt.model.context.read(Array(total).fill(0)).length", total)
+    said = f"the model reads the last {read} tokens. It has forgotten the first {total - read}"
+    assert said in page.locator("[data-part=slid]").inner_text() and page.locator(".text-past").count() == total - read
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
     page.wait_for_function("document.querySelectorAll('.attention-arcs button').length")
     assert page.locator(".attention-arcs button").count() == read
-    script = "(ids) => glgpt.borrow((model) => glgpt.probabilities(model, ids, 300, 1))"
-    top = page.evaluate(script, [*ids, *wanted])["top"][0]
+    script = "([ids, at]) => glgpt.borrow((model) => glgpt.probabilities(model, ids, at, 1))"
+    top = page.evaluate(script, [whole, at])["top"][0]
     assert top["id"] == row.argmax() and abs(top["p"] - math.exp(row.max()) / np.exp(row).sum()) < 1e-3
 
 
@@ -202,9 +220,9 @@ def test_few_tab_stops_lead_to_the_prompt_and_arrow_keys_move_in_the_machine(
     assert page.evaluate("document.activeElement.matches('.ui-prompt textarea')")
 
 
-def test_a_link_names_what_the_page_does_not_know(exported: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(exported) + "#tokens=1&colour=red&view=blocks")
-    page.evaluate("glgpt.ready")
+def test_a_link_names_what_the_page_does_not_know(text: Any) -> None:
+    page = text
+    page.evaluate(FOLLOW, "prompt=Now&tokens=1&colour=red&view=blocks")
     bar = page.locator(".shell-unknown")
     assert "The link sets colour, which this page does not know." in bar.inner_text()
     bar.get_by_role("button", name="Dismiss").click()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browser import writing
 
 from glgpt import LanguageModel
 from glgpt.inference.arguments.sampling_options import SamplingOptions
@@ -18,20 +19,15 @@ pytestmark = pytest.mark.slow
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
 
-WRITTEN = (
-    "!document.querySelector('.text-caret') && document.querySelectorAll('.text-token:not(.text-given)').length >= 20"
-)
 SETTINGS = {"temperature": 0.7, "k": 5, "p": 0.9, "seed": 3}
 
 
 @pytest.fixture
-def page(exported: Path, serve: Serve, browse: Browse) -> Any:
+def page(opened: Any) -> Iterator[Any]:
     """The page with 20 tokens after `To be`, sampled with settings that exclude tokens."""
     settings = "&".join(f"{name}={value}" for name, value in SETTINGS.items())
-    page = browse(serve(exported) + f"#prompt=To+be&tokens=20&{settings}")
-    page.evaluate("glgpt.ready")
-    page.wait_for_function(WRITTEN)
-    return page
+    with writing(opened, f"prompt=To+be&tokens=20&{settings}", 20) as page:
+        yield page
 
 
 def written(page: Any, prompt: str = "To be") -> list[int]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import writing
 
 from glgpt.inference.model import LanguageModel
 
@@ -35,9 +34,8 @@ NEVER_PAUSES = """() => {
 }"""
 
 
-def test_each_is_the_text_of_its_seed(exported: Path, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    page = browse(f"{serve(exported)}#tokens=1")
-    page.evaluate("glgpt.ready")
+def test_each_is_the_text_of_its_seed(opened: Any) -> None:
+    page = opened
     options = {"prompt": PROMPT, "tokens": 24, "seed": 11, **SAMPLED}
     found = page.evaluate(CONTINUATIONS, options)
     assert [text["seed"] for text in found["made"]] == [11, 12, 13, 14] and found["memory"] > 0
@@ -73,12 +71,12 @@ def test_each_is_the_text_of_its_seed(exported: Path, serve: Callable[..., str],
     assert [(len(text["ids"]), text["stopped"]) for text in stopped] == [(4, "aborted")] * 4
 
 
-def test_the_view_shows_them_and_reads_one(
-    exported: Path, serve: Callable[..., str], browse: Callable[..., Any]
-) -> None:
-    page = browse(f"{serve(exported)}#tokens=12&seed=5")
-    page.evaluate("glgpt.ready")
-    page.wait_for_function("!document.querySelector('.text-caret')")
+def test_the_view_shows_them_and_reads_one(opened: Any) -> None:
+    with writing(opened, "prompt=To+be&tokens=12&seed=5", 12) as page:
+        shows_them_and_reads_one(page)
+
+
+def shows_them_and_reads_one(page: Any) -> None:
     button = page.get_by_role("button", name="Four continuations side by side")
     button.click()
     panel = page.get_by_role("region", name="Continuations side by side")
@@ -103,9 +101,8 @@ def test_the_view_shows_them_and_reads_one(
     assert panel.count() == 0
 
 
-def test_a_lost_context_begins_them_anew(exported: Path, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    page = browse(f"{serve(exported)}#tokens=1")
-    page.evaluate("glgpt.ready")
+def test_a_lost_context_begins_them_anew(opened: Any) -> None:
+    page = opened
     options = {"prompt": PROMPT, "tokens": 12, "seed": 2}
     whole = page.evaluate(CONTINUATIONS, options)
     lose = """async (options) => {
@@ -123,12 +120,9 @@ def test_a_lost_context_begins_them_anew(exported: Path, serve: Callable[..., st
     assert found["taken"] and found["made"] == whole["made"]
 
 
-def test_guessed_tokens_leave_the_text_as_it_is(
-    exported: Path, serve: Callable[..., str], browse: Callable[..., Any]
-) -> None:
+def test_guessed_tokens_leave_the_text_as_it_is(opened: Any) -> None:
     """Catches: a guess that is taken though it is wrong, a row with other bits, caches without the guessed rows."""
-    page = browse(f"{serve(exported)}#tokens=1")
-    page.evaluate("glgpt.ready")
+    page = opened
     page.evaluate(NEVER_PAUSES)
     ids = page.evaluate("glgpt.encode('And then he said it all again. '.repeat(9))")
     accepted = 0
@@ -147,3 +141,4 @@ def test_guessed_tokens_leave_the_text_as_it_is(
     assert held > 110 and page.evaluate(shown) == pytest.approx(page.evaluate(again), abs=1e-4)
     refused = "glgpt.continuations({prompt: 'a', speculate: true}).catch((e) => e.message)"
     assert "no option speculate" in page.evaluate(refused)
+    page.evaluate("() => { delete glgpt.model.generator.ahead; delete glgpt.model.batch.speculation; }")

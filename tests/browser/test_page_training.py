@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import FOLLOW
 from training_page import CONFIG, PLAY, QUIET, SEED, STATE, STEPS, TRAIN, TWELVE, Browse, Serve, whole_run
 
 from glgpt.inference.model import LanguageModel
@@ -67,7 +68,8 @@ def test_losses_equal_the_desktops(trainee: Any) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", [pytest.param("bytes", marks=pytest.mark.soak), "bpe:300"])
-def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: Path, tokenizer: str) -> None:
+def test_what_is_saved_writes_the_same_text_on_the_desktop(trainee: Any, tmp_path: Path, tokenizer: str) -> None:
+    page = trainee
     text = PLAY[:30_000] + "naïve – 漢字 🙂"
     config = CONFIG | {"tokenizer": tokenizer, "validation": 0}
     page.evaluate(TRAIN, [{"text": text, "config": config, "steps": 12, "seed": SEED}, 0])
@@ -119,6 +121,7 @@ def test_what_is_saved_writes_the_same_text_on_the_desktop(page: Any, tmp_path: 
     }"""
     step, equal = page.evaluate(same)
     assert step == 12 and equal
+    page.evaluate(FOLLOW, "tokens=1&view=text")
 
 
 def test_a_reload_goes_on_to_the_same_bits(trainee: Any) -> None:
@@ -202,20 +205,16 @@ new MutationObserver(() => {
 }).observe(document, {subtree: true, childList: true, attributes: true});"""
 
 
-def test_start_cannot_be_pressed_in_vain(site: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(site) + "#tokens=1&view=train", init=PRESSABLE)
+def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse: Browse) -> None:
+    """Also: Start is enabled once, when it can be pressed."""
+    from test_page_views import PAINTED
+
+    page = browse(serve(site) + "#tokens=1&view=train", init=PRESSABLE, viewport={"width": 390, "height": 844})
     page.evaluate("glgpt.ready")
     page.get_by_text("Not started").wait_for()
     page.wait_for_function("pressable.at(-1)")
     page.wait_for_timeout(500)
     assert page.evaluate("pressable") == [False, True]
-
-
-def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse: Browse) -> None:
-    from test_page_views import PAINTED
-
-    page = browse(serve(site) + "#tokens=1&view=train", viewport={"width": 390, "height": 844})
-    page.evaluate("glgpt.ready")
     page.get_by_role("button", name="Start").click()
     page.wait_for_function("document.querySelector('[data-part=progress]')?.dataset.step > 20", polling=200)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import LOSE_AT
+from browser import FOLLOW, LOSE_AT
 from playwright.sync_api import expect
 from training_page import PLAY, QUIET, SEED, STATE, TRAIN, TWELVE, Browse, Serve, whole_run
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
 FINITE = "glgpt.training.session.points.every((p) => !p.step || Number.isFinite(p.loss))"
 
 
-def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve, browse: Browse) -> None:
-    page = browse(serve(site) + "#tokens=1&view=train&step=train")
-    page.evaluate("glgpt.ready")
+def test_a_run_broken_by_its_rate_goes_back_and_learns(trainee: Any) -> None:
+    page = trainee
+    page.evaluate(FOLLOW, "tokens=1&view=train&step=train")
     step, points = page.evaluate(TRAIN, [{"text": PLAY, "config": QUIET, "steps": 40, "seed": SEED}, 5])
     page.get_by_text("Schedule", exact=True).click()
     rate = page.get_by_label("Learning rate")
@@ -45,6 +45,7 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(site: Path, serve: Serve,
     assert losses[: len(points)] == [p[0] for p in points]
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5
     assert page.evaluate("glgpt.training.session.points.at(-1).lr") == pytest.approx(0.0005)
+    page.evaluate(FOLLOW, "tokens=1&view=text")
 
 
 def test_a_state_that_is_no_number_is_not_kept(trainee: Any) -> None:

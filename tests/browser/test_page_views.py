@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import base64
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browser import FOLLOW, PACK, writing
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.inference.model import LanguageModel
@@ -32,12 +34,11 @@ PAINTED = """(selector) => {
 
 
 @pytest.fixture
-def page(exported: Path, serve: Serve, browse: Browse) -> Any:
+def page(opened: Any) -> Iterator[Any]:
     """The page at phone width, with a text of 30 tokens after `To be`."""
-    page = browse(serve(exported) + "#prompt=To+be&tokens=30&temperature=0", viewport={"width": 390, "height": 844})
-    page.evaluate("glgpt.ready")
-    page.wait_for_function(WRITTEN)
-    return page
+    opened.set_viewport_size({"width": 390, "height": 844})
+    with writing(opened, "prompt=To+be&tokens=30&temperature=0", 30) as page:
+        yield page
 
 
 def go(page: Any, title: str) -> None:
@@ -180,29 +181,28 @@ def test_passes_are_played_timed_and_linked(page: Any) -> None:
     painted(page, ".plane canvas", 0.3)
 
 
-@pytest.mark.parametrize("disjoint", [False, True])
-def test_timer_queries_are_taken_where_they_can_be_trusted(
-    exported: Path, serve: Serve, browse: Browse, disjoint: bool
-) -> None:
+def test_timer_queries_are_taken_where_they_can_be_trusted(page: Any) -> None:
     """Catches: a GPU's passes are timed without queries, or by queries that a clock change has invalidated.
 
     The driver under test has queries; the page distrusts it only because of its name.
     """
-    page = browse(serve(exported) + "#view=passes&tokens=4")
-    page.evaluate("glgpt.ready")
-    page.wait_for_function("!document.querySelector('.text-caret') && document.querySelector('.passes-sheet canvas')")
+    go(page, "Passes")
+    page.wait_for_function("document.querySelector('.passes-sheet canvas')")
     script = """(disjoint) => {
       const {device} = glgpt.model, {gl} = device;
+      globalThis.known ??= device.renderer;
       device.renderer = 'a GPU';
+      delete gl.getParameter;
       const ask = gl.getParameter.bind(gl);
       gl.getParameter = (name) => name === 0x8FBB ? disjoint : ask(name);
       return gl.getExtension('EXT_disjoint_timer_query_webgl2') !== null;
     }"""
-    assert page.evaluate(script, disjoint)
-    page.get_by_role("button", name="Measure times").click()
-    page.wait_for_function("/, measured by /.test(document.querySelector('[data-view=passes]').textContent)")
-    text = page.locator("[data-view=passes]").inner_text()
-    assert ("timer queries" in text) != disjoint and ("slope over repeats" in text) == disjoint
+    for disjoint, how in ((False, "timer queries"), (True, "the slope over repeats")):
+        assert page.evaluate(script, disjoint)
+        page.get_by_role("button", name="Measure times").click()
+        said = "document.querySelector('[data-view=passes]').textContent"
+        page.wait_for_function(f"/, measured by {how}: /.test({said})")
+    page.evaluate("() => { glgpt.model.device.renderer = known; delete glgpt.model.device.gl.getParameter; }")
 
 
 def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
@@ -230,10 +230,13 @@ def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
     ).count()  # a hidden layer of the vocabulary's width has no vocabulary labels
     labels = page.evaluate("document.querySelectorAll('.plane-down span')[0].textContent")
     assert labels == page.evaluate("(id) => glgpt.model.tokenizer.label(id)", text[first])
+    usual = page.get_by_label("Colours").input_value()
     page.get_by_label("memory layout").check()
     page.wait_for_function("!document.querySelector('.plane-axis')")
     page.get_by_label("Colours").select_option("embers")
     painted(page, ".plane canvas", 0.99)
+    page.get_by_label("memory layout").uncheck()
+    page.get_by_label("Colours").select_option(usual)
 
 
 def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any) -> None:
@@ -257,11 +260,10 @@ def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any)
             assert bool(axis(which)) == bool(known) and (not known or all(map(known, axis(which)))), (name, which)
 
 
-def test_weights_are_shown_as_the_checkpoint_has_them(exported: Path, serve: Serve, browse: Browse) -> None:
+def test_weights_are_shown_as_the_checkpoint_has_them(page: Any) -> None:
     """Catches: a weight in panels, whose column tiles are stacked, is read or drawn as if they were side by side."""
     name = "h.0.attn.c_attn.weight"
-    page = browse(serve(exported) + f"#view=textures&texture={name}&tokens=1")
-    page.evaluate("glgpt.ready")
+    page.evaluate(FOLLOW, f"view=textures&texture={name}&prompt=To+be&tokens=30&temperature=0")
     stack = page.evaluate("(name) => glgpt.model.programs.generate.views[name].stack", name)
     assert stack > 1 or page.evaluate("glgpt.info().rows") == "strided"
     with Checkpoint.open(None) as checkpoint:
@@ -291,9 +293,10 @@ def shows(page: Any, name: str, matrix: np.ndarray) -> None:
       Object.assign(flat, {width: cols, height: rows});
       const context = flat.getContext('2d');
       context.drawImage(target, 0, 0);
-      return Array.from(context.getImageData(0, 0, cols, rows).data.filter((_, i) => i % 4 === 3));
-    })"""
-    drawn = np.array(page.evaluate(script, [name, *matrix.shape])).reshape(matrix.shape) / 255
+      return (PACK)(context.getImageData(0, 0, cols, rows).data.filter((_, i) => i % 4 === 3));
+    })""".replace("PACK", PACK)
+    data = base64.b64decode(page.evaluate(script, [name, *matrix.shape]))
+    drawn = np.frombuffer(data, np.uint8).reshape(matrix.shape) / 255
     np.testing.assert_allclose(drawn, np.minimum(np.abs(matrix), 1), atol=1.1 / 255)  # opacity has 8 bits
 
 
