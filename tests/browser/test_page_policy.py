@@ -43,7 +43,7 @@ def use(page: Any) -> None:
     )
     for title in ("Attention", "Blocks", "Textures", "Passes", "Device", "Text"):
         page.get_by_role("navigation", name="Views").get_by_role("button", name=title, exact=True).click()
-        page.wait_for_timeout(300)
+        page.wait_for_timeout(100)
     page.get_by_label("Prompt").fill(HOSTILE)
     page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import PACK
 from exports import export_few
 from test_page_training import desktop_run
 from training_page import CONFIG, PLAY, SEED, STEPS, Browse, Serve, presets_for_tests
@@ -51,9 +53,9 @@ def test_losses_in_halves_equal_the_desktops_through_an_overflow(
     assert overflowed[0][0] > 4 and overflowed[0][3] > 10  # a later step may overflow again
     found = page.evaluate("glgpt.training.session.points.filter((p) => p.validation && p.step)")
     np.testing.assert_allclose([p["validation"] for p in found], list(judged.values()), atol=3e-4)
-    saved = page.evaluate("async () => Object.entries(await glgpt.save()).map(([n, b]) => [n, Array.from(b)])")
+    saved = page.evaluate(f"async () => Object.entries(await glgpt.save()).map(([n, b]) => [n, ({PACK})(b)])")
     for name, data in saved:
-        (tmp_path / name).write_bytes(bytes(data))
+        (tmp_path / name).write_bytes(base64.b64decode(data))
     with Trainer.load(tmp_path, device="software") as trainer:
         halved, taken = sum(p[3] for p in overflowed), STEPS - overflowed[-1][0] + 1
         assert trainer.recipe.precision == "f16" and trainer.steps_done == STEPS
