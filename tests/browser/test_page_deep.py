@@ -65,7 +65,7 @@ class Deep:
         )
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+@pytest.fixture(scope="module", params=[pytest.param("gpt2", marks=pytest.mark.soak), "llama"])
 def deep_page(
     request: pytest.FixtureRequest,
     deep: Callable[[str], tuple[Path, Path]],

@@ -181,7 +181,7 @@ def test_a_hidden_tab_goes_on_at_speed(site: Path, serve: Serve, browse: Browse)
 
 @pytest.mark.parametrize(
     ("init", "storage", "buffers"),
-    [("no float", "uint", 8), ("four", "float", 4)],
+    [pytest.param("no float", "uint", 8, marks=pytest.mark.soak), ("four", "float", 4)],
 )
 def test_poorer_devices_train_the_same(
     site: Path, serve: Serve, browse: Browse, init: str, storage: str, buffers: int
