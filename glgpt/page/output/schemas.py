@@ -27,13 +27,14 @@ def _validator(schema: str) -> Any:
     plain = jsonschema.Draft202012Validator
     valid: set[bytes] = set()
 
-    def digest(wanted: Any, instance: Any) -> bytes:
-        place = wanted if isinstance(wanted, str) else id(wanted)  # the validator holds its schemas
-        return hashlib.sha256(f"{place} {json.dumps(instance)}".encode()).digest()
+    def digest(part: Any, instance: Any) -> bytes:
+        # The validator holds all parts of its schemas, so that each has its own id. A reference means another schema in
+        # another file, so its part is the one that has the reference.
+        return hashlib.sha256(f"{id(part)} {json.dumps(instance)}".encode()).digest()
 
     def remembering(keyword: str) -> Callable[..., Iterator[Any]]:
         def checked(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-            key = digest(wanted, instance)
+            key = digest(schema if isinstance(wanted, str) else wanted, instance)
             if key in valid:
                 return
             errors = list(plain.VALIDATORS[keyword](validator, wanted, instance, schema))
