@@ -39,6 +39,7 @@ class ChatStore {
   /** The answer that the text ends with: the latest, or one that was opened. */
   private readonly answer = signal<Answer | null>(null);
   private prompt: number[] = []; // the ids that this answer follows
+  private stopping: Promise<void> = Promise.resolve(); // the latest call of `stop`
   private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>(); // answers, with their prompts
 
   /** The tokens of the answer that ends the text, and the position of the first; null if the text is another one. */
@@ -168,8 +169,15 @@ class ChatStore {
     for (const message of this.earlier.keys()) if (message >= from) this.earlier.delete(message);
   }
 
-  /** Stops the answer, also one that has not begun. */
-  async stop(): Promise<void> {
+  /**
+   * Stops the answer, also one that has not begun. Calls resolve in their order, each after the previous caller has
+   * continued: it may have opened a conversation, or begun an answer, which is stopped as well.
+   */
+  stop(): Promise<void> {
+    return (this.stopping = this.stopping.then(() => this.stopped()));
+  }
+
+  private async stopped(): Promise<void> {
     while (this.answering.value) {
       await generation.stop();
       await new Promise((resolve) => setTimeout(resolve, 5));
