@@ -72,3 +72,16 @@ it("edits the conversation in which the edit began, although another one was sel
   vi.useRealTimers();
   expect(shown()).toEqual(["b1", "b2", "b3"]);
 });
+
+it("opens no answer of a conversation that another one replaced meanwhile", async () => {
+  let encoded = () => {};
+  const chatPrompt = (messages: readonly ChatMessage[]) =>
+    new Promise((resolve) => (encoded = () => resolve(promptOf(messages))));
+  open({ chatPrompt });
+  await chat.select(conversation("a", "0", "1"));
+  const opened = chat.inspect(1);
+  await chat.select(conversation("b", "0", "1"));
+  encoded();
+  expect(await opened).toBe(false);
+  expect(chat.written.value).toBeNull();
+});

@@ -130,16 +130,20 @@ class ChatStore {
 
   /**
    * Makes an answer the text of all views, with the tokens that the model wrote. An answer of a stored conversation is
-   * encoded again. Returns false if that failed.
+   * encoded again. Returns false if that failed, or if another conversation or answer replaced it meanwhile.
    */
   async inspect(message: number): Promise<boolean> {
     if (this.answering.value) return false;
+    const { id } = this.current.value;
+    const replaced = () => this.current.value.id !== id || this.answering.value;
     if (this.written.value?.message === message) return true;
     this.status.value = "";
     try {
       this.keep();
       const { from, tokens } = this.earlier.get(message) ?? (await this.read(message));
+      if (replaced()) return false;
       await generation.show(tokens);
+      if (replaced()) return false;
       this.prompt = tokens.slice(0, from).map(({ id }) => id);
       this.answer.value = { message, from };
       return true;
