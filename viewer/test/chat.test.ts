@@ -85,3 +85,16 @@ it("opens no answer of a conversation that another one replaced meanwhile", asyn
   expect(await opened).toBe(false);
   expect(chat.written.value).toBeNull();
 });
+
+it("keeps the answer of another conversation when the text is generated again", async () => {
+  await chat.select(conversation("a"));
+  void chat.send("a0");
+  await vi.waitFor(() => expect(generation.running.value).toBe(true));
+  await chat.select(conversation("b", "0", "1"));
+  generation.tokens.value = [];
+  const again = generation.again();
+  await vi.waitFor(() => expect(generation.running.value).toBe(true));
+  await Promise.all([chat.stop(), generation.stop(), again]);
+  expect(shown()).toEqual(["b0", "b1"]);
+  expect(textOf(generation.ids.value)).toBe("a0!");
+});

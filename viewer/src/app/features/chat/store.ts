@@ -250,12 +250,19 @@ class ChatStore {
     await this.reply();
   }
 
+  /** Generates the text another time, as an answer only while the conversation with this id is shown. */
+  private async repeated(id: string): Promise<void> {
+    if (this.current.value.id === id) return this.again();
+    const { prompt } = this;
+    await generation.continueIds(prompt, this.space(prompt.length), () => this.repeated(id));
+  }
+
   /** Answers the last message. */
   private async reply(): Promise<void> {
     await this.answered(async () => {
       await generation.stop();
       this.keep();
-      const { messages, dropped } = this.current.value;
+      const { id, messages, dropped } = this.current.value;
       this.forget(messages.length);
       const prompt = await engine().chatPrompt(this.messages, this.length.value, dropped);
       if (prompt.dropped > dropped) {
@@ -266,7 +273,7 @@ class ChatStore {
       this.conversations.show(this.current.value);
       this.prompt = prompt.ids;
       this.answer.value = { message: messages.length, from: prompt.ids.length };
-      await generation.continueIds(prompt.ids, this.space(prompt.ids.length), () => this.again());
+      await generation.continueIds(prompt.ids, this.space(prompt.ids.length), () => this.repeated(id));
       return prompt.ids.length;
     });
   }
