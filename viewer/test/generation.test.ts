@@ -5,6 +5,7 @@ import type { Glgpt } from "../src/api";
 import { continuations } from "../src/app/stores/continuations";
 import { generation } from "../src/app/stores/generation";
 import { models } from "../src/app/stores/model";
+import { settings } from "../src/app/stores/settings";
 
 const tok = (id: number) => ({ id, text: ` ${id}`, label: `${id}`, given: true });
 let frames = new Map<number, () => void>(); // that are requested
@@ -26,22 +27,23 @@ beforeEach(() => {
   vi.stubGlobal("cancelAnimationFrame", (frame: number) => frames.delete(frame));
 });
 
-/** Opens an engine whose generation writes one token and then waits for its signal. */
 function open(calls: Partial<Record<keyof Glgpt, unknown>>): void {
   const model = { cache: { held: () => 0 }, context: { readFrom: () => 0 }, check: () => undefined, tokenizer: null };
-  models.engine = { model, ...calls } as unknown as Glgpt;
+  models.engine = { model, generate: write, ...calls } as unknown as Glgpt;
 }
 
-const aborted = (signal: AbortSignal) => new Promise((resolve) => signal.addEventListener("abort", resolve));
+const aborted = (signal: AbortSignal) =>
+  signal.aborted || new Promise((resolve) => signal.addEventListener("abort", resolve));
+
+/** Writes token 7 and then waits for the signal. */
+async function write({ onToken, signal }: { onToken: (token: object) => void; signal: AbortSignal }) {
+  onToken({ id: 7, text: " 7", p: 1, more: 0 });
+  await aborted(signal);
+  return { ids: [7], stopped: "aborted", prefillMs: 1, decodeMs: 1, text: "" };
+}
 
 it("is the one shown last, although a frame of the stopped generation was due", async () => {
-  open({
-    generate: async ({ onToken, signal }: { onToken: (token: object) => void; signal: AbortSignal }) => {
-      onToken({ id: 7, text: " 7", p: 1, more: 0 });
-      await aborted(signal);
-      return { ids: [7], stopped: "aborted", prefillMs: 1, decodeMs: 1, text: "" };
-    },
-  });
+  open({});
   generation.tokens.value = [tok(1)];
   const written = generation.go(2);
   await vi.waitFor(() => expect(frames.size).toBe(1));
@@ -63,4 +65,31 @@ it("has all continuations, although a frame with fewer tokens was due", async ()
   expect(continuations.texts.value).toEqual(whole);
   drawFrame();
   expect(continuations.texts.value).toEqual(whole);
+});
+
+it("begins with the prompt, although another text was being written", async () => {
+  open({});
+  generation.tokens.value = [tok(1), tok(2)];
+  void generation.go(2);
+  await vi.waitFor(() => expect(frames.size).toBe(1));
+  settings.prompt.value = "3 4";
+  const written = generation.write();
+  await vi.waitFor(() => expect(frames.size).toBe(1));
+  await Promise.all([generation.stop(), written]);
+  expect(generation.ids.value).toEqual([3, 4, 7]);
+});
+
+it("is the one that was requested last, although the others stop late", async () => {
+  vi.useFakeTimers();
+  const late = new Promise((resolve) => setTimeout(resolve, 8)); // between the timers of the next requests
+  open({ generate: (options: Parameters<typeof write>[0]) => write(options).then((found) => late.then(() => found)) });
+  generation.tokens.value = [tok(1)];
+  void generation.go(2);
+  await vi.advanceTimersByTimeAsync(1);
+  void generation.show([tok(2)]);
+  await vi.advanceTimersByTimeAsync(3);
+  void generation.show([tok(3)]);
+  await vi.advanceTimersByTimeAsync(50);
+  vi.useRealTimers();
+  expect(generation.ids.value).toEqual([3]);
 });

@@ -46,6 +46,7 @@ class GenerationStore {
   readonly readIds = computed(() => this.read.value.map((t) => t.id));
   private readonly meter = textMeter();
   private readonly labels = new Map<number, string>(); // of the recorded tokens
+  private stopping: Promise<void> = Promise.resolve(); // the latest call of `stop`
   private abort: AbortController | null = null;
   private repeat: () => Promise<void> = () => this.write();
 
@@ -91,13 +92,14 @@ class GenerationStore {
 
   /** Generates text after the prompt. */
   async write(): Promise<void> {
-    this.repeat = () => this.write();
     await this.attempt(async () => {
+      await this.stop(); // a text that ends later would replace the prompt
+      this.repeat = () => this.write();
       const list = settings.promptIds();
       engine().model.check(list);
       const start = this.given(list);
       this.tokens.value = [...start, ...this.recordedAfter(start)];
-      await this.go(settings.tokens.value, start.length);
+      await this.extend(settings.tokens.value, start.length);
     });
   }
 
@@ -116,7 +118,7 @@ class GenerationStore {
       this.tokens.value = [...kept, ...this.given(ids).slice(kept.length)];
     });
     this.repeat = again;
-    await this.go(count, ids.length);
+    await this.attempt(() => this.extend(count, ids.length));
   }
 
   /** Shows a text that was written before. */
@@ -142,37 +144,48 @@ class GenerationStore {
   async go(count: number, from?: number, instead?: number): Promise<void> {
     await this.attempt(async () => {
       await this.stop();
-      let kept = from === undefined ? this.tokens.value : this.tokens.value.slice(0, from);
-      if (instead !== undefined) {
-        const was = this.tokens.value[from ?? 0];
-        const weighed = was?.top?.find((c) => c.id === instead);
-        const text = engine().decode([instead]);
-        kept = [
-          ...kept,
-          {
-            text,
-            label: this.label(instead),
-            given: false,
-            ...(was?.top ? { top: was.top } : {}),
-            ...weighed,
-            id: instead,
-          },
-        ];
-      }
-      if (!kept.length) return;
-      batch(() => {
-        this.tokens.value = [...kept, ...this.recordedAfter(kept)];
-        this.chosen.value = null;
-        this.note.value = "";
-      });
-      await this.run((signal) => this.stream(count, kept, signal));
+      await this.extend(count, from, instead);
     });
   }
 
-  /** Stops a running generation. */
-  async stop(): Promise<void> {
+  private async extend(count: number, from?: number, instead?: number): Promise<void> {
+    let kept = from === undefined ? this.tokens.value : this.tokens.value.slice(0, from);
+    if (instead !== undefined) {
+      const was = this.tokens.value[from ?? 0];
+      const weighed = was?.top?.find((c) => c.id === instead);
+      const text = engine().decode([instead]);
+      kept = [
+        ...kept,
+        {
+          text,
+          label: this.label(instead),
+          given: false,
+          ...(was?.top ? { top: was.top } : {}),
+          ...weighed,
+          id: instead,
+        },
+      ];
+    }
+    if (!kept.length) return;
+    batch(() => {
+      this.tokens.value = [...kept, ...this.recordedAfter(kept)];
+      this.chosen.value = null;
+      this.note.value = "";
+    });
+    await this.run((signal) => this.stream(count, kept, signal));
+  }
+
+  /**
+   * Stops a running generation. Calls resolve in their order, each after the previous caller has continued: it may have
+   * begun a generation, which is stopped as well, so that the last request wins.
+   */
+  stop(): Promise<void> {
+    return (this.stopping = this.stopping.then(() => this.stopped()));
+  }
+
+  private async stopped(): Promise<void> {
     while (this.running.value) {
-      this.abort?.abort(); // also a generation that began during the wait: the last request wins
+      this.abort?.abort();
       await new Promise((resolve) => setTimeout(resolve, 5));
     }
   }

@@ -173,7 +173,7 @@ function Prompt() {
           value={settings.prompt.value}
           onInput={(e) => (settings.prompt.value = e.currentTarget.value)}
           onKeyDown={(e) => {
-            if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void generation.stop().then(() => generation.write());
+            if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void generation.write();
           }}
         />
       </label>
@@ -267,7 +267,7 @@ function Examples() {
           title={text}
           onClick={() => {
             settings.prompt.value = text;
-            void generation.stop().then(() => generation.write());
+            void generation.write();
           }}
         >
           {title}
