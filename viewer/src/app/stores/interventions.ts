@@ -2,6 +2,7 @@
 
 import { batch, computed, signal } from "@preact/signals";
 import { parseIntervention } from "../../runtime/engine/interventions";
+import { reason } from "../../runtime/gl/errors";
 import { generation, type Tok } from "./generation";
 import { param } from "./link";
 import { engine, models } from "./model";
@@ -30,21 +31,24 @@ class InterventionStore {
     await this.set(value.includes(part) ? value.filter((p) => p !== part) : [...value, part]);
   }
 
-  /** Replaces all interventions; with `again`, generates the text again. */
+  /** Replaces all interventions; with `again`, generates the text again. A later call replaces one that still waits. */
   async set(parts: readonly string[], again = true): Promise<void> {
+    this.parts.value = parts; // before any wait, since the next change is added to these
+    const replaced = () => this.parts.value !== parts;
     await generation.stop();
+    if (replaced()) return;
     if (parts.length && !this.before.value) this.before.value = generation.tokens.value;
-    this.parts.value = parts;
     batch(() => {
       this.problem.value = "";
       this.pending.value = parts.length > 0;
     });
-    try {
-      await engine().intervene(parts);
-    } catch (error) {
-      this.parts.value = engine().model.interventions.parts;
-      this.problem.value = error instanceof Error ? error.message : String(error);
-    }
+    let problem = "";
+    await engine()
+      .intervene(parts)
+      .catch((error: unknown) => (problem = reason(error)));
+    if (replaced()) return;
+    if (problem) this.parts.value = engine().model.interventions.parts;
+    this.problem.value = problem;
     this.pending.value = false;
     if (!this.applied.value) this.before.value = null;
     this.shifts.value = null;
@@ -55,14 +59,18 @@ class InterventionStore {
   async begin(): Promise<void> {
     const requested = this.parts.value;
     if (this.applied.value) await this.set([], false);
+    const { value: first } = this.parts;
     if (!generation.keepRecorded()) await generation.write();
-    if (requested.length) await this.set(requested);
+    // unless the visitor changed the model or opened another link while the text was written
+    if (requested.length && this.parts.value === first) await this.set(requested);
   }
 
   /** Forgets the interventions of the previous model. */
   reset(): void {
+    if (this.pending.value) void engine().intervene([]); // a change that still waits would change the new model
     batch(() => {
       this.parts.value = [];
+      this.pending.value = false;
       this.problem.value = "";
       this.before.value = null;
     });

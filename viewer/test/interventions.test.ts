@@ -1,0 +1,76 @@
+// Tests changes of the model that are requested while others are applied.
+
+import { beforeEach, expect, it, vi } from "vitest";
+import type { Glgpt } from "../src/api";
+import { generation } from "../src/app/stores/generation";
+import { interventions } from "../src/app/stores/interventions";
+import { models } from "../src/app/stores/model";
+import { settings } from "../src/app/stores/settings";
+
+const [FIRST, SECOND] = ["h.0.attn.1", "h.1.mlp"];
+let applied: { parts: readonly string[] };
+
+/** Writes a token and then waits for the signal. */
+async function generate({ onToken, signal }: { onToken: (token: object) => void; signal: AbortSignal }) {
+  onToken({ id: 7, text: " 7", p: 1, more: 0 });
+  if (!signal.aborted) await new Promise((resolve) => signal.addEventListener("abort", resolve));
+  return { ids: [7], stopped: "aborted", prefillMs: 1, decodeMs: 1, text: "" };
+}
+
+beforeEach(async () => {
+  vi.stubGlobal("requestAnimationFrame", () => 1);
+  vi.stubGlobal("cancelAnimationFrame", () => {});
+  await generation.stop();
+  applied = { parts: [] };
+  const model = {
+    cache: { held: () => 0 },
+    context: { readFrom: () => 0 },
+    check: () => {},
+    tokenizer: null,
+    interventions: applied,
+  };
+  const intervene = (parts: readonly string[]) => Promise.resolve(void (applied.parts = parts));
+  models.engine = { model, generate, intervene } as unknown as Glgpt;
+  models.phase.value = "ready";
+  settings.prompt.value = "1 2";
+  interventions.parts.value = [];
+});
+
+const running = () => vi.waitFor(() => expect(generation.running.value).toBe(true));
+
+it("applies both of two changes that are requested while a text is stopped", async () => {
+  void generation.write();
+  await running();
+  void interventions.toggle(FIRST);
+  void interventions.toggle(SECOND);
+  await vi.waitFor(() => expect(applied.parts).toEqual([FIRST, SECOND]));
+  expect(interventions.parts.value).toEqual([FIRST, SECOND]);
+  await generation.stop();
+});
+
+it("applies the changes of a link that is opened while the first link's text is written", async () => {
+  interventions.parts.value = [FIRST];
+  void interventions.begin();
+  await running();
+  interventions.parts.value = [SECOND];
+  await generation.stop();
+  void interventions.begin();
+  await running();
+  await generation.stop();
+  await vi.waitFor(() => expect(applied.parts).toEqual([SECOND]));
+  expect(interventions.parts.value).toEqual([SECOND]);
+});
+
+it("changes no model that replaces another while a change waits", async () => {
+  const changes: (readonly string[])[] = [];
+  let free = () => {};
+  const busy = new Promise<void>((resolve) => (free = resolve));
+  models.engine.intervene = (parts) => busy.then(() => void changes.push(parts));
+  void interventions.toggle(FIRST);
+  await vi.waitFor(() => expect(interventions.parts.value).toEqual([FIRST]));
+  await generation.stop();
+  interventions.reset();
+  free();
+  await vi.waitFor(() => expect(changes).toEqual([[FIRST], []]));
+  expect(interventions.parts.value).toEqual([]);
+});
