@@ -98,3 +98,11 @@ it("keeps the answer of another conversation when the text is generated again", 
   expect(shown()).toEqual(["b0", "b1"]);
   expect(textOf(generation.ids.value)).toBe("a0!");
 });
+
+it("stores a message before its answer is complete, which a reload of the page cuts off", async () => {
+  await chat.select(conversation("kept"));
+  void chat.send("Who are you?");
+  await vi.waitFor(() => expect(generation.running.value).toBe(true));
+  const [found] = [...stored.values()].filter(({ messages }) => messages.length === 1);
+  expect(found?.messages).toEqual([{ role: "user", content: "Who are you?" }]);
+});

@@ -264,13 +264,14 @@ class ChatStore {
       this.keep();
       const { id, messages, dropped } = this.current.value;
       this.forget(messages.length);
+      this.conversations.show(this.current.value);
+      void this.conversations.store(this.current.value); // a reload during the answer keeps the message
       const prompt = await engine().chatPrompt(this.messages, this.length.value, dropped);
       if (prompt.dropped > dropped) {
         this.status.value = `The context is full: the model no longer reads the ${prompt.dropped} oldest messages.`;
       }
       const system = this.system.value;
       this.change({ messages: [...messages, { role: "assistant", content: "" }], dropped: prompt.dropped, system });
-      this.conversations.show(this.current.value);
       this.prompt = prompt.ids;
       this.answer.value = { message: messages.length, from: prompt.ids.length };
       await generation.continueIds(prompt.ids, this.space(prompt.ids.length), () => this.repeated(id));
