@@ -28,6 +28,7 @@ const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
   score: { title: "Score", of: ScoreStage },
 };
 
+const ASKS_MS = 10_000; // ms within which a second click on Reset deletes the model
 const WITH_OTHERS: readonly Stage[] = ["data", "train"]; // steps that show the "Together" panel
 
 function TrainView() {
@@ -113,7 +114,11 @@ function Buttons() {
   const busy = train.preparing.value !== null;
   // a larger number of steps continues it
   const ended = found?.status === "done" && train.schedule.steps.value <= found.step;
-  const sure = useSignal(false);
+  const asked = useSignal(0); // the timer within which a second click deletes the model; 0: none
+  const settle = () => {
+    clearTimeout(asked.value);
+    asked.value = 0;
+  };
   const at = found?.points.at(-1)?.step ?? found?.checkpoint?.step ?? 0;
   return (
     <>
@@ -141,18 +146,16 @@ function Buttons() {
         </button>
         <button
           disabled={!found || busy || train.writing.value !== null}
-          class={classes(sure.value && style.danger)}
+          class={classes(asked.value > 0 && style.danger)}
+          onBlur={settle}
           onClick={() => {
-            if (sure.value || !found?.step) {
-              sure.value = false;
-              void train.reset();
-            } else {
-              sure.value = true;
-              setTimeout(() => (sure.value = false), 3000);
-            }
+            const sure = asked.value > 0 || !found?.step;
+            settle();
+            if (sure) void train.reset();
+            else asked.value = setTimeout(settle, ASKS_MS);
           }}
         >
-          {sure.value ? "Delete the model?" : "Reset"}
+          {asked.value ? "Delete the model?" : "Reset"}
         </button>
         <p class={style.state} role="status" data-status={found?.status ?? "none"} data-step={at}>
           {busy ? `${train.preparing.value!.what}…` : heading(found)}
