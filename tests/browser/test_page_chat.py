@@ -137,6 +137,12 @@ def test_saved_conversations(deep: Deep, serve: Callable[..., str], browse: Call
     page.locator("[data-part=message] li", has_text="two").wait_for()
     system = page.get_by_role("textbox", name="System prompt")
     assert messages(page) == ["*hello*", "one\ntwo"] and system.input_value() == "be brief"
+    file.write_text(json.dumps(saved | {"messages": [{"role": "user", "content": "cut off"}]}))  # as a reload leaves it
+    page.get_by_label("Saved conversations").set_input_files(file)
+    page.get_by_role("button", name="Answer", exact=True).click()
+    page.get_by_role("button", name="Regenerate").wait_for()
+    assert messages(page)[0] == "cut off" and len(messages(page)) == 2
+    page.get_by_role("button", name="*hello*", exact=True).click()
     hostile = {
         "not a saved conversation": ["{", "[1]", '{"messages": []}', "\0" * 99],
         "version": ['{"version": 99, "messages": []}'],
@@ -158,7 +164,7 @@ def test_saved_conversations(deep: Deep, serve: Callable[..., str], browse: Call
     download.value.save_as(tmp_path / "again.json")
     assert saved_messages(tmp_path / "again.json") == saved["messages"]
     drop(page, "again.json", (tmp_path / "again.json").read_text())
-    page.wait_for_function("document.querySelectorAll('[aria-label^=Delete]').length === 3")
+    page.wait_for_function("document.querySelectorAll('[aria-label^=Delete]').length === 4")
     page.reload()
     page.evaluate("glgpt.ready")
     page.locator("[data-part=message] li", has_text="two").wait_for()  # the tab's conversation is open again

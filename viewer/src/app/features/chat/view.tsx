@@ -182,6 +182,18 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
         >
           <Icon of={Pencil} />
         </button>
+        {at === chat.current.value.messages.length - 1 && !chat.answering.value && (
+          <button
+            class={classes(style.action, style.toggle)}
+            title="Answer this message, whose answer was cut off"
+            onClick={() => {
+              void chat.regenerate();
+              focusMessage();
+            }}
+          >
+            Answer
+          </button>
+        )}
       </div>
     </>
   );
