@@ -52,7 +52,7 @@ test: setup $(VENV)/dev  ## the quick tests, which catch every fault of make mut
 test-all: setup $(VENV)/dev  ## the quick and the slow tests
 	$(PYTEST)
 
-test-slow: setup viewer browsers $(VENV)/page $(VENV)/reference $(VENV)/models $(FEDERATE)/installed  ## soak tests, statistics of many samples, repeats in the browsers, before a release
+test-slow: setup viewer browsers $(VENV)/page $(VENV)/reference $(VENV)/models $(FEDERATE)/installed  ## soak tests, statistics of many samples, repeats in other browsers, formats and families, before a release
 	$(PYTEST) -m soak
 	$(PYTEST) -m "soak and not alone" tests/browser
 	$(BIN)/python -m pytest -m "soak and alone" tests/browser

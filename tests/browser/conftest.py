@@ -61,10 +61,16 @@ def embedded(once: Callable[..., Path]) -> Path:
     )
 
 
-@pytest.fixture(scope="session")
-def exported(embedded: Path) -> Path:
-    """The page that a module's tests open: the embedded model's, unless the module has another."""
-    return embedded
+@pytest.fixture(scope="module")
+def model_and_page(embedded: Path) -> tuple[Path | None, Path]:
+    """The model of a module's tests and its page: the embedded one (None), unless the module names another."""
+    return None, embedded
+
+
+@pytest.fixture(scope="module")
+def exported(model_and_page: tuple[Path | None, Path]) -> Path:
+    """The page that a module's tests open."""
+    return model_and_page[1]
 
 
 @pytest.fixture(scope="session")
@@ -257,7 +263,7 @@ def shared_page(browsers: Browsers, address: str) -> Iterator[tuple[Any, list[st
 
 @pytest.fixture(scope="module")
 def opened_once(exported: Path, serve: Callable[..., str], browsers: Browsers) -> Iterator[tuple[Any, list[str]]]:
-    """The embedded model's page, and its complaints."""
+    """The module's page, and its complaints."""
     with shared_page(browsers, serve(exported)) as opened:
         yield opened
 
@@ -292,9 +298,9 @@ def trainee(trainee_once: tuple[Any, list[str]]) -> Iterator[Any]:
 
 
 @pytest.fixture
-def desktop() -> Iterator[LanguageModel]:
-    """The embedded model on the desktop."""
-    with LanguageModel.from_pretrained() as model:
+def desktop(model_and_page: tuple[Path | None, Path]) -> Iterator[LanguageModel]:
+    """The model of the module's page on the desktop."""
+    with LanguageModel.from_pretrained(model_and_page[0], device="software") as model:
         yield model
 
 

@@ -131,7 +131,7 @@ def test_firefox_passes_the_self_test(
 def test_firefox_says_what_the_desktop_says(
     small: tuple[Path, Path], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
-    """In a folder's page, which keeps its policy meanwhile."""
+    """Checks a folder's page, and that its policy is not violated."""
     evaluate = browse(serve(small[1]), provokes=POLICY, measures=True)
     watch(evaluate)
     evaluate("glgpt.ready")

@@ -36,16 +36,9 @@ WebGL2RenderingContext.prototype.getParameter = function (name) {
 
 
 @pytest.fixture(scope="module")
-def exported(small: tuple[Path, Path]) -> Path:
-    """The small model's page."""
-    return small[1]
-
-
-@pytest.fixture
-def desktop(small: tuple[Path, Path]) -> Iterator[LanguageModel]:
-    """The small model on the desktop."""
-    with LanguageModel.from_pretrained(small[0], device="software") as model:
-        yield model
+def model_and_page(small: tuple[Path, Path]) -> tuple[Path, Path]:
+    """The small model and its page."""
+    return small
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -120,16 +120,9 @@ DRAWABLE = "(({limits, storage}) => [limits.drawBuffers, storage])(glgpt.info())
 
 
 @pytest.fixture(scope="module")
-def exported(small: tuple[Path, Path]) -> Path:
-    """The small model's page."""
-    return small[1]
-
-
-@pytest.fixture
-def desktop(small: tuple[Path, Path]) -> Iterator[LanguageModel]:
-    """The small model on the desktop."""
-    with LanguageModel.from_pretrained(small[0], device="software") as model:
-        yield model
+def model_and_page(small: tuple[Path, Path]) -> tuple[Path, Path]:
+    """The small model and its page."""
+    return small
 
 
 @pytest.mark.parametrize(

@@ -19,24 +19,18 @@ import { generation } from "../src/app/stores/generation";
 import { models } from "../src/app/stores/model";
 import { settings } from "../src/app/stores/settings";
 import type { ChatMessage } from "../src/runtime/chat/template";
+import { MODEL, writing } from "./fake-model";
 
 const idsOf = (text: string) => Array.from(text, (letter) => letter.charCodeAt(0));
 const textOf = (ids: readonly number[]) => String.fromCharCode(...ids);
 const promptOf = (messages: readonly ChatMessage[]) =>
   Promise.resolve({ ids: idsOf(messages.map(({ content }) => content).join("/")), dropped: 0 });
 
-/** Answers with one letter, then waits for the signal. */
-async function generate({ onToken, signal }: { onToken: (token: object) => void; signal: AbortSignal }) {
-  onToken({ id: 33, text: "!", p: 1, more: 0 });
-  if (!signal.aborted) await new Promise((resolve) => signal.addEventListener("abort", resolve));
-  return { ids: [33], stopped: "aborted", prefillMs: 1, decodeMs: 1, text: "!" };
-}
-
 function open(calls: Partial<Record<keyof Glgpt, unknown>> = {}): void {
   const tokenizer = { stream: () => ({ push: (id: number) => textOf([id]) }), label: String, encodeOrdinary: idsOf };
   const manifest = { config: { n_positions: 1024 }, prompts: [] };
-  const model = { tokenizer, manifest, cache: { held: () => 0 }, context: { readFrom: () => 0 }, check: () => {} };
-  models.engine = { model, chatPrompt: promptOf, generate, ...calls } as unknown as Glgpt;
+  const model = { ...MODEL, tokenizer, manifest };
+  models.engine = { model, chatPrompt: promptOf, generate: writing(33, "!"), ...calls } as unknown as Glgpt;
   models.phase.value = "ready";
 }
 
@@ -60,7 +54,7 @@ beforeEach(() => {
 
 afterEach(() => chat.stop());
 
-it("edits the conversation in which the edit began, although another one was selected meanwhile", async () => {
+it("edits the conversation in which the edit began, although another was selected during the wait", async () => {
   await chat.select(conversation("a"));
   void chat.send("a1");
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
@@ -73,7 +67,7 @@ it("edits the conversation in which the edit began, although another one was sel
   expect(shown()).toEqual(["b1", "b2", "b3"]);
 });
 
-it("opens no answer of a conversation that another one replaced meanwhile", async () => {
+it("opens no answer of a conversation that another one replaced during the wait", async () => {
   let encoded = () => {};
   const chatPrompt = (messages: readonly ChatMessage[]) =>
     new Promise((resolve) => (encoded = () => resolve(promptOf(messages))));

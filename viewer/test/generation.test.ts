@@ -6,8 +6,10 @@ import { continuations } from "../src/app/stores/continuations";
 import { generation } from "../src/app/stores/generation";
 import { models } from "../src/app/stores/model";
 import { settings } from "../src/app/stores/settings";
+import { MODEL, writing, type Options } from "./fake-model";
 
 const tok = (id: number) => ({ id, text: ` ${id}`, label: `${id}`, given: true });
+const write = writing(7, " 7");
 let frames = new Map<number, () => void>(); // that are requested
 
 /** Draws the frame that the browser would draw next. */
@@ -28,18 +30,7 @@ beforeEach(() => {
 });
 
 function open(calls: Partial<Record<keyof Glgpt, unknown>>): void {
-  const model = { cache: { held: () => 0 }, context: { readFrom: () => 0 }, check: () => undefined, tokenizer: null };
-  models.engine = { model, generate: write, ...calls } as unknown as Glgpt;
-}
-
-const aborted = (signal: AbortSignal) =>
-  signal.aborted || new Promise((resolve) => signal.addEventListener("abort", resolve));
-
-/** Writes token 7 and then waits for the signal. */
-async function write({ onToken, signal }: { onToken: (token: object) => void; signal: AbortSignal }) {
-  onToken({ id: 7, text: " 7", p: 1, more: 0 });
-  await aborted(signal);
-  return { ids: [7], stopped: "aborted", prefillMs: 1, decodeMs: 1, text: "" };
+  models.engine = { model: MODEL, generate: write, ...calls } as unknown as Glgpt;
 }
 
 it("is the one shown last, although a frame of the stopped generation was due", async () => {
@@ -82,7 +73,7 @@ it("begins with the prompt, although another text was being written", async () =
 it("is the one that was requested last, although the others stop late", async () => {
   vi.useFakeTimers();
   const late = new Promise((resolve) => setTimeout(resolve, 8)); // between the timers of the next requests
-  open({ generate: (options: Parameters<typeof write>[0]) => write(options).then((found) => late.then(() => found)) });
+  open({ generate: (options: Options) => write(options).then((found) => late.then(() => found)) });
   generation.tokens.value = [tok(1)];
   void generation.go(2);
   await vi.advanceTimersByTimeAsync(1);

@@ -6,31 +6,22 @@ import { generation } from "../src/app/stores/generation";
 import { interventions } from "../src/app/stores/interventions";
 import { models } from "../src/app/stores/model";
 import { settings } from "../src/app/stores/settings";
+import { MODEL, writing } from "./fake-model";
 
 const [FIRST, SECOND] = ["h.0.attn.1", "h.1.mlp"];
 let applied: { parts: readonly string[] };
-
-/** Writes a token and then waits for the signal. */
-async function generate({ onToken, signal }: { onToken: (token: object) => void; signal: AbortSignal }) {
-  onToken({ id: 7, text: " 7", p: 1, more: 0 });
-  if (!signal.aborted) await new Promise((resolve) => signal.addEventListener("abort", resolve));
-  return { ids: [7], stopped: "aborted", prefillMs: 1, decodeMs: 1, text: "" };
-}
 
 beforeEach(async () => {
   vi.stubGlobal("requestAnimationFrame", () => 1);
   vi.stubGlobal("cancelAnimationFrame", () => {});
   await generation.stop();
   applied = { parts: [] };
-  const model = {
-    cache: { held: () => 0 },
-    context: { readFrom: () => 0 },
-    check: () => {},
-    tokenizer: null,
-    interventions: applied,
-  };
   const intervene = (parts: readonly string[]) => Promise.resolve(void (applied.parts = parts));
-  models.engine = { model, generate, intervene } as unknown as Glgpt;
+  models.engine = {
+    model: { ...MODEL, interventions: applied },
+    generate: writing(7, " 7"),
+    intervene,
+  } as unknown as Glgpt;
   models.phase.value = "ready";
   settings.prompt.value = "1 2";
   interventions.parts.value = [];

@@ -6,6 +6,7 @@ import type { Manifest, Recorded } from "../../runtime/engine/manifest";
 import { probabilities } from "../../runtime/engine/probabilities";
 import type { Candidate } from "../../runtime/engine/sampling";
 import { reason } from "../../runtime/gl/errors";
+import { Queue } from "../../runtime/gl/wait";
 import { textMeter } from "./meter";
 import { engine, models } from "./model";
 import { settings } from "./settings";
@@ -46,7 +47,7 @@ class GenerationStore {
   readonly readIds = computed(() => this.read.value.map((t) => t.id));
   private readonly meter = textMeter();
   private readonly labels = new Map<number, string>(); // of the recorded tokens
-  private stopping: Promise<void> = Promise.resolve(); // the latest call of `stop`
+  private readonly stops = new Queue();
   private abort: AbortController | null = null;
   private repeat: () => Promise<void> = () => this.write();
 
@@ -148,6 +149,7 @@ class GenerationStore {
     });
   }
 
+  /** Generates as `go` does. No generation may be running. */
   private async extend(count: number, from?: number, instead?: number): Promise<void> {
     let kept = from === undefined ? this.tokens.value : this.tokens.value.slice(0, from);
     if (instead !== undefined) {
@@ -180,14 +182,12 @@ class GenerationStore {
    * begun a generation, which is stopped as well, so that the last request wins.
    */
   stop(): Promise<void> {
-    return (this.stopping = this.stopping.then(() => this.stopped()));
-  }
-
-  private async stopped(): Promise<void> {
-    while (this.running.value) {
-      this.abort?.abort();
-      await new Promise((resolve) => setTimeout(resolve, 5));
-    }
+    return this.stops.run(async () => {
+      while (this.running.value) {
+        this.abort?.abort();
+        await new Promise((resolve) => setTimeout(resolve, 5));
+      }
+    });
   }
 
   /** Runs `work` as the running generation, which `stop` aborts. */

@@ -8,6 +8,7 @@ import { param, parseText, parseWhole, unlessEmpty } from "../../stores/link";
 import { engine, models } from "../../stores/model";
 import { settings } from "../../stores/settings";
 import { reason } from "../../../runtime/gl/errors";
+import { Queue } from "../../../runtime/gl/wait";
 import { randomId } from "../../../runtime/io/random-id";
 import { Conversations, type Conversation } from "./conversations";
 import { readSaved } from "./saved";
@@ -39,7 +40,7 @@ class ChatStore {
   /** The answer that the text ends with: the latest, or one that was opened. */
   private readonly answer = signal<Answer | null>(null);
   private prompt: number[] = []; // the ids that this answer follows
-  private stopping: Promise<void> = Promise.resolve(); // the latest call of `stop`
+  private readonly stops = new Queue();
   private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>(); // answers, with their prompts
 
   /** The tokens of the answer that ends the text, and the position of the first; null if the text is another one. */
@@ -130,7 +131,7 @@ class ChatStore {
 
   /**
    * Makes an answer the text of all views, with the tokens that the model wrote. An answer of a stored conversation is
-   * encoded again. Returns false if that failed, or if another conversation or answer replaced it meanwhile.
+   * encoded again. Returns false if that failed, or if another conversation or answer was opened first.
    */
   async inspect(message: number): Promise<boolean> {
     if (this.answering.value) return false;
@@ -178,14 +179,12 @@ class ChatStore {
    * continued: it may have opened a conversation, or begun an answer, which is stopped as well.
    */
   stop(): Promise<void> {
-    return (this.stopping = this.stopping.then(() => this.stopped()));
-  }
-
-  private async stopped(): Promise<void> {
-    while (this.answering.value) {
-      await generation.stop();
-      await new Promise((resolve) => setTimeout(resolve, 5));
-    }
+    return this.stops.run(async () => {
+      while (this.answering.value) {
+        await generation.stop();
+        await new Promise((resolve) => setTimeout(resolve, 5));
+      }
+    });
   }
 
   /** Begins another conversation. */

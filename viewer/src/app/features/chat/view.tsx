@@ -186,10 +186,7 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
           <button
             class={classes(style.action, style.toggle)}
             title="Answer this message, whose answer was cut off"
-            onClick={() => {
-              void chat.regenerate();
-              focusMessage();
-            }}
+            onClick={answerAgain}
           >
             Answer
           </button>
@@ -233,10 +230,7 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
             class={style.action}
             aria-label="Regenerate"
             title="Regenerate the answer with another seed"
-            onClick={() => {
-              void chat.regenerate();
-              focusMessage();
-            }}
+            onClick={answerAgain}
           >
             <Icon of={RefreshCw} />
           </button>
@@ -261,6 +255,12 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
       </div>
     </>
   );
+}
+
+/** Answers the last message of the user, instead of its answer if it has one. */
+function answerAgain(): void {
+  void chat.regenerate();
+  focusMessage();
 }
 
 /** Shows an answer as tokens, or as text again. */
