@@ -37,6 +37,9 @@ def train(pieces: Iterable[str], size: int, special: Sequence[str], letters: Seq
             made, why = child.communicate()
         except BaseException:
             child.kill()
+            if child.stdin:  # closed here: `with` would raise BrokenPipeError for unsent bytes instead of this error
+                with contextlib.suppress(BrokenPipeError):
+                    child.stdin.close()
             child.wait()
             raise
     if child.returncode:

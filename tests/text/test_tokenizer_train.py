@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from glgpt.checkpoint.finding import embedded_weights
 from glgpt.cli import main
 from glgpt.errors import GlgptError
+from glgpt.system.signals import Terminated
 from glgpt.text import bpe_process
 from glgpt.text.bpe_process import MAX_WORD_BYTES
 from glgpt.text.files import Text
@@ -235,6 +237,7 @@ def test_a_long_run_of_one_character_is_learnt_from_in_parts(tmp_path: Path) -> 
 
 SLOW = """
 import random, sys
+from collections.abc import Iterator
 from pathlib import Path
 from glgpt.text.files import Text
 from glgpt.text.tokenizer_training import train_bpe
@@ -269,6 +272,17 @@ def test_a_process_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(GlgptError, match=r"^the tokenizer cannot be trained: MemoryError: no\\x1b room$"):
         train_bpe(Text.of_string("to be " * 100_000), 260, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupt_is_not_replaced_by_an_error_of_the_pipe() -> None:
+    """Fails if bytes that were not sent raise BrokenPipeError instead of the interrupt, so the exit code is wrong."""
+
+    def pieces() -> Iterator[str]:
+        yield "to be"
+        raise Terminated
+
+    with pytest.raises(Terminated):
+        bpe_process.train(pieces(), 260, [], [])
 
 
 def test_the_folder_one_stands_in_is_not_imported_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
