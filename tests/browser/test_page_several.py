@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 from browser import writing
 
@@ -141,4 +142,25 @@ def test_guessed_tokens_leave_the_text_as_it_is(opened: Any) -> None:
     assert held > 110 and page.evaluate(shown) == pytest.approx(page.evaluate(again), abs=1e-4)
     refused = "glgpt.continuations({prompt: 'a', speculate: true}).catch((e) => e.message)"
     assert "no option speculate" in page.evaluate(refused)
+    page.evaluate("() => { delete glgpt.model.generator.ahead; delete glgpt.model.batch.speculation; }")
+
+
+def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
+    """Catches: a wrong mask after a guess, a row or a draw of another token, a matcher that keeps wrong guesses."""
+    page = opened
+    page.evaluate(NEVER_PAUSES)
+    fields = {"kingdom": {"type": "string", "maxLength": 9}, "battles": {"enum": ["won", "worse", 12]}}
+    schema = {"type": "object", "properties": fields, "required": list(fields)}
+    accepted = wrong = 0
+    sampled = {"temperature": 1.6, "topK": 40, "topP": 0.9}
+    ways: list[dict[str, Any]] = [{"temperature": 0}, {**sampled, "seed": 3, "alternatives": 2}, {**sampled, "seed": 5}]
+    for how in ways:
+        options = {"prompt": "A king: ", "tokens": 60, "constraint": {"json_schema": schema}, **how}
+        plain = page.evaluate("(o) => glgpt.generate({...o, speculate: false})", options)
+        found = page.evaluate("(o) => glgpt.generate({...o, speculate: true})", options)
+        assert found["ids"] == plain["ids"] and found["stopped"] == "eos" and "speculation" not in plain
+        jsonschema.validate(json.loads(found["text"]), schema)
+        accepted += found["speculation"]["acceptedTokens"]
+        wrong += found["speculation"]["guessedTokens"] - found["speculation"]["acceptedTokens"]
+    assert accepted > 10 and wrong > 0
     page.evaluate("() => { delete glgpt.model.generator.ahead; delete glgpt.model.batch.speculation; }")

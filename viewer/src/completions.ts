@@ -164,7 +164,7 @@ export class Completions {
   ): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>>;
   async create(
     request: ChatCompletionRequest,
-    { signal, speculate = false }: CompletionRequestOptions = {},
+    { signal, speculate }: CompletionRequestOptions = {},
   ): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>> {
     const prepared = await this.prepared(request, speculate).catch((error: unknown) => {
       if (error instanceof CompletionError || !(error instanceof PageError)) throw error;
@@ -265,7 +265,7 @@ export class Completions {
   }
 
   /** Checks a request and encodes its messages. */
-  private async prepared(request: ChatCompletionRequest, speculate: boolean): Promise<Prepared> {
+  private async prepared(request: ChatCompletionRequest, speculate?: boolean): Promise<Prepared> {
     check(request);
     await this.glgpt.ready;
     const { chatTemplate: template, manifest } = this.glgpt.model;
@@ -294,7 +294,7 @@ export class Completions {
         tokens: Math.min(asked, limit - ids.length + 1),
         ...sampling(request, samplingDefaults(this.glgpt.model.manifest.sampling)),
         constraint: constrained?.constraint ?? null,
-        speculate,
+        ...(speculate === undefined ? {} : { speculate }),
         ...(top === null ? {} : { alternatives: Math.max(1, top) }),
       },
     };

@@ -136,12 +136,17 @@ export class LanguageModelSession extends EventTarget {
   async clone({ signal }: { signal?: AbortSignal } = {}): Promise<LanguageModelSession> {
     this.check(signal);
     const { temperature, topK } = this;
-    const { speculate = false } = this.options;
-    const options = { temperature, topK, speculate, ...(signal ? { signal } : {}) };
+    const options = { ...this.guessing, temperature, topK, ...(signal ? { signal } : {}) };
     const copy = new LanguageModelSession(this.glgpt, options, this.messages);
     copy.dropped = this.dropped;
     await copy.measure();
     return copy;
+  }
+
+  /** The option `speculate`, if it was given. */
+  private get guessing(): { speculate?: boolean } {
+    const { speculate } = this.options;
+    return speculate === undefined ? {} : { speculate };
   }
 
   /** Returns the number of tokens that an input would add. */
@@ -159,14 +164,14 @@ export class LanguageModelSession extends EventTarget {
   private async answer(input: PromptInput, options: PromptOptions, piece: (text: string) => void): Promise<string> {
     const messages = [...this.messages, ...messagesOf(input)];
     const signal = options.signal ? AbortSignal.any([options.signal, this.ended.signal]) : this.ended.signal;
-    const { temperature, speculate = false } = this.options;
+    const { temperature } = this.options;
     const topK = this.topK < this.glgpt.model.manifest.config.vocab_size ? this.topK : null;
     const answer = await this.glgpt
       .chat(messages, {
         ...(temperature === undefined ? {} : { temperature }),
         topK,
         constraint: constraintOf(options),
-        speculate,
+        ...this.guessing,
         dropped: this.dropped,
         seed: Math.floor(Math.random() * 2 ** 32),
         onToken: (token) => piece(token.text),

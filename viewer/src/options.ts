@@ -21,8 +21,9 @@ export interface GenerateOptions {
   /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
   /**
-   * Guess tokens from the text so far and check several in one step (default: false): the same text, sooner where it
-   * repeats itself. Guessing pauses where it does not pay.
+   * Guess tokens and check several in one step: the same text, sooner. With true, guesses are what `constraint`
+   * forces, such as the keys of an object, or without one what followed before in the text. Guessing pauses where it
+   * does not pay. Default: what a constraint forces, on a GPU.
    */
   speculate?: boolean;
   /** Constrains the whole text. The first constraint loads a file of 0.4 MB. */
@@ -66,7 +67,7 @@ export interface Generated {
   decodeMs: number;
   seed: number;
   stopped: "tokens" | "eos" | "text" | "aborted";
-  /** Counts guesses, with `speculate`. */
+  /** Counts guesses, with `speculate` or if any were checked. */
   speculation?: SpeculationStats;
 }
 

@@ -30,7 +30,7 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
         throw error;
       })
     : null;
-  const speculation = options.speculate ? { checkedSteps: 0, guessedTokens: 0, acceptedTokens: 0 } : null;
+  const speculation = { checkedSteps: 0, guessedTokens: 0, acceptedTokens: 0 };
   const decoder = model.tokenizer?.stream();
   const ids: number[] = [];
   let text = "";
@@ -46,7 +46,8 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
       eos,
       alternatives,
       ...(matcher ? { matcher } : {}),
-      ...(speculation ? { speculate: (stats: SpeculationStats) => add(speculation, stats) } : {}),
+      ...(options.speculate === undefined ? {} : { speculate: options.speculate }),
+      onGuesses: (stats: SpeculationStats) => add(speculation, stats),
       ...(signal ? { signal } : {}),
       tokens: tokens - ids.length,
       drawn: (options.drawn ?? 0) + ids.length,
@@ -79,7 +80,7 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
     decodeMs: last - first,
     seed: sampling.seed,
     stopped,
-    ...(speculation ? { speculation } : {}),
+    ...(options.speculate || speculation.checkedSteps ? { speculation } : {}),
   };
 }
 

@@ -152,10 +152,10 @@ class FakeWorker implements GrammarWorker {
 const VOCABULARY = { size: 33, ends: [2], bytes: (id: number) => new TextEncoder().encode(`t${id}`) };
 
 /** Returns the bits of these tokens; 33 stands for the end of the text. */
-const bits = (...ids: number[]) => {
+const bits = (...ids: readonly number[]) => {
   const found = new Uint32Array(2);
   for (const id of ids) found[id >>> 5]! |= 1 << (id & 31);
-  return { bits: found };
+  return { bits: found, forced: "" };
 };
 
 test("a matcher says what may follow, and when the text may end", async () => {
@@ -178,9 +178,23 @@ test("a matcher says what may follow, and when the text may end", async () => {
   expect(await ids()).toBeNull();
 });
 
+test("guesses leave the text as it is, and what is forced is text without a part of a character", async () => {
+  const forced = writtenBytes([...new TextEncoder().encode('é": '), 0xc3]);
+  const after = [bits(4), bits()]; // nothing follows the second: the text is complete
+  const answers: Answer[] = [{ ready: true }, { ...bits(0, 3), forced }, { after }, bits(7)];
+  const worker = new FakeWorker(() => answers.shift()!);
+  const matcher = await new Grammars(VOCABULARY, async () => worker).matcher({ choice: ["a"] });
+  expect((await matcher.allowed)!.forced).toBe('é": ');
+  expect((await matcher.after([3, 4])).map((each) => each && [each.count, each.has(4)])).toEqual([[1, true], null]);
+  expect((await matcher.allowed)!.has(3)).toBe(true);
+  matcher.accept(3, 4);
+  expect((await matcher.allowed)!.has(7)).toBe(true);
+  expect(worker.jobs.slice(-2)).toEqual([{ guesses: [3, 4] }, { tokens: [3, 4] }]);
+});
+
 test("an answer that an abandoned text left is not another text's", async () => {
   const worker = new FakeWorker((job) =>
-    "vocabulary" in job ? { ready: true } : "token" in job ? bits(job.token) : bits(1, 2),
+    "vocabulary" in job ? { ready: true } : "tokens" in job ? bits(...job.tokens) : bits(1, 2),
   );
   const grammars = new Grammars(VOCABULARY, async () => worker);
   const first = await grammars.matcher({ regex: "a" });

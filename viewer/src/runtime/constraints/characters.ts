@@ -65,6 +65,20 @@ export function writtenBytes(bytes: Iterable<number>): string {
   return found;
 }
 
+/** Returns the bytes of a text of `writtenBytes`, without an incomplete mark at its end. */
+export function readBytes(written: string): Uint8Array<ArrayBuffer> {
+  const found: number[] = [];
+  for (let i = 0; i < written.length; i++) {
+    const code = written.charCodeAt(i);
+    if (code !== MARK) found.push(code);
+    else if (++i < written.length) {
+      const marked = written.charCodeAt(i);
+      found.push(marked === MARKED ? MARK : marked + 0x7f);
+    }
+  }
+  return Uint8Array.from(found);
+}
+
 const utf8 = new TextEncoder();
 
 /** Returns a text as a grammar's string. */

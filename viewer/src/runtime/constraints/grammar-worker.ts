@@ -16,15 +16,26 @@ export interface ConstraintJob {
   constraint: Constraint;
 }
 
-/** The id of the next token. */
-export interface TokenJob {
-  token: number;
+/** The ids of the tokens that come next. */
+export interface TokensJob {
+  tokens: readonly number[];
 }
 
-export type Job = VocabularyJob | ConstraintJob | TokenJob;
+/** Ids that may come next: asks what follows each of those that fit, and leaves the text as it is. */
+export interface GuessesJob {
+  guesses: readonly number[];
+}
 
-/** A bit for each token that may come next, lowest bit first; or why there is none. After `refused` it works on. */
-export type Answer = { bits: Uint32Array } | { failed: string } | { refused: string } | { ready: true };
+export type Job = VocabularyJob | ConstraintJob | TokensJob | GuessesJob;
+
+/** A bit for each token that may come next, lowest bit first, and the text that comes next in any case. */
+export interface Next {
+  bits: Uint32Array;
+  forced: string;
+}
+
+/** What comes next, once or after each guess; or why nothing does. After `refused` it works on. */
+export type Answer = Next | { after: Next[] } | { failed: string } | { refused: string } | { ready: true };
 
 let compiler: GrammarCompiler | null = null;
 let matcher: GrammarMatcher | null = null;
@@ -49,8 +60,28 @@ async function answered(job: Job): Promise<Answer> {
     const compiled = await compiler!.compileGrammar(constraintGrammar(job.constraint));
     matcher = await GrammarMatcher.createGrammarMatcher(compiled);
     compiled.dispose();
-  } else if (!matcher!.acceptToken(job.token)) return { failed: `token ${job.token} does not fit it` };
-  return { bits: new Uint32Array(await matcher!.getNextTokenBitmask()) };
+    return next(matcher);
+  }
+  if ("guesses" in job) return { after: await afterEach(matcher!, job.guesses) };
+  for (const token of job.tokens) {
+    if (!matcher!.acceptToken(token)) return { failed: `token ${token} does not fit it` };
+  }
+  return next(matcher!);
+}
+
+async function next(matcher: GrammarMatcher): Promise<Next> {
+  return { bits: new Uint32Array(await matcher.getNextTokenBitmask()), forced: matcher.findJumpForwardString() };
+}
+
+/** Returns what follows each of the tokens, up to the first that does not fit. The matcher stays where it is. */
+async function afterEach(matcher: GrammarMatcher, tokens: readonly number[]): Promise<Next[]> {
+  const found: Next[] = [];
+  for (const token of tokens) {
+    if (!matcher.acceptToken(token)) break;
+    found.push(await next(matcher));
+  }
+  matcher.rollBack(found.length);
+  return found;
 }
 
 let before: Promise<unknown> = Promise.resolve();
@@ -59,7 +90,7 @@ addEventListener("message", ({ data }: MessageEvent<Job>) => {
     const answer = await answered(data).catch((error: unknown): Answer => {
       return error instanceof PageError ? { refused: error.message } : { failed: said || reason(error) };
     });
-    if ("bits" in answer) postMessage(answer, { transfer: [answer.bits.buffer] });
-    else postMessage(answer);
+    const made = "bits" in answer ? [answer] : "after" in answer ? answer.after : [];
+    postMessage(answer, { transfer: made.map(({ bits }) => bits.buffer) });
   });
 });

@@ -2,9 +2,9 @@
 
 import { PageError, reason } from "../gl/errors";
 import { Queue } from "../gl/wait";
-import { writtenBytes } from "./characters";
+import { readBytes, writtenBytes } from "./characters";
 import { checkedConstraint, unusable, type Constraint } from "./constraint";
-import type { Answer, Job } from "./grammar-worker";
+import type { Answer, Job, Next } from "./grammar-worker";
 import address from "./grammar-worker?worker&url";
 
 const LOAD_MS = 60_000; // to fetch the worker and read the vocabulary
@@ -60,10 +60,10 @@ export class Grammars {
       signal?.throwIfAborted();
       return this.sent({ constraint: copy }, COMPILE_MS, signal);
     };
-    const bits = await this.queued(compile, signal).catch((error: unknown) => {
+    const answer = await this.queued(compile, signal).catch((error: unknown) => {
       throw error instanceof PageError || signal?.aborted ? error : unusable(what, reason(error));
     });
-    return new Matcher(this.vocabulary, bits!, (token) => this.followed(what, token, signal));
+    return new Matcher(this.vocabulary, next(answer), (job) => this.followed(what, job, signal));
   }
 
   /** Ends the worker. */
@@ -90,10 +90,10 @@ export class Grammars {
     }
   }
 
-  /** Returns the bits after a token; null if the text was stopped. */
-  private async followed(what: string, token: number, signal?: AbortSignal): Promise<Uint32Array | null> {
+  /** Returns the answer to a job of a text; null if the text was stopped. */
+  private async followed(what: string, job: Job, signal?: AbortSignal): Promise<Answer | null> {
     try {
-      return await this.queued(() => this.sent({ token }, TOKEN_MS, signal), signal);
+      return await this.queued(() => this.sent(job, TOKEN_MS, signal), signal);
     } catch (error) {
       if (signal?.aborted) return null;
       throw new PageError(`The ${what} cannot be followed further: ${reason(error)}. Simplify it.`);
@@ -116,10 +116,10 @@ export class Grammars {
   }
 
   /**
-   * Sends a job and returns the answer's bits. Rejects with Failed if there are none. A worker that failed is ended,
-   * and so is one that does not answer within GRACE_MS of an abort.
+   * Sends a job and returns the answer. Rejects with Failed if the job could not be done. A worker that failed is
+   * ended, and so is one that does not answer within GRACE_MS of an abort.
    */
-  private async sent(job: Job, limit: number, signal?: AbortSignal): Promise<Uint32Array | null> {
+  private async sent(job: Job, limit: number, signal?: AbortSignal): Promise<Answer> {
     const { worker } = this;
     if (!worker) throw new Failed("its worker has ended");
     let timer: ReturnType<typeof setTimeout> | undefined;
@@ -145,7 +145,7 @@ export class Grammars {
     if ("failed" in answer) this.close();
     if ("failed" in answer || "refused" in answer)
       throw new Failed("failed" in answer ? answer.failed : answer.refused);
-    return "bits" in answer ? answer.bits : null;
+    return answer;
   }
 }
 
@@ -167,11 +167,19 @@ function cause(error: unknown): string {
   return `${why.replace(/\.$/, "")}.`;
 }
 
+/** Returns what comes next by an answer. */
+function next(answer: Answer): Next {
+  if (!("bits" in answer)) throw new PageError("The grammar's worker gave another answer than the one expected.");
+  return answer;
+}
+
 /** The tokens that may come next in a text. */
 export class Allowed {
   constructor(
     private readonly bits: Uint32Array,
     readonly count: number,
+    /** The text with which all continuations begin. */
+    readonly forced: string,
   ) {}
 
   has(id: number): boolean {
@@ -193,12 +201,13 @@ export class Allowed {
 export class Matcher {
   private next: Promise<Allowed | null>;
 
+  /** `follow` sends a job to the worker; its answer is null if the text was stopped. */
   constructor(
     private readonly vocabulary: GrammarVocabulary,
-    bits: Uint32Array,
-    private readonly follow: (token: number) => Promise<Uint32Array | null>,
+    first: Next,
+    private readonly follow: (job: Job) => Promise<Answer | null>,
   ) {
-    this.next = Promise.resolve(this.read(bits));
+    this.next = Promise.resolve(this.read(first));
   }
 
   /** Resolves to the tokens that may come next; null if the text was stopped, or is complete and cannot continue. */
@@ -206,15 +215,24 @@ export class Matcher {
     return this.next;
   }
 
-  /** Appends a token, one of `allowed`. */
-  accept(token: number): void {
-    if (this.vocabulary.ends.includes(token)) return;
-    this.next = this.follow(token).then((bits) => bits && this.read(bits));
+  /** Appends tokens, each of them allowed there. */
+  accept(...tokens: number[]): void {
+    if (this.vocabulary.ends.includes(tokens.at(-1)!)) return;
+    this.next = this.follow({ tokens }).then((answer) => answer && this.read(next(answer)));
     this.next.catch(() => {}); // a caller that awaits `allowed` receives the error
   }
 
+  /**
+   * Resolves to the tokens that may come after each of these guesses, up to the first that does not fit; null as in
+   * `allowed`. The text stays as it is. None if it was stopped.
+   */
+  async after(guesses: readonly number[]): Promise<(Allowed | null)[]> {
+    const answer = await this.follow({ guesses });
+    return answer && "after" in answer ? answer.after.map((each) => this.read(each)) : [];
+  }
+
   /** Returns the tokens of an answer's bits, of which the one after the vocabulary says that the text may end. */
-  private read(bits: Uint32Array): Allowed | null {
+  private read({ bits, forced }: Next): Allowed | null {
     const { size, ends } = this.vocabulary;
     const own = bits.slice(0, (size >>> 5) + 1);
     const ending = (own[size >>> 5]! >>> (size & 31)) & 1;
@@ -223,6 +241,7 @@ export class Matcher {
     for (let word of own) for (; word; word &= word - 1) count++;
     if (!count) return null;
     if (ending) for (const id of ends) own[id >>> 5]! |= 1 << (id & 31);
-    return new Allowed(own, count + (ending ? ends.length : 0));
+    const text = new TextDecoder().decode(readBytes(forced), { stream: true }); // without a part of a character
+    return new Allowed(own, count + (ending ? ends.length : 0), text);
   }
 }

@@ -17,6 +17,8 @@ export interface BatchOptions {
 
 export class BatchGenerator {
   private several: Several | null = null;
+  private opening: Promise<Several> | null = null;
+  private closings = 0;
 
   constructor(private readonly model: Model) {}
 
@@ -105,29 +107,35 @@ export class BatchGenerator {
 
   /** Returns the textures and shaders of a batch, created on first use. */
   private async opened(): Promise<Several> {
-    const { device, loader, recording, interventions, placement, options, whole, drawFlops, manifest } = this.model;
+    const { recording, interventions, placement } = this.model;
     const { several: name } = recording;
     if (!name) throw new PageError("This model was exported without support for several texts at once.");
     if (interventions.active)
       throw new PageError("Parts of the model are changed; restore them to write several texts.");
     if (placement.server) throw new PageError("A model that runs on a server writes one text at a time.");
-    if (!this.several) {
-      const program = parseProgram(await loader.packed(name), name);
-      const main = must(whole, "the whole model").player;
-      const player = new Player(device, program, options, main.shared(["weight", "state"]), drawFlops);
-      if (device.full) {
-        player.close();
-        throw new PageError("This device does not have enough memory for several texts at once.");
-      }
-      try {
-        await player.prepare(...Several.played(Object.keys(program.entries)));
-      } catch (error) {
-        if (!this.model.stale) player.close();
-        throw error;
-      }
-      this.several = new Several(player, manifest.config.n_positions);
+    if (this.several ?? this.opening) return this.several ?? this.opening!;
+    const opening = this.open(name).finally(() => this.opening === opening && (this.opening = null));
+    return (this.opening = opening);
+  }
+
+  private async open(name: string): Promise<Several> {
+    const { device, loader, options, whole, drawFlops, manifest } = this.model;
+    const { closings } = this;
+    const program = parseProgram(await loader.packed(name), name);
+    const main = must(whole, "the whole model").player;
+    const player = new Player(device, program, options, main.shared(["weight", "state"]), drawFlops);
+    if (device.full) {
+      player.close();
+      throw new PageError("This device does not have enough memory for several texts at once.");
     }
-    return this.several;
+    try {
+      await player.prepare(...Several.played(Object.keys(program.entries)));
+      if (closings !== this.closings) throw new ContextLost(); // its textures are those of a model that was closed
+    } catch (error) {
+      if (!this.model.stale) player.close();
+      throw error;
+    }
+    return (this.several = new Several(player, manifest.config.n_positions));
   }
 
   /** Bytes of the textures that it allocated. */
@@ -138,6 +146,7 @@ export class BatchGenerator {
   /** Deletes the textures; they are created again when needed. `lost`: they are gone already. */
   close(lost = this.model.stale): void {
     if (!lost) this.several?.close();
-    this.several = null;
+    this.several = this.opening = null;
+    this.closings++;
   }
 }

@@ -1,8 +1,9 @@
 // Generates a text token by token, on this device or together with a server.
 
-import type { Matcher } from "../constraints/grammars";
+import type { Allowed, Matcher } from "../constraints/grammars";
 import { ContextLost } from "../gl/device";
 import { PageError } from "../gl/errors";
+import { ForcedTokens } from "./forced";
 import type { Model } from "./model";
 import { Sampler, type SamplingOptions, type Token } from "./sampling";
 import type { SpeculationStats } from "./speculation";
@@ -19,8 +20,13 @@ export interface Run {
   alternatives?: number;
   /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
-  /** Guess tokens from the text and check several at once; the text stays the same. Called with the statistics. */
-  speculate?: (stats: SpeculationStats) => void;
+  /**
+   * Guess tokens and check several at once; the text stays the same. With true, guesses are what the constraint
+   * forces, or without one what followed before in the text. Default: what a constraint forces, on a GPU.
+   */
+  speculate?: boolean;
+  /** Called with the statistics of guesses, if any were checked. */
+  onGuesses?: (stats: SpeculationStats) => void;
   /** Follows a text that is constrained. */
   matcher?: Matcher;
   signal?: AbortSignal;
@@ -150,29 +156,49 @@ export class TextGenerator {
 
   /**
    * Generates tokens that a constraint allows. The device computes the logits after a token while the grammar finds
-   * which tokens may follow it.
+   * which tokens may follow it. Tokens that the constraint forces are checked several at once.
    */
-  private async *constrained({ text, count, run, sampler, drawn }: Stretch, matcher: Matcher): AsyncGenerator<Token> {
-    const { cache, sampling, device, reader } = this.model;
+  private async *constrained(stretch: Stretch, matcher: Matcher): AsyncGenerator<Token> {
+    const { text, count, run, sampler, drawn } = stretch;
+    const { cache, sampling, device } = this.model;
     const first = text.length;
-    const top = run.alternatives;
     await sampling.masked.prepare();
     await cache.prepare(text);
-    for (let taken = 0; taken < count; taken++) {
-      const allowed = await matcher.allowed;
-      if (!allowed || run.signal?.aborted) return;
-      if (taken === 0) cache.prefill(text);
-      else cache.ids.push(text.at(-1)!);
-      const chosen = sampler.adjusts ? null : sampling.chooseAllowed(sampler, drawn + taken, allowed, top);
-      reader.close();
-      const token = (await chosen) ?? (await sampling.fromRow(text, sampler, drawn + taken, top, allowed));
-      matcher.accept(token.id);
-      if (taken + 1 < count) {
-        cache.decode(first + taken);
-        device.gl.flush(); // begins now, not when the next draw is issued
+    const forced = new ForcedTokens(this.model, (run.speculate ?? !device.software) && !sampler.adjusts);
+    try {
+      for (let taken = 0; taken < count;) {
+        const start = performance.now();
+        const allowed = await matcher.allowed;
+        if (!allowed || run.signal?.aborted) return;
+        if (taken === 0) cache.prefill(text);
+        else cache.ids.push(text.at(-1)!);
+        let tokens = await forced.step(stretch, taken, allowed, matcher);
+        if (!tokens.length) {
+          tokens = [await this.allowed(stretch, drawn + taken, allowed)];
+          forced.plainToken(performance.now() - start);
+        }
+        matcher.accept(...tokens.map(({ id }) => id));
+        taken += tokens.length;
+        if (taken < count) {
+          cache.decode(first + taken - 1);
+          device.gl.flush(); // begins now, not when the next draw is issued
+        }
+        for (const [i, token] of tokens.entries()) {
+          if (i) cache.ids.push(text.at(-1)!);
+          yield token;
+        }
       }
-      yield token;
+    } finally {
+      if (forced.stats) run.onGuesses?.(forced.stats);
     }
+  }
+
+  /** Chooses token `step` from those that a constraint allows. */
+  private async allowed({ text, run, sampler }: Stretch, step: number, allowed: Allowed): Promise<Token> {
+    const { sampling, reader } = this.model;
+    const chosen = sampler.adjusts ? null : sampling.chooseAllowed(sampler, step, allowed, run.alternatives);
+    reader.close();
+    return (await chosen) ?? sampling.fromRow(text, sampler, step, run.alternatives, allowed);
   }
 
   /** Generates tokens that the device samples. Several are issued at once, and a few texels of each are read. */
@@ -234,7 +260,7 @@ export class TextGenerator {
       }
     } finally {
       await inFlight.drop();
-      if (speculation) run.speculate?.(speculation.stats);
+      if (speculation) run.onGuesses?.(speculation.stats);
     }
   }
 

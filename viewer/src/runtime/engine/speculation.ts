@@ -1,13 +1,15 @@
-// Guesses tokens of a text from the text itself and checks several in one step of the batch program, whose rows have
-// the bits of single steps. Guessing pauses while it does not pay, as on the desktop
+// Guesses tokens, from the text itself or from what a constraint forces, and checks several in one step of the batch
+// program, whose rows have the bits of single steps. Guessing pauses while it does not pay, as on the desktop
 // (glgpt/inference/batching/lookup.py).
 
+import type { Allowed, Matcher } from "../constraints/grammars";
 import { draft } from "./drafts";
 import type { Stretch } from "./generate";
 import type { Model } from "./model";
 import type { Token } from "./sampling";
 import type { Several } from "./several";
 
+const FEWEST_FORCED = 2; // guesses; fewer do not pay for a checked step
 const FIRST_PAUSE = 16; // tokens without guesses after some that did not pay; doubled each time
 const MAX_PAUSE = 256;
 const WEIGHT = 0.3; // of the latest measurement in an average
@@ -27,9 +29,14 @@ export class Guessing {
   private pause = FIRST_PAUSE;
   private left = 0; // tokens of the current pause
 
+  /** True during a pause, since guessing did not pay. */
+  get paused(): boolean {
+    return this.left > 0;
+  }
+
   /** Returns up to `most` guesses; none while they do not pay, or before a token without guesses was measured. */
   guesses(ids: readonly number[], most: number): number[] {
-    return this.left || !this.plain || most < 1 ? [] : draft(ids, most);
+    return this.paused || !this.plain || most < 1 ? [] : draft(ids, most);
   }
 
   /** Adds the time of tokens without guesses. */
@@ -42,7 +49,7 @@ export class Guessing {
   checkedStep(ms: number, accepted: number): void {
     this.checked = average(this.checked, ms);
     this.gained = average(this.gained, 1 + accepted);
-    if (this.gained * this.plain < this.checked) {
+    if (this.plain && this.gained * this.plain < this.checked) {
       this.left = this.pause;
       this.pause = Math.min(2 * this.pause, MAX_PAUSE);
       this.checked = this.gained = 0;
@@ -51,6 +58,13 @@ export class Guessing {
 }
 
 const average = (before: number, now: number): number => (before ? before + WEIGHT * (now - before) : now);
+
+/** Chooses the token after a row, whose logits are those on the device. */
+interface Choice {
+  /** Begins to choose on the device, which may not be able to decide: null. */
+  device: () => Promise<Token | null>;
+  page: () => Promise<Token>;
+}
 
 /** Checks guesses of one text. */
 export class Speculation {
@@ -68,41 +82,125 @@ export class Speculation {
    * more; none without guesses. The caches then hold the rows of all but the last.
    */
   async step({ text, count, run, sampler, drawn }: Stretch, taken: number): Promise<Token[]> {
-    const { model, several } = this;
-    const { cache, sampling, manifest } = model;
-    const rows = Math.min(several.size, count - taken, manifest.config.n_positions - text.length + 1);
+    const { sampling, manifest } = this.model;
+    const rows = Math.min(this.several.size, count - taken, manifest.config.n_positions - text.length + 1);
     const guesses = this.guessing.guesses(text, rows - 1);
     if (!guesses.length) return [];
     const start = performance.now();
     const first = text.length - 1; // the position of the last token, whose row is the first to compute
-    several.adopt(Math.min(this.held, first), first);
-    several.check(first, [text[first]!, ...guesses]);
-    const drawing = [0, ...guesses].map((_, i) => {
-      several.take(i);
-      return sampling.choose(sampler, drawn + taken + i, run.alternatives);
+    this.issue(first, [text[first]!, ...guesses]);
+    const choices = [0, ...guesses].map((_, i): Choice => {
+      const before = [...text, ...guesses.slice(0, i)];
+      return {
+        device: () => sampling.choose(sampler, drawn + taken + i, run.alternatives),
+        page: () => sampling.fromRow(before, sampler, drawn + taken + i, run.alternatives),
+      };
     });
+    const chosen = await this.chosen(this.drawing(choices), choices, guesses);
+    this.keep(first, chosen, chosen.length, guesses.length);
+    this.measured(start, chosen);
+    return chosen;
+  }
+
+  /**
+   * Returns the next tokens of a text whose logits are on the device, of which `taken` were chosen before: the right
+   * guesses of what a constraint forces, and one more; none if too little is forced. The caches then hold the rows of
+   * all but the last.
+   */
+  async forced(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
+    const { text, run, sampler, drawn } = stretch;
+    const { cache, sampling, reader } = this.model;
+    const guesses = this.forcedIds(stretch, taken, allowed);
+    if (guesses.length < FEWEST_FORCED) return [];
+    const start = performance.now();
+    const choice = (by: Allowed, i: number): Choice => {
+      const before = [...text, ...guesses.slice(0, i)];
+      return {
+        device: () => sampling.chooseAllowed(sampler, drawn + taken + i, by, run.alternatives),
+        page: () => sampling.fromRow(before, sampler, drawn + taken + i, run.alternatives, by),
+      };
+    };
+    const first = choice(allowed, 0);
+    const drawn0 = first.device();
+    drawn0.catch(() => {}); // awaited after the others are issued
+    this.issue(text.length, guesses);
+    const after = await matcher.after(guesses);
+    const end = after.indexOf(null);
+    const choices = (end < 0 ? after : after.slice(0, end)).map((by, i) => choice(by!, i + 1));
+    const drawing = this.drawing(choices);
+    reader.close();
+    let token = await drawn0;
+    if (!token) {
+      await Promise.allSettled(drawing);
+      cache.again(text); // the device no longer holds these logits
+      token = await first.page();
+    }
+    const right = token.id === guesses[0];
+    const chosen = [token, ...(right ? await this.chosen(drawing, choices, guesses.slice(1)) : [])];
+    if (!right) await Promise.allSettled(drawing);
+    this.keep(text.length, chosen, chosen.length - 1, guesses.length);
+    this.measured(start, chosen);
+    return chosen;
+  }
+
+  /** Returns the tokens of the text that is forced, as many as can be checked at once; none if guessing pauses. */
+  private forcedIds({ count, sampler }: Stretch, taken: number, allowed: Allowed): number[] {
+    const most = Math.min(this.several.size, count - taken - 1);
+    if (!allowed.forced || most < FEWEST_FORCED || sampler.adjusts || this.guessing.paused) return [];
+    const ids = this.model.tokenizer!.encodeOrdinary(allowed.forced).slice(0, most);
+    return allowed.has(ids[0]!) ? ids : [];
+  }
+
+  /** Computes tokens as rows of the text from position `first` on. */
+  private issue(first: number, tokens: readonly number[]): void {
+    this.several.adopt(Math.min(this.held, first), first);
+    this.several.check(first, tokens);
+  }
+
+  /** Begins to choose a token after each row. */
+  private drawing(choices: readonly Choice[]): Promise<Token | null>[] {
+    return choices.map(({ device }, row) => {
+      this.several.take(row);
+      return device();
+    });
+  }
+
+  /** Returns the tokens chosen after the rows, up to the first that differs from the guess of the next row. */
+  private async chosen(
+    drawing: readonly Promise<Token | null>[],
+    choices: readonly Choice[],
+    guesses: readonly number[],
+  ): Promise<Token[]> {
     await Promise.allSettled(drawing);
     const chosen: Token[] = [];
-    for (const [i, one] of drawing.entries()) {
+    for (const [row, one] of drawing.entries()) {
       let token = await one;
       if (!token) {
-        several.take(i);
-        const before = [...text, ...guesses.slice(0, i)];
-        token = await sampling.fromRow(before, sampler, drawn + taken + i, run.alternatives);
+        this.several.take(row);
+        token = await choices[row]!.page();
       }
       chosen.push(token);
-      if (token.id !== guesses[i]) break;
+      if (token.id !== guesses[row]) break;
     }
-    several.restore(first, chosen.length);
-    this.held = first + chosen.length;
+    return chosen;
+  }
+
+  /** Copies the first `rows` rows to the text's caches, and writes the last token to where the device reads it. */
+  private keep(first: number, chosen: readonly Token[], rows: number, guessed: number): void {
+    const { cache } = this.model;
+    this.several.restore(first, rows);
+    this.held = first + rows;
     cache.lacksQueries(first);
     cache.write(chosen.at(-1)!.id);
     chosen.forEach((token, i) => i + 1 < chosen.length && (token.more = chosen.length - 1 - i));
-    if (several.checks) this.guessing.checkedStep(performance.now() - start, chosen.length - 1);
-    several.checks = true;
     this.stats.checkedSteps++;
-    this.stats.guessedTokens += guesses.length;
+    this.stats.guessedTokens += guessed;
     this.stats.acceptedTokens += chosen.length - 1;
-    return chosen;
+  }
+
+  /** Adds the time of a checked step, except of the first one, in which drivers compile shaders. */
+  private measured(start: number, chosen: readonly Token[]): void {
+    if (this.several.checks) this.guessing.checkedStep(performance.now() - start, chosen.length - 1);
+    this.several.checks = true;
   }
 }

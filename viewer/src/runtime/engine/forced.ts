@@ -1,0 +1,52 @@
+// Checks the tokens that a constraint forces, such as the keys of an object, several at once. What it needs, the batch
+// program with its caches, is created in the background when a text first has such tokens.
+
+import type { Allowed, Matcher } from "../constraints/grammars";
+import type { Stretch } from "./generate";
+import type { Model } from "./model";
+import type { Token } from "./sampling";
+import type { Speculation, SpeculationStats } from "./speculation";
+
+const unable = new WeakSet<Model>(); // those whose batch program the device has no memory for, or cannot compile
+
+export class ForcedTokens {
+  private speculation: Speculation | null = null;
+  private asked: boolean;
+
+  /** `wanted`: false if no tokens are to be guessed. */
+  constructor(
+    private readonly model: Model,
+    wanted: boolean,
+  ) {
+    this.asked = !wanted || unable.has(model);
+  }
+
+  /** Counts guesses; null if there were none. */
+  get stats(): SpeculationStats | null {
+    return this.speculation?.stats ?? null;
+  }
+
+  /** Returns the next tokens, as `Speculation.forced` does; none if none are forced, or checking them does not pay. */
+  async step(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
+    if (!this.asked && allowed.forced) this.open();
+    return (await this.speculation?.forced(stretch, taken, allowed, matcher)) ?? [];
+  }
+
+  /** Adds the time of a token that was not guessed. */
+  plainToken(ms: number): void {
+    this.speculation?.guessing.plainTokens(ms, 1);
+  }
+
+  private open(): void {
+    this.asked = true;
+    const { model } = this;
+    model.batch.speculation().then(
+      (speculation) => (this.speculation = speculation),
+      (error: unknown) => {
+        if (model.stale) return;
+        unable.add(model);
+        console.warn("tokens that a constraint forces are checked one by one:", error);
+      },
+    );
+  }
+}
