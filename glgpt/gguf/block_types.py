@@ -78,7 +78,10 @@ def _half(data: Bytes, at: int) -> NDArray[np.float16]:
 
 def _nibbles(data: Bytes) -> Bytes:
     """Returns the low four bits of all bytes, followed by the high four."""
-    return np.concatenate([data & 15, data >> 4], axis=1)
+    found = np.empty((len(data), 2, data.shape[1]), np.uint8)
+    np.bitwise_and(data, 15, out=found[:, 0])  # half the time of concatenating both
+    np.right_shift(data, 4, out=found[:, 1])
+    return found.reshape(len(data), -1)
 
 
 def _fifth_bits(data: Bytes) -> Bytes:

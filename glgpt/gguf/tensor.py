@@ -122,7 +122,9 @@ class GgufTensor:
         return math.prod(self.stored) // self.type.block * self.type.nbytes
 
     def _raw(self) -> NDArray[np.uint8]:
-        found: NDArray[np.uint8] = np.memmap(self.path, np.uint8, "r", self.offset, (self.nbytes,)).view(np.ndarray)
+        # NumPy resolves the links of a Path, at each call.
+        mapped = np.memmap(str(self.path), np.uint8, "r", self.offset, (self.nbytes,))
+        found: NDArray[np.uint8] = mapped.view(np.ndarray)
         return found
 
     def _chunks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:

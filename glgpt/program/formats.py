@@ -16,7 +16,7 @@ hold weights that a file has in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,11 +93,18 @@ class Format:
 
     def quantise(self, values: Floats) -> Texels:
         """Packs the groups `[groups, rows, n, values_per_texel]` as `[groups, scale_rows + rows, n, 4]` texels."""
-        return self.pack_parts(*self._coding.quantise(values))
+        levels, scales, minima = self._coding.quantise(values)
+        return self.pack_parts(np.split(levels, self.column_tiles_per_texel, axis=-1), scales, minima)
 
-    def pack_parts(self, levels: Floats, scales: Floats, minima: Floats | None) -> Texels:
-        """Packs groups like `quantise`, from levels `[groups, rows, n, values_per_texel]`, scales and minima."""
-        return np.concatenate([self._coding.pack_scales(scales, minima), self.pack(levels)], axis=1)
+    def pack_parts(
+        self, levels: Sequence[NDArray[Any]], scales: NDArray[Any], minima: NDArray[Any] | None
+    ) -> NDArray[np.uint32]:
+        """Packs groups like `quantise`: levels `[groups, rows, n, 4]` of each column tile, with scales and minima."""
+        groups, rows, n, _ = levels[0].shape
+        texels = np.empty((groups, self.scale_rows + rows, n, 4), np.uint32)
+        texels[:, : self.scale_rows] = self._coding.pack_scales(scales, minima)
+        texels[:, self.scale_rows :] = self._coding.pack_tiles(levels)
+        return texels
 
     def dequantise(self, texels: Texels) -> Floats:
         """Returns the groups that `quantise` packed, with the values that shaders read."""

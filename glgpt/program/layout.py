@@ -143,46 +143,60 @@ class Layout:
         first, last = y // step, -(-end // step)
         rows = max(0, min(self.height, matrix.shape[0] - strip[0] * self.height))  # without those beyond the matrix
         whole = max(first, min(last, rows // fmt.group))
-        texels = np.zeros((last - first, step, self.texture_width, 4), np.uint32)
-        if whole > first:
-            texels[: whole - first] = self._groups(matrix, strip, first, whole, fmt.group)
-        if whole < last and rows > whole * fmt.group:  # fewer rows than a group
-            part = self._groups(matrix, strip, whole, whole + 1, rows - whole * fmt.group)
-            texels[whole - first, : part.shape[1]] = part[0]
+        if first < whole == last:
+            texels = self._groups(matrix, strip, first, last, fmt.group)
+        else:
+            texels = np.zeros((last - first, step, self.texture_width, 4), np.uint32)
+            if whole > first:
+                texels[: whole - first] = self._groups(matrix, strip, first, whole, fmt.group)
+            if whole < last and rows > whole * fmt.group:  # fewer rows than a group
+                part = self._groups(matrix, strip, whole, whole + 1, rows - whole * fmt.group)
+                texels[whole - first, : part.shape[1]] = part[0]
         return texels.reshape(-1, self.texture_width, 4)[y - first * step : end - first * step]
 
     def _groups(self, matrix: Matrix, strip: tuple[int, int, int], first: int, last: int, rows: int) -> Texels:
         """Returns groups first..last of a strip, of this many rows each, as texels with their scales above."""
-        fmt, i = self.format, strip[0]
-
-        def values(of: NDArray[Any] | Blocks, top: int, count: int) -> Floats:
-            found = self._values(of, strip, top, (last - first) * count)
-            return found.reshape(last - first, count, *found.shape[1:])
-
-        top = i * self.height + first * fmt.group
+        fmt = self.format
+        count, top = last - first, strip[0] * self.height + first * fmt.group
         if not isinstance(matrix, Blocks) or matrix.coding != fmt.coding:
-            return fmt.quantise(values(matrix, top, rows))
+            found = self._values(matrix, strip, top, count * rows)
+            return fmt.quantise(found.reshape(count, rows, *found.shape[1:]))
         if self.tiles[0] > 1 and self.height % fmt.group:
             raise ValueError(f"blocks of {fmt.group} rows do not fit tiles of {self.height} rows")
+        levels = [
+            tile.reshape(count, rows, *tile.shape[1:]) for tile in self._tiles(matrix.levels, strip, top, count * rows)
+        ]
         at = top // fmt.group
-        minima = None if matrix.minima is None else values(matrix.minima, at, 1)[:, 0]
-        return fmt.pack_parts(values(matrix.levels, top, rows), values(matrix.scales, at, 1)[:, 0], minima)
+        minima = None if matrix.minima is None else self._joined(matrix.minima, strip, at, count)
+        return fmt.pack_parts(levels, self._joined(matrix.scales, strip, at, count), minima)
 
     def _values(self, matrix: NDArray[Any] | Blocks, strip: tuple[int, int, int], top: int, rows: int) -> Floats:
         """Returns rows of the matrix in the columns of a strip: float32 `[rows, texture_width, values of a texel]`."""
-        (_, group, panel), shared = strip, self.format.column_tiles_per_texel
-        tiles = [self._block(matrix, top, rows, group * shared + t, panel) for t in range(shared)]
+        return self._joined(matrix, strip, top, rows).astype(np.float32, copy=False)
+
+    def _joined(self, matrix: NDArray[Any] | Blocks, strip: tuple[int, int, int], top: int, rows: int) -> NDArray[Any]:
+        """Returns the same in the numbers of the matrix."""
+        tiles = self._tiles(matrix, strip, top, rows)
         return np.concatenate(tiles, axis=2) if len(tiles) > 1 else tiles[0]
 
-    def _block(self, matrix: NDArray[Any] | Blocks, top: int, rows: int, j: int, panel: int) -> Floats:
+    def _tiles(
+        self, matrix: NDArray[Any] | Blocks, strip: tuple[int, int, int], top: int, rows: int
+    ) -> list[NDArray[Any]]:
+        """Returns the same for each column tile: `[rows, texture_width, 4]`; these are views if possible."""
+        (_, group, panel), shared = strip, self.format.column_tiles_per_texel
+        return [self._block(matrix, top, rows, group * shared + t, panel) for t in range(shared)]
+
+    def _block(self, matrix: NDArray[Any] | Blocks, top: int, rows: int, j: int, panel: int) -> NDArray[Any]:
         """Returns rows of the matrix in column tile j, only the columns in a panel: `[rows, texture_width, 4]`."""
         w = 4 * self.texture_width
         left = 4 * (j * self.width + panel * self.texture_width)
         right = min(left + w, 4 * (j + 1) * self.width)
         block = matrix[top : top + rows, left:right]
-        out = np.zeros((rows, w), np.float32)
-        out[: block.shape[0], : block.shape[1]] = block
-        return out.reshape(rows, self.texture_width, 4)
+        if block.shape != (rows, w):
+            whole = np.zeros((rows, w), block.dtype)
+            whole[: block.shape[0], : block.shape[1]] = block
+            block = whole
+        return block.reshape(rows, self.texture_width, 4)
 
     def pack(self, matrix: Matrix) -> Texels:
         """Packs a matrix `[rows, cols]` as texels `[layers, texture_height, texture_width, 4]`, float32 or uint32."""
