@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import re
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +27,7 @@ VERSIONS = (2, 3)
 MAX_HEADER = 128 << 20  # bytes; Gemma's 262,144 tokens take 7 million
 MAX_ENTRIES = 1 << 16  # keys, and tensors
 MAX_TEXTS = 1 << 20  # strings in all arrays
+MAX_BLOCK = 1 << 16  # bytes of an array's strings that are read at once
 MAX_NAME = 256  # bytes of a key or of a tensor's name
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
@@ -37,6 +39,7 @@ NUMBERS = {
 }  # fmt: skip
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _COUNT = "split.count"
+_LENGTH = struct.Struct("<Q")  # of a string
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,28 @@ class _Cursor:
     def string(self) -> str:
         return self.bytes(self.integer()).decode("utf-8", errors="replace")
 
+    def strings(self, count: int) -> list[str]:
+        found: list[str] = []
+        while len(found) < count:
+            found += self._block(count - len(found)) or [self.string()]
+        return found
+
+    def _block(self, count: int) -> list[str]:
+        """Returns at most `count` strings: those that the next bytes, read at once, hold completely."""
+        start, data = self.file.tell(), self.file.read(min(self.left, MAX_BLOCK, 32 * count))
+        found: list[str] = []
+        begin, last = 0, len(data) - _LENGTH.size
+        while begin <= last and len(found) < count:
+            first = begin + _LENGTH.size
+            end = first + _LENGTH.unpack_from(data, begin)[0]
+            if end > len(data):
+                break
+            found.append(str(data[first:end], "utf-8", "replace"))
+            begin = end
+        self.left -= begin
+        self.file.seek(start + begin)
+        return found
+
     def value(self, kind: int) -> Any:
         if kind == STRING:
             return self.string()
@@ -188,7 +213,7 @@ class _Cursor:
             self.texts += count
             if self.texts > MAX_TEXTS:
                 raise self.problem(f"its arrays have more than {MAX_TEXTS:,} strings")
-            return [self.string() for _ in range(count)]
+            return self.strings(count)
         if kind not in NUMBERS:
             what = "an array of arrays" if kind == ARRAY else f"an array of the unknown type {kind}"
             raise self.problem(f"the metadata has {what}")

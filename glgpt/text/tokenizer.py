@@ -39,6 +39,7 @@ def _byte_letters() -> dict[str, int]:
 
 
 LETTER_BYTE = _byte_letters()
+_LETTER_CODES = {ord(letter): byte for letter, byte in LETTER_BYTE.items()}
 _LETTERS = sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)  # by the byte that each represents
 
 
@@ -317,8 +318,8 @@ def merges_of(tokens: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 def letter_bytes(token: str) -> bytes:
     """Returns the bytes of a token in vocab.json; one with other letters than the byte alphabet is plain text."""
     try:
-        return bytes(LETTER_BYTE[letter] for letter in token)
-    except KeyError:
+        return codecs.charmap_encode(token, "strict", _LETTER_CODES)[0]
+    except UnicodeEncodeError:
         return token.encode("utf-8", errors="replace")
 
 
@@ -327,14 +328,14 @@ def _build(files: Files, vocab_size: int | None) -> Tokenizer:
     source = quoted(files.source, 300)
     ids = [files.vocab.get(letter, -1) for letter in sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)]
     spelled = {text: letter_bytes(text) for text in files.vocab}
-    for left, right in files.merges:
-        if not {left, right, left + right} <= files.vocab.keys():
+    for rank, (left, right) in enumerate(files.merges, len(ids)):
+        whole = files.vocab.get(left + right)
+        if whole is None or left not in spelled or right not in spelled:
             pair = f"{written(left)} {written(right)}"
             raise FileError(f"{source}: the merge {pair} needs a token that the vocabulary lacks")
-        if (spelled[left], spelled[right]) in merges:
+        if merges.setdefault((spelled[left], spelled[right]), rank) != rank:
             raise FileError(f"{source}: the merge {written(left)} {written(right)} appears twice")
-        merges[spelled[left], spelled[right]] = len(ids)
-        ids.append(files.vocab[left + right])
+        ids.append(whole)
     if stray := stray_merge(merges):
         pair = " ".join(written(half.decode("utf-8", errors="backslashreplace")) for half in stray)
         raise FileError(f"{source}: the merge {pair} is out of order; BPE training cannot produce this list")

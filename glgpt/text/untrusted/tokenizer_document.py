@@ -28,7 +28,7 @@ _Flag = Annotated[bool, BeforeValidator(lambda value: value or False)]  # null m
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", defer_build=True)
 
 
 class _Text(_Part):
@@ -340,7 +340,7 @@ def checked_document(whole: Mapping[str, Any], path: Path) -> Document | None:
         raise FileError(f"{name}{_problem(error)}") from None
     vocab = checked_ids(parts.model.vocab, path)
     try:
-        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in parts.model.merges]
+        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in parts.model.merges)
         merges = [(str(left), str(right)) for left, right in pairs]
         around = next((step.around() for step in steps(parts.post_processor) if not isinstance(step, ByteLevel)), None)
     except (TypeError, ValueError) as error:
