@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.mutants import mutants
 
-from glgpt.models.families import FAMILIES
+from glgpt.models.families import FAMILIES, config_class
 
 ROOT = Path(__file__).parent.parent
 
@@ -86,7 +86,8 @@ def test_no_code_outside_a_family_knows_it() -> None:
 def test_every_module_of_a_family_is_in_the_table() -> None:
     """Fails for a family that is not registered, or one that needs more than its module or more than data."""
     modules = {path.stem for path in (ROOT / "glgpt/models/families").glob("*.py")} - {"__init__"}
-    assert modules == {config.__module__.rsplit(".", 1)[1] for config in FAMILIES.values()}
+    assert modules == {row.split(".")[0] for row in FAMILIES.values()}
+    assert all(config_class(name).model_type == name for name in FAMILIES)
     for name in modules:
         text = (ROOT / f"glgpt/models/families/{name}.py").read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 120 and not re.search(r"glgpt import ops|glgpt\.(ops|gl|program)\b", text), (

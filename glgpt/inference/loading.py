@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from glgpt.inference.model import LanguageModel
-from glgpt.inference.stages.model import SplitLanguageModel
 
 
 def load(name_or_path: str | Path | None = None, dtype: str | None = None, **options: Any) -> LanguageModel:
@@ -20,6 +19,8 @@ def load(name_or_path: str | Path | None = None, dtype: str | None = None, **opt
 
     Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before any pass runs.
     """
-    split = options.get("rest") is not None or options.get("plan") is not None
-    kind = SplitLanguageModel if split else LanguageModel
-    return kind.from_pretrained(name_or_path, dtype, **options)
+    if options.get("rest") is None and options.get("plan") is None:
+        return LanguageModel.from_pretrained(name_or_path, dtype, **options)
+    from glgpt.inference.stages.model import SplitLanguageModel  # slow to import: the messages to servers
+
+    return SplitLanguageModel.from_pretrained(name_or_path, dtype, **options)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glgpt.errors import GlgptError, written
-from glgpt.models.families import FAMILIES
+from glgpt.models.families import FAMILIES, config_class
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.models.spec import ModelConfig
 
@@ -32,7 +32,7 @@ def family(name: Any) -> type[ModelConfig]:
     if not isinstance(name, str) or name not in FAMILIES:
         known = ", ".join(map(repr, families()))
         raise GlgptError(f"config: model_type is {written(name)}; glgpt runs {known} checkpoints")
-    return FAMILIES[name]
+    return config_class(name)
 
 
 def from_dict(config: Mapping[str, Any]) -> ModelConfig:

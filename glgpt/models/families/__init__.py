@@ -1,34 +1,33 @@
 """Defines the model families: a module holds a family's usual values, tensor names and mapping from its `config.json`.
 
-`FAMILIES` is the table of all of them, by the `model_type` of `config.json`.
+`FAMILIES` is the table of all of them. A family's module is imported when the family is first used.
 """
 
-from glgpt.models.families.gemma2 import Gemma2Config
-from glgpt.models.families.gemma3 import Gemma3Config
-from glgpt.models.families.gpt2 import GPT2Config
-from glgpt.models.families.gpt_neo import GPTNeoConfig
-from glgpt.models.families.gpt_neox import GPTNeoXConfig
-from glgpt.models.families.llama import LlamaConfig
-from glgpt.models.families.mistral import MistralConfig
-from glgpt.models.families.olmo2 import Olmo2Config
-from glgpt.models.families.phi3 import Phi3Config
-from glgpt.models.families.qwen2 import Qwen2Config
-from glgpt.models.families.qwen3 import Qwen3Config
-from glgpt.models.families.smollm3 import SmolLM3Config
+from __future__ import annotations
+
+from importlib import import_module
+
 from glgpt.models.spec import ModelConfig
 
-ALL: tuple[type[ModelConfig], ...] = (
-    GPT2Config,
-    LlamaConfig,
-    MistralConfig,
-    Qwen2Config,
-    Qwen3Config,
-    SmolLM3Config,
-    Gemma2Config,
-    Gemma3Config,
-    GPTNeoXConfig,
-    Olmo2Config,
-    GPTNeoConfig,
-    Phi3Config,
-)
-FAMILIES = {config.model_type: config for config in ALL}
+# By the `model_type` of `config.json`: the module and its class.
+FAMILIES = {
+    "gpt2": "gpt2.GPT2Config",
+    "llama": "llama.LlamaConfig",
+    "mistral": "mistral.MistralConfig",
+    "qwen2": "qwen2.Qwen2Config",
+    "qwen3": "qwen3.Qwen3Config",
+    "smollm3": "smollm3.SmolLM3Config",
+    "gemma2": "gemma2.Gemma2Config",
+    "gemma3_text": "gemma3.Gemma3Config",
+    "gpt_neox": "gpt_neox.GPTNeoXConfig",
+    "olmo2": "olmo2.Olmo2Config",
+    "gpt_neo": "gpt_neo.GPTNeoConfig",
+    "phi3": "phi3.Phi3Config",
+}
+
+
+def config_class(model_type: str) -> type[ModelConfig]:
+    """Returns the class of one of `FAMILIES`."""
+    module, name = FAMILIES[model_type].split(".")
+    found: type[ModelConfig] = getattr(import_module(f"{__name__}.{module}"), name)
+    return found
