@@ -8,6 +8,7 @@ optimizer's updates in the same way.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
@@ -158,7 +159,8 @@ def sampler_of(name: str, copy: int) -> str:
     return f"{name}_{copy}" if copy else name
 
 
-def fused_text(shared: str, texts: Sequence[str]) -> str:
+@functools.lru_cache(maxsize=64)  # the blocks of a model have the same shaders
+def fused_text(shared: str, texts: tuple[str, ...]) -> str:
     """Returns a shader that runs each of the `texts`; the declarations in `shared` occur once."""
     calls = " ".join(f"main_{k}();" for k in range(len(texts)))
     targets = [len(_LOCATION.findall(text)) for text in texts]
@@ -166,7 +168,8 @@ def fused_text(shared: str, texts: Sequence[str]) -> str:
     return "\n".join([shared, *own, f"void main() {{ {calls} }}"])
 
 
-def beside_text(shared: str, texts: Sequence[str], widths: Sequence[int], targets: int) -> str:
+@functools.lru_cache(maxsize=64)
+def beside_text(shared: str, texts: tuple[str, ...], widths: tuple[int, ...], targets: int) -> str:
     """Returns a shader that runs each of the `texts` in a range of pixel columns, whose widths are given.
 
     All of them write to the same `targets`, and leave zero in those they do not use. Each finds its pixel as PIXEL.

@@ -247,13 +247,12 @@ class Recorder:
         shared = _shared_text([out.layout, *(t.layout for region in regions for t in region.inputs.values())])
         texts, inputs = [], []
         for k, region in enumerate(regions):
-            read = [(name, t.layout) for name, t in region.inputs.items()]
-            before = _declarations(read, [(name, _literal(value)) for name, value in region.defines.items()])
-            tiles = interface({"y": region.layout}, TileRange())
-            texts.append("\n".join([before, tiles, shader_source(f"{region.shader}.frag")]))
+            read = tuple((name, t.layout) for name, t in region.inputs.items())
+            given = tuple((name, _literal(value)) for name, value in region.defines.items())
+            texts.append(_written(region.shader, read, (("y", region.layout),), given, TileRange())[1][1])
             inputs += [(sampler_of(f"u_{name}", k), t) for name, t in region.inputs.items()]
-        widths, layout = [region.layout.width for region in regions], out.layout
-        text = beside_text(f"{shared}\n{SLICE}", texts, widths, layout.layers)
+        widths, layout = tuple(region.layout.width for region in regions), out.layout
+        text = beside_text(f"{shared}\n{SLICE}", tuple(texts), widths, layout.layers)
         stem = "+".join(dict.fromkeys(region.shader for region in regions))
         spec = Pass(label, self._shader(stem, text), (), (), (layout.width, layout.height))
         spec = replace(spec, slices=slices, clear=not onto, flops=cost.flops, nbytes=cost.nbytes)
@@ -333,7 +332,7 @@ class Recorder:
 
     def _fused_text(self, drafts: Sequence[_Draft]) -> str:
         texts = [self._texts[draft.spec.shader] for draft in drafts]
-        return fused_text(texts[0][0], [own for _, own in texts])
+        return fused_text(texts[0][0], tuple(own for _, own in texts))
 
     def _place(self, name: str, textures: dict[str, Texture]) -> Entry:
         """Assigns textures from the pool that all entries share to the scratch tensors of one entry."""

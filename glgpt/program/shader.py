@@ -167,8 +167,8 @@ class TileRange:
     def layers(self, layout: Layout) -> list[int]:
         """Returns the layers with these tiles, in the order of the colour attachments."""
         rows, cols = self.of(layout)
-        shared = layout.format.column_tiles_per_texel
-        return [i * layout.across + j // shared for i in rows for j in cols[::shared]]
+        across, shared = layout.across, layout.format.column_tiles_per_texel
+        return [i * across + j // shared for i in rows for j in cols[::shared]]
 
 
 def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> list[TileRange]:

@@ -216,7 +216,8 @@ class _Drawn:
 
     def has(self, name: str) -> bool:
         """True if all layers of a texture are written."""
-        return all((name, layer) in self._written for layer in range(self._textures[name].layers))
+        layers = self._textures[name].layers
+        return (name, 0) in self._written if layers == 1 else self._written.issuperset((name, i) for i in range(layers))
 
     def draw(self, p: Pass, name: str, layer: int, here: str) -> None:
         """Adds an output of a pass. Raises GlgptError if the pass does not begin where an earlier one ended."""
