@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | Non
         from glgpt.cli.operation.log import log_on_stderr  # imported here: an interrupt may arrive during the import
         from glgpt.cli.parser import build_parser
 
-        args = build_parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else argv
+        args = build_parser(words[0] if words else None).parse_args(words)
         with unwinding(leave), log_on_stderr():
             code: int = args.run(args)
             with named_errors(Path("stdout")):

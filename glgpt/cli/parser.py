@@ -3,51 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 
 from glgpt import __version__
 from glgpt.cli.argument_parser import Parser
-from glgpt.cli.commands import (
-    api,
-    bench,
-    chat,
-    compare,
-    convert,
-    data,
-    dump,
-    evaluate,
-    export,
-    federate,
-    generate,
-    info,
-    logits,
-    selftest,
-    serve,
-    split,
-    tokenizer,
-    train,
-)
 
-# In the order of `glgpt --help`; each module has `add_parser`.
+# In the order of `glgpt --help`; each has a module of `glgpt.cli.commands` with `add_parser`.
 COMMANDS = (
-    generate,
-    chat,
-    api,
-    logits,
-    compare,
-    dump,
-    evaluate,
-    train,
-    data,
-    tokenizer,
-    federate,
-    info,
-    selftest,
-    bench,
-    export,
-    convert,
-    split,
-    serve,
+    "generate",
+    "chat",
+    "api",
+    "logits",
+    "compare",
+    "dump",
+    "eval",
+    "train",
+    "data",
+    "tokenizer",
+    "federate",
+    "info",
+    "selftest",
+    "bench",
+    "export",
+    "convert",
+    "split",
+    "serve",
 )
+MODULES = {"eval": "evaluate"}  # of commands that are not named after their module
 EXAMPLES = """examples:
   glgpt generate "To be, or not to be"              text from the embedded Shakespeare model; no download
   glgpt generate "Once upon a time" --model gpt2    text from a model of the Hugging Face Hub
@@ -64,8 +46,11 @@ glgpt COMMAND --help describes a command and its options. Exit status: 0 for suc
 loss diverges."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the whole command line; parsed arguments hold the function to call as `run`."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Returns the parser of the command line; parsed arguments hold the function to call as `run`.
+
+    It has all commands, or only `command` if that is the name of one: the modules of the others take long to import.
+    """
     parser = Parser(
         prog="glgpt",
         description="Run, inspect and train GPT-2, Llama and related models as fragment shaders:\n"
@@ -74,6 +59,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"glgpt {__version__}")
     sub = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for command in COMMANDS:
-        command.add_parser(sub)
+    for name in (command,) if command in COMMANDS else COMMANDS:
+        import_module(f"glgpt.cli.commands.{MODULES.get(name, name)}").add_parser(sub)
     return parser

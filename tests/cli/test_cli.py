@@ -233,7 +233,7 @@ def test_an_interrupt_leaves_the_text_so_far_and_no_traceback() -> None:
 def test_an_interrupt_while_the_commands_load_leaves_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def interrupted() -> None:
+    def interrupted(command: str | None) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(glgpt.cli.parser, "build_parser", interrupted)
@@ -309,6 +309,17 @@ def options_with_values() -> list[tuple[list[str], str]]:
         return found
 
     return walk(build_parser(), [])
+
+
+def test_a_start_adds_the_parser_of_its_command_only():
+    def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+        return next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+
+    every = commands(build_parser())
+    assert [*every] == [*glgpt.cli.parser.COMMANDS] == [*commands(build_parser("--help"))]
+    for name in every:
+        alone = commands(build_parser(name))
+        assert [*alone] == [name] and alone[name].format_help() == every[name].format_help()
 
 
 @pytest.mark.parametrize("value", ["--", "\x1b[2J\n\x07", "x" * 5000, "9" * 500, "-"])
