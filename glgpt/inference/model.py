@@ -40,6 +40,7 @@ from glgpt.models.context import first_context, grown_context, largest_context
 from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.program.spec import Program
+from glgpt.system.memory import uncollected
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.text.untrusted.chat_template import ChatPrompt, ChatTemplate, Message
 from glgpt.tuning.kernel_selection import DeviceSettings, as_dict
@@ -138,7 +139,7 @@ class LanguageModel:
         options = checked_options(name_or_path, dtype, options)
         if split := [name for name in ("rest", "plan") if name in options]:
             raise ArgumentError(f"{split[0]} splits a model over servers; load it with glgpt.load")
-        with Checkpoint.open(name_or_path, options.pop("adapter", None)) as checkpoint:
+        with uncollected(), Checkpoint.open(name_or_path, options.pop("adapter", None)) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.path, checkpoint.config.vocab_size)
             settings = DeviceSettings.taken_from(options)
             return cls(checkpoint, tokenizer, dtype, settings=settings, **options)

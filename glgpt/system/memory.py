@@ -1,8 +1,11 @@
-"""Reads the available memory of this machine."""
+"""Reads the available memory of this machine, and pauses the collection of cycles."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -13,3 +16,15 @@ def available_memory() -> int | None:
     except OSError:
         return None
     return int(found[1]) << 10 if found else None
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Pauses the search for unreachable cycles, which would walk the many objects that are created inside."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
