@@ -89,9 +89,13 @@ export class Loader {
   }
 
   async json(name: string): Promise<unknown> {
-    const expected = this.manifest.files[name];
-    if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);
-    return parseJson(await this.file(name, expected), name);
+    return parseJson(await this.listed(name), name);
+  }
+
+  /** Fetches a JSON file, gzipped if its name ends in .bin, and returns the function that parses it. */
+  async unparsed(name: string): Promise<() => unknown> {
+    const text = await (name.endsWith(".bin") ? this.unzipped(name) : this.listed(name));
+    return () => (name.endsWith(".bin") ? this.read(parseJson(text, name)) : parseJson(text, name));
   }
 
   /** Fetches files that are not in the cache yet into it. */
@@ -104,11 +108,19 @@ export class Loader {
 
   /** Returns the contents of a gzipped JSON file. */
   async packed(name: string): Promise<unknown> {
+    return this.read(parseJson(await this.unzipped(name), name));
+  }
+
+  private async unzipped(name: string): Promise<Uint8Array> {
+    const packed = new Blob([await this.listed(name)]).stream();
+    return readAll(packed.pipeThrough(new DecompressionStream("gzip")), name, MAX_JSON_BYTES);
+  }
+
+  /** Returns one of the files that the manifest lists. */
+  private listed(name: string): Promise<Uint8Array<ArrayBuffer>> {
     const expected = this.manifest.files[name];
     if (!expected) throw new PageError(`${name} is not in the manifest. Export the model again.`);
-    const packed = new Blob([await this.file(name, expected)]).stream();
-    const text = await readAll(packed.pipeThrough(new DecompressionStream("gzip")), name, MAX_JSON_BYTES);
-    return this.read(parseJson(text, name));
+    return this.file(name, expected);
   }
 
   /** Starts to fetch the first shard, which `shards` then uses. */

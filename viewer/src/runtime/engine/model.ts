@@ -182,9 +182,14 @@ export class Model {
       const chosen = model.kernels.choose(choices);
       model.recording = chosen.recording;
       model.options = { fetch: chosen.fetch, storage };
+      const { generate, capture } = chosen.recording;
+      const [first, later] = [await model.program(generate), await loader.unparsed(capture)];
+      let captures: Program | null = null;
       model.programs = {
-        generate: await model.program(chosen.recording.generate),
-        capture: await model.program(chosen.recording.capture),
+        generate: first,
+        get capture() {
+          return (captures ??= parseProgram(later(), capture)); // no text needs it
+        },
       };
       await model.build();
     });
@@ -193,7 +198,7 @@ export class Model {
   }
 
   private async program(name: string): Promise<Program> {
-    return parseProgram(await (name.endsWith(".bin") ? this.loader.packed(name) : this.loader.json(name)), name);
+    return parseProgram((await this.loader.unparsed(name))(), name);
   }
 
   /**

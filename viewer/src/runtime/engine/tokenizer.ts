@@ -203,6 +203,9 @@ export function tokenizerData({ document, roles }: Pick<TokenizerFiles, "documen
 
 export class Tokenizer extends Vocabulary {
   private readonly vocab: ReadonlyMap<string, number>;
+  private readonly tokens = new Map<number, string>();
+  private readonly bytesOf: (token: string) => Uint8Array;
+  /** The bytes of added tokens, and of others that were asked for. */
   private readonly bytes = new Map<number, Uint8Array>();
   /** The rank of each pair of ids, and the id that each rank makes. */
   private readonly ranks = new Map<number, number>();
@@ -220,11 +223,13 @@ export class Tokenizer extends Vocabulary {
     const { model, added_tokens: added } = data;
     const { vocab, unk_token: unknown } = model;
     this.vocab = new Map(Object.entries(vocab));
-    if (![...this.vocab.values()].every((id) => Number.isInteger(id) && id >= 0 && id < MAX_IDS))
-      throw damaged("its vocabulary does not map tokens to ids");
-    const decode = decoding(data);
-    for (const [token, id] of this.vocab) this.bytes.set(id, decode(token));
-    if (this.bytes.size < this.vocab.size) throw damaged("two tokens have the same id");
+    for (const [token, id] of this.vocab) {
+      const valid = Number.isInteger(id) && id >= 0 && id < MAX_IDS;
+      if (!valid) throw damaged("its vocabulary does not map tokens to ids");
+      this.tokens.set(id, token);
+    }
+    if (this.tokens.size < this.vocab.size) throw damaged("two tokens have the same id");
+    this.bytesOf = decoding(data);
     for (const { id, content } of added) this.bytes.set(id, new TextEncoder().encode(content));
     this.special = new Set(added.filter(({ special }) => special === true).map(({ id }) => id));
     for (const merge of model.merges) this.learn(merge);
@@ -246,8 +251,9 @@ export class Tokenizer extends Vocabulary {
 
   private learn(merge: unknown): void {
     const pair: unknown[] = typeof merge === "string" ? merge.split(" ") : Array.isArray(merge) ? merge : [];
-    const [left, right] = pair.map((token) => (typeof token === "string" ? this.vocab.get(token) : undefined));
-    const made = this.vocab.get(pair.join(""));
+    const [first, second] = pair as string[]; // the map has no other keys than strings
+    const [left, right] = [this.vocab.get(first!), this.vocab.get(second!)];
+    const made = this.vocab.get(`${first}${second}`);
     if (pair.length !== 2 || left === undefined || right === undefined || made === undefined) {
       const shown = JSON.stringify(merge).slice(0, 80);
       throw damaged(`the merge ${shown} is not a pair of tokens, or needs a token that the vocabulary lacks`);
@@ -336,7 +342,13 @@ export class Tokenizer extends Vocabulary {
   }
 
   tokenBytes(id: number): Uint8Array {
-    return this.bytes.get(id) ?? new Uint8Array();
+    let bytes = this.bytes.get(id);
+    if (!bytes) {
+      const token = this.tokens.get(id);
+      bytes = token === undefined ? new Uint8Array() : this.bytesOf(token);
+      this.bytes.set(id, bytes);
+    }
+    return bytes;
   }
 }
 
