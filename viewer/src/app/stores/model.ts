@@ -59,8 +59,9 @@ class ModelStore {
   }
 
   /** Switches every tab to another model. */
-  async use(which: Used, files: readonly File[] = []): Promise<void> {
-    if (this.switching.value || (which === this.used.value && !files.length)) return;
+  async use(which: Used, chosen: readonly File[] = []): Promise<void> {
+    if (this.switching.value || (which === this.used.value && !chosen.length)) return;
+    const files = chosen.length ? chosen : this.files;
     this.refused.value = "";
     this.preparing.value = true;
     try {
@@ -68,9 +69,9 @@ class ModelStore {
       if (which === "mine" && !training.session && !(await training.restore())) {
         throw new Error("No model has been trained here yet. Choose a text and press Start.");
       }
-      if (which === "file" && files.length) this.files = files;
       await this.stop();
-      await this.engine.use(which, this.files);
+      await this.engine.use(which, files);
+      if (which === "file") this.files = files;
     } catch (error) {
       this.refused.value = error instanceof Error ? error.message : String(error);
     }
