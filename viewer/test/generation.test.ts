@@ -58,6 +58,19 @@ it("has all continuations, although a frame with fewer tokens was due", async ()
   expect(continuations.texts.value).toEqual(whole);
 });
 
+it("has the tokens of continuations that failed, although no frame had shown them", async () => {
+  const begun = [{ seed: 1, ids: [1], text: " 1" }];
+  open({
+    continuations: ({ onTexts }: { onTexts: (texts: object[]) => void }) => {
+      onTexts(begun);
+      return Promise.reject(new Error("The device failed."));
+    },
+  });
+  await continuations.write();
+  expect([continuations.texts.value, continuations.note.value]).toEqual([begun, "The device failed."]);
+  expect(frames.size).toBe(0);
+});
+
 it("begins with the prompt, although another text was being written", async () => {
   open({});
   generation.tokens.value = [tok(1), tok(2)];

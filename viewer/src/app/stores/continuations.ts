@@ -38,28 +38,33 @@ class ContinuationStore {
 
   private async stream(signal: AbortSignal): Promise<void> {
     let [begun, frame] = [0, 0]; // frame: of the next update; 0: none is requested
-    const show = (texts: readonly Continuation[]) => {
+    let texts: readonly Continuation[] = [];
+    const show = () => {
       frame = 0;
       this.texts.value = texts.map((text) => ({ ...text }));
     };
-    const texts = await engine().continuations({
-      ids: settings.promptIds(),
-      tokens: settings.tokens.value,
-      ...settings.sampling(),
-      signal,
-      onCompiled: (compiled, shaders) => (this.note.value = `Compiling shaders ${compiled} of ${shaders}`),
-      onTexts: (texts) => {
-        if (!begun) [begun, this.note.value] = [performance.now(), "Writing…"];
-        if (!this.meter.due() || frame) return;
-        frame = requestAnimationFrame(() => show(texts));
-      },
-    });
-    cancelAnimationFrame(frame); // it would show fewer tokens
+    try {
+      texts = await engine().continuations({
+        ids: settings.promptIds(),
+        tokens: settings.tokens.value,
+        ...settings.sampling(),
+        signal,
+        onCompiled: (compiled, shaders) => (this.note.value = `Compiling shaders ${compiled} of ${shaders}`),
+        onTexts: (written) => {
+          texts = written;
+          if (!begun) [begun, this.note.value] = [performance.now(), "Writing…"];
+          if (!this.meter.due() || frame) return;
+          frame = requestAnimationFrame(show);
+        },
+      });
+    } finally {
+      cancelAnimationFrame(frame); // it would replace the texts that follow these
+      show();
+    }
     // first tokens come from the prefill
     const after = texts.reduce((sum, { ids }) => sum + Math.max(0, ids.length - 1), 0);
     this.rate.value = after ? (1000 * after) / (performance.now() - begun) : 0;
     this.note.value = signal.aborted ? "Stopped." : "";
-    show(texts);
   }
 
   /** Generates one of the continuations again as the text, with alternatives and probabilities. */
