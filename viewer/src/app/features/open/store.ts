@@ -38,7 +38,7 @@ class OpenStore {
   begin(loaded: (opened: Opened) => void): void {
     this.loaded = loaded;
     models.phase.value = "choosing";
-    void this.attempt("", async () => {
+    void this.attempt(async () => {
       this.kept.value = await keptModels();
       const list = await this.list();
       this.shapes.value = list.shapes.map(({ name }) => name);
@@ -54,24 +54,30 @@ class OpenStore {
     return this.index;
   }
 
-  private async attempt(doing: string, work: () => Promise<void>): Promise<void> {
-    this.problem.value = "";
+  /** Does `work` as the work in progress. */
+  private async run(doing: string, work: () => Promise<void>): Promise<void> {
     this.doing.value = doing;
+    await this.attempt(work);
+    this.doing.value = "";
+    this.share.value = null;
+  }
+
+  /** Does `work` and shows its error, if any. */
+  private async attempt(work: () => Promise<void>): Promise<void> {
+    this.problem.value = "";
     try {
       await work();
     } catch (error) {
       this.problem.value =
         error instanceof PageError ? error.message : `${reason(error)}. This is an unexpected error: reload the page.`;
     }
-    this.doing.value = "";
-    this.share.value = null;
   }
 
   /** Reads the headers of files, and shows what loading them takes. */
   open(files: readonly File[]): Promise<void> {
     if (this.doing.value || !files.length) return Promise.resolve();
     this.found.value = null;
-    return this.attempt("Reading the file's header", async () => {
+    return this.run("Reading the file's header", async () => {
       this.files = files;
       this.found.value = await openable(files, await this.list(), folder());
       this.link.value = null;
@@ -83,7 +89,7 @@ class OpenStore {
     const { value: found } = this.found;
     if (!found || this.doing.value) return Promise.resolve();
     const keeps = this.keep.value;
-    return this.attempt("", async () => {
+    return this.run("", async () => {
       if (keeps) await this.store(found);
       this.loaded(found.open());
       models.phase.value = "loading";
@@ -99,7 +105,7 @@ class OpenStore {
   fetch(): Promise<void> {
     const { value: url } = this.link;
     if (!url || this.doing.value) return Promise.resolve();
-    return this.attempt(`Fetching from ${url.host}`, async () => {
+    return this.run(`Fetching from ${url.host}`, async () => {
       allowedLink(url, connections());
       this.stop = new AbortController();
       const file = await fetched(url, this.stop.signal, (done, total) => {
@@ -131,7 +137,7 @@ class OpenStore {
 
   openKept(model: Kept): Promise<void> {
     if (this.doing.value) return Promise.resolve();
-    return this.attempt("Reading the file's header", async () => {
+    return this.run("Reading the file's header", async () => {
       this.files = await openKept(model);
       this.found.value = await openable(this.files, await this.list(), folder());
       this.keep.value = false;
@@ -139,7 +145,7 @@ class OpenStore {
   }
 
   removeKept(model: Kept): Promise<void> {
-    return this.attempt("", async () => {
+    return this.attempt(async () => {
       await removeKept(model);
       this.kept.value = await keptModels();
     });
