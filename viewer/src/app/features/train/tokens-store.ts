@@ -1,7 +1,27 @@
-// The vocabularies that the Tokens step compares.
+// The vocabularies that the Tokens step compares, and how they tokenize the text.
 
 import { signal } from "@preact/signals";
-import type { Bpe } from "../../../training/bpe";
+import type { Bpe, Cut } from "../../../training/bpe";
+import { cutOf } from "../../../training/vocabulary";
+
+/** Measures how a vocabulary tokenizes the whole text. */
+export class Measurement {
+  private readonly latest = signal<{ of: Bpe; cut: Cut } | null>(null);
+  private asked: Bpe | null = null;
+
+  /** Returns the result of a vocabulary; null: not measured. Reading it subscribes to changes. */
+  of(bpe: Bpe): Cut | null {
+    const { value } = this.latest;
+    return value?.of === bpe ? value.cut : null;
+  }
+
+  /** Measures a vocabulary. A later call replaces one that still runs. */
+  async measure(text: string, bpe: Bpe): Promise<void> {
+    this.asked = bpe;
+    const cut = await cutOf(text, bpe).catch(() => null); // the same error was shown when the vocabulary was trained
+    if (cut && this.asked === bpe) this.latest.value = { of: bpe, cut };
+  }
+}
 
 class VocabulariesStore {
   /** The vocabulary with all merges, and the text that it was trained on. */

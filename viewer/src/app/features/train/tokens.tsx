@@ -2,12 +2,13 @@
 
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import { EOS, encodeText, extremes, firstMerges, SMALLEST, type Bpe, type Cut } from "../../../training/bpe";
+import { EOS, encodeText, extremes, firstMerges, SMALLEST, type Bpe } from "../../../training/bpe";
+import { reason } from "../../../runtime/gl/errors";
 import { tokenBytes } from "../../../training/tokenise";
-import { cutOf, vocabularyOf } from "../../../training/vocabulary";
+import { vocabularyOf } from "../../../training/vocabulary";
 import { train } from "./store";
 import { HELD } from "./text-store";
-import { vocabularies } from "./tokens-store";
+import { Measurement, vocabularies } from "./tokens-store";
 import { thousands } from "../../ui/tools";
 import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
@@ -32,7 +33,9 @@ export function TokensStage() {
         vocabularies.learnt.value = { text, bpe };
         vocabularies.counts.second.value = Math.min(vocabularies.counts.second.value, bpe.merges.length);
       },
-      (error: unknown) => (problem.value = error instanceof Error ? error.message : String(error)),
+      (error: unknown) => {
+        if (!stale) problem.value = reason(error);
+      },
     );
     return () => (stale = true);
   }, [text]);
@@ -88,17 +91,12 @@ function Vocabulary({
   const n = Math.min(count.value, bpe.merges.length);
   const some = useMemo(() => firstMerges(bpe, n), [bpe, n]);
   const bytes = useMemo(() => tokenBytes(some), [some]);
-  const cut = useSignal<{ of: Bpe; cut: Cut } | null>(null);
+  const measurement = useMemo(() => new Measurement(), []);
   useEffect(() => {
-    const timer = setTimeout(() => {
-      cutOf(text, some).then(
-        (measured) => (cut.value = { of: some, cut: measured }),
-        () => {}, // the same error was shown when the vocabulary was trained
-      );
-    }, REST);
+    const timer = setTimeout(() => void measurement.measure(text, some), REST);
     return () => clearTimeout(timer);
   }, [text, some]);
-  const known = cut.value?.of === some ? cut.value.cut : null;
+  const known = measurement.of(some);
   const { longest, rarest } = known ? extremes(some, known.counts, LISTED) : { longest: [], rarest: [] };
   const tokens = (ids: readonly number[], counted: boolean) =>
     ids.map((id) => (
