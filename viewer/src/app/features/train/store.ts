@@ -43,8 +43,7 @@ class TrainStore extends TextStore {
       this.index.value = found;
       this.choose(found.sizes[0]!);
       const wanted = this.link.apply();
-      const { name, about } = found.texts.find((text) => text.name === wanted) ?? found.texts[0]!;
-      await this.put([await training.offers.bundled(name)], about, name);
+      await this.putSet((found.texts.find((text) => text.name === wanted) ?? found.texts[0]!).name);
       if (!training.session) await training.restore();
       effect(() => {
         const found = training.session;
@@ -213,6 +212,7 @@ class TrainStore extends TextStore {
         await training.load(await chosenFiles(files), this.text.value);
         return;
       }
+      const replaced = this.chooseText();
       const parts: string[] = [];
       for (const file of files) {
         const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
@@ -223,9 +223,10 @@ class TrainStore extends TextStore {
         }
       }
       if (!parts.join("")) throw new Error(`${files[0]!.name} is empty.`);
+      if (replaced()) return;
       if (training.session) throw new Error("Reset the training first: another text needs a new training.");
       const names = files.map((f) => f.name);
-      await this.put(
+      await this.prepare(
         parts,
         names.length > 3 ? `${names.slice(0, 2).join(", ")} and ${names.length - 2} more` : names.join(", "),
       );

@@ -29,17 +29,34 @@ export class TextStore extends SettingsStore {
   readonly encoding = signal("utf-8");
   /** Resolves when the latest text is cleaned up. */
   protected cleaned: Promise<void> = Promise.resolve();
-  private asked = 0; // texts that `put` was called with
+  private asked = 0; // texts that were cleaned up
+  private choices = 0; // texts that were chosen
   private stopFetching: AbortController | null = null;
   private fetched: FetchedText | null = null; // the last fetched text, with its source
 
+  /**
+   * Begins the choice of a text: earlier ones that still load are ignored, and a download ends. Returns a function that
+   * is true once a later choice has begun.
+   */
+  protected chooseText(): () => boolean {
+    const mine = ++this.choices;
+    this.cancelFetching();
+    return () => mine !== this.choices;
+  }
+
   /** Sets the documents to train on and cleans them up. */
-  readonly put = (
+  readonly put = (...args: Parameters<TextStore["prepare"]>): Promise<void> => {
+    this.chooseText();
+    return this.prepare(...args);
+  };
+
+  /** Does the same, after `chooseText`. */
+  protected prepare(
     from: string[],
     named: string,
     kind = "",
     steps: readonly CleaningStep[] = this.cleaning.value,
-  ): Promise<void> => {
+  ): Promise<void> {
     this.documents.value = from;
     this.source.value = named;
     this.set.value = kind;
@@ -52,19 +69,27 @@ export class TextStore extends SettingsStore {
       this.inspection.value = found.inspection;
     });
     return this.cleaned;
-  };
+  }
 
   /** Replaces the text with a data set. */
   readonly takeSet = (name: string) =>
-    this.attempt(async () => {
-      const { about } = this.index.value!.texts.find((found) => found.name === name)!;
-      await this.put([await engine().training.offers.bundled(name)], about, name);
+    this.attempt(async (busy) => {
+      busy("Loading the text");
+      await this.putSet(name);
     });
+
+  protected async putSet(name: string): Promise<void> {
+    const replaced = this.chooseText();
+    const { about } = this.index.value!.texts.find((found) => found.name === name)!;
+    const text = await engine().training.offers.bundled(name);
+    if (!replaced()) await this.prepare([text], about, name);
+  }
 
   /** Fetches a text that the visitor requested, and replaces the current one with it. */
   readonly fetchFrom = (address: string, title = "", read = this.encoding.value) =>
     this.attempt(async () => {
       if (this.fetching.value) return;
+      const replaced = this.chooseText();
       const stop = (this.stopFetching = new AbortController());
       const show = (change: Partial<{ done: number; total: number; again: string }>) =>
         (this.fetching.value = {
@@ -83,9 +108,12 @@ export class TextStore extends SettingsStore {
           onBytes: (done, total) => show({ done, total, again: "" }),
           onRetry: (again) => show({ again }),
         });
+        if (replaced()) return;
         if (engine().training.session) throw new Error("Reset the training first: another text needs a new training.");
         this.fetched = found;
-        await this.put([found.text], title || found.source);
+        await this.prepare([found.text], title || found.source);
+      } catch (error) {
+        if (!replaced()) throw error;
       } finally {
         this.fetching.value = this.stopFetching = null;
       }
@@ -112,7 +140,7 @@ export class TextStore extends SettingsStore {
   /** Switches a clean-up step on or off. */
   readonly clean = (step: CleaningStep, on: boolean) =>
     this.attempt(() =>
-      this.put(
+      this.prepare(
         this.documents.value,
         this.source.value,
         this.set.value,

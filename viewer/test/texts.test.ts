@@ -1,0 +1,71 @@
+// Tests which text a training takes when several are chosen while others load.
+
+import { beforeEach, expect, it, vi } from "vitest";
+import type { FetchOptions } from "../src/training/fetching";
+
+vi.hoisted(() => Object.assign(globalThis, { location: new URL("https://page.example/") }));
+vi.mock("../src/training/prepare", () => ({
+  prepared: ([text]: string[]) => Promise.resolve({ text, removed: [], inspection: null }),
+}));
+
+import type { Glgpt } from "../src/api";
+import { train } from "../src/app/features/train/store";
+import { models } from "../src/app/stores/model";
+import type { TrainingIndex } from "../src/runtime/engine/manifest";
+
+const loaded = new Map<string, (text: string) => void>();
+
+beforeEach(() => {
+  const bundled = (name: string) => new Promise<string>((resolve) => loaded.set(name, resolve));
+  const fetchText = (_: string, { signal }: FetchOptions) =>
+    new Promise((_, reject) => signal?.addEventListener("abort", () => reject(new Error("Stopped."))));
+  models.engine = { training: { offers: { bundled }, session: null }, fetchText } as unknown as Glgpt;
+  const texts = ["slow", "quick"].map((name) => ({ name, about: `the ${name} set` }));
+  train.index.value = { texts } as unknown as TrainingIndex;
+});
+
+/** Chooses a data set that is still loading. */
+function chooseSlow(): Promise<void> {
+  const chosen = train.takeSet("slow");
+  expect(train.preparing.value).not.toBeNull(); // Start waits for it
+  return chosen;
+}
+
+it("takes the data set that was chosen last, although an earlier one loaded later", async () => {
+  const slow = chooseSlow();
+  const quick = train.takeSet("quick");
+  loaded.get("quick")!("quick text");
+  await quick;
+  loaded.get("slow")!("slow text");
+  await slow;
+  expect([train.text.value, train.source.value]).toEqual(["quick text", "the quick set"]);
+  expect(train.preparing.value).toBeNull();
+});
+
+it("keeps a text that was typed while a data set loaded", async () => {
+  const slow = chooseSlow();
+  await train.put(["typed"], "");
+  loaded.get("slow")!("slow text");
+  await slow;
+  expect(train.text.value).toBe("typed");
+});
+
+it("takes the data set that was chosen after files that are read late", async () => {
+  const file = new File([], "a.txt");
+  let read: (bytes: ArrayBuffer) => void = () => {};
+  file.arrayBuffer = () => new Promise((resolve) => (read = resolve));
+  const taken = train.take([file]);
+  const quick = train.takeSet("quick");
+  loaded.get("quick")!("quick text");
+  await quick;
+  read(new TextEncoder().encode("from a file").buffer);
+  await taken;
+  expect(train.text.value).toBe("quick text");
+});
+
+it("ends a download when another text is chosen", async () => {
+  const fetched = train.fetchFrom("https://texts.example/book.txt");
+  await train.put(["typed"], "");
+  await fetched;
+  expect([train.text.value, train.fetching.value, train.problem.value]).toEqual(["typed", null, ""]);
+});
