@@ -283,13 +283,17 @@ export class Glgpt {
   async generate(asked: GenerateOptions | string = {}): Promise<Generated> {
     const options = typeof asked === "string" ? { prompt: asked } : asked;
     checkOptions("generate", options, GENERATE);
+    return this.write(() => Promise.resolve(options), options.signal, options.seed);
+  }
+
+  /** @internal Generates a text. `prepare` returns its options once no other call can replace the model. */
+  async write(prepare: () => Promise<GenerateOptions>, signal?: AbortSignal, seed = 0): Promise<Generated> {
     await this.usable();
     let begun = false;
-    const done = this.queue.run(() => {
+    const done = this.queue.run(async () => {
       begun = true;
-      return writeText(this.writer(), options);
+      return writeText(this.writer(), await prepare());
     });
-    const { signal, seed = 0 } = options;
     if (!signal) return done;
     // A call that waits for a lost context may block the queue. Aborting also ends calls queued after it.
     const given = new Promise<Generated>((resolve) => {
@@ -320,11 +324,16 @@ export class Glgpt {
     checkOptions("chat", options, CHAT);
     await this.usable();
     const { dropped = 0, tokens = CHAT_TOKENS, ...others } = options;
-    const prompt = await this.chatPrompt(messages, tokens, dropped);
-    const space = Math.max(1, this.model.manifest.config.n_positions - prompt.ids.length + 1);
-    const recommended = samplingDefaults(this.model.manifest.sampling);
     const given = Object.fromEntries(Object.entries<unknown>(others).filter(([, value]) => value !== undefined));
-    const answer = await this.generate({ ...recommended, ...given, tokens: Math.min(tokens, space), ids: prompt.ids });
+    const asked = checkedMessages(messages); // a copy
+    let prompt: Fitted = { ids: [], dropped };
+    const prepare = async () => {
+      prompt = await this.chatPrompt(asked, tokens, dropped);
+      const { sampling, config } = this.model.manifest;
+      const space = Math.max(1, config.n_positions - prompt.ids.length + 1);
+      return { ...samplingDefaults(sampling), ...given, tokens: Math.min(tokens, space), ids: prompt.ids };
+    };
+    const answer = await this.write(prepare, options.signal, options.seed);
     return { ...answer, promptTokens: prompt.ids.length, dropped: prompt.dropped };
   }
 

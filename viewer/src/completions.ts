@@ -12,10 +12,11 @@ import {
 } from "./completion-request";
 import { ConstraintError } from "./runtime/constraints/constraint";
 import type { CallParser, CallPart } from "./runtime/chat/calls";
-import type { ChatTemplate } from "./runtime/chat/template";
+import type { ChatMessage, ChatTemplate } from "./runtime/chat/template";
 import { callForm, forTemplate, type ToolCall, type Tools } from "./runtime/chat/tools";
 import { PageError } from "./runtime/gl/errors";
 import { randomId } from "./runtime/io/random-id";
+import type { Model } from "./runtime/engine/model";
 import type { Candidate, Token } from "./runtime/engine/sampling";
 import { samplingDefaults, type SamplingDefaults } from "./runtime/engine/sampling-defaults";
 
@@ -125,21 +126,29 @@ interface Ended {
   tokens: number;
 }
 
-/** A request that was checked, and the ids of its prompt. */
-interface Prepared {
+/** The parts of a request that depend on the model, which another may replace before it answers. */
+interface Encoded {
+  model: Model;
   ids: number[];
   /** The field of its constraint; null: none. */
   field: string | null;
+  options: Pick<
+    ChatOptions,
+    "tokens" | keyof SamplingDefaults | "seed" | "logitBias" | "alternatives" | "constraint" | "speculate"
+  >;
+}
+
+/** A request that was checked. */
+interface Prepared {
+  encoded: Encoded;
+  /** Encodes it for the model in use. */
+  encode: () => Promise<Encoded>;
   tools: Tools | null;
   stops: readonly string[];
   /** Separates calls of functions from the text; null: the answer cannot call one. */
   calls: CallParser | null;
   /** The number of the most likely tokens to send; null without log probabilities. */
   top: number | null;
-  options: Pick<
-    ChatOptions,
-    "tokens" | keyof SamplingDefaults | "seed" | "logitBias" | "alternatives" | "constraint" | "speculate"
-  >;
 }
 
 export class Completions {
@@ -227,7 +236,7 @@ export class Completions {
 
   /** Generates an answer and passes its pieces on. */
   private async answer(prepared: Prepared, push: (piece: Piece) => void, signal?: AbortSignal): Promise<Ended> {
-    const { ids, top, options, calls } = prepared;
+    const { top, calls } = prepared;
     const stops = new StopTexts(prepared.stops);
     const stopped = new AbortController();
     let waiting: ChatLogprobs["content"] = []; // of tokens whose text is not complete yet
@@ -241,17 +250,18 @@ export class Completions {
         waiting = [];
       }
     };
-    const running = this.glgpt.generate({
-      ...options,
-      ids,
-      signal: signal ? AbortSignal.any([signal, stopped.signal]) : stopped.signal,
-      onToken: (token) => {
-        if (top !== null) waiting.push(this.logprobs(token, top));
-        text += token.text;
-        send(stops.push(token.text));
-        if (stops.found) stopped.abort();
-      },
-    });
+    const onToken = (token: Token & { text: string }) => {
+      if (top !== null) waiting.push(this.logprobs(token, top));
+      text += token.text;
+      send(stops.push(token.text));
+      if (stops.found) stopped.abort();
+    };
+    const either = signal ? AbortSignal.any([signal, stopped.signal]) : stopped.signal;
+    const running = this.glgpt.write(async () => {
+      if (prepared.encoded.model !== this.glgpt.model) prepared.encoded = await prepared.encode();
+      const { ids, options } = prepared.encoded;
+      return { ...options, ids, signal: either, onToken };
+    }, either);
     const answer = await running.catch(async (error: unknown) => {
       throw error instanceof ConstraintError ? await this.unusable(error, prepared) : error;
     });
@@ -268,34 +278,54 @@ export class Completions {
   private async prepared(request: ChatCompletionRequest, speculate?: boolean): Promise<Prepared> {
     check(request);
     await this.glgpt.ready;
-    const { chatTemplate: template, manifest } = this.glgpt.model;
-    if (!template) throw new CompletionError("This model has no chat template; use glgpt.generate.", "messages");
+    const { logprobs, top_logprobs, stop } = request;
     const tools = toolsOf(request);
+    const messages = plainMessages(request.messages);
+    const top = logprobs ? (top_logprobs ?? 0) : null;
+    const encode = async () => {
+      const { options, ...encoded } = await this.encoded({ ...request, messages }, tools);
+      const more = {
+        ...(speculate === undefined ? {} : { speculate }),
+        ...(top === null ? {} : { alternatives: Math.max(1, top) }),
+      };
+      return { ...encoded, options: { ...options, ...more } };
+    };
+    return {
+      encoded: await encode(),
+      encode,
+      tools,
+      calls: tools?.parser() ?? null,
+      stops: typeof stop === "string" ? [stop] : (stop ?? []),
+      top,
+    };
+  }
+
+  /** Encodes a request for the model in use. */
+  private async encoded(
+    request: ChatCompletionRequest & { messages: readonly ChatMessage[] },
+    tools: Tools | null,
+  ): Promise<Encoded> {
+    const { model } = this.glgpt;
+    const { chatTemplate: template, manifest } = model;
+    if (!template) throw new CompletionError("This model has no chat template; use glgpt.generate.", "messages");
     const form = callForm((text) => template.mentions(text));
     const ids = await this.prompt(template, request.messages, tools);
-    if (tools?.forced && form.start) ids.push(...this.glgpt.model.tokenizer!.encode(form.start));
+    if (tools?.forced && form.start) ids.push(...model.tokenizer!.encode(form.start));
     const limit = manifest.config.n_positions;
     if (ids.length > limit) {
       const why = `The prompt has ${ids.length} tokens and the context holds ${limit}; shorten it.`;
       throw new CompletionError(why, "messages", "context_length_exceeded");
     }
-    const { logprobs, top_logprobs, stop } = request;
     const constrained = constraintOf(request, tools, form.key);
     const asked = request.max_completion_tokens ?? request.max_tokens ?? Infinity;
-    const top = logprobs ? (top_logprobs ?? 0) : null;
     return {
+      model,
       ids,
       field: constrained?.field ?? null,
-      tools,
-      calls: tools?.parser() ?? null,
-      stops: typeof stop === "string" ? [stop] : (stop ?? []),
-      top,
       options: {
         tokens: Math.min(asked, limit - ids.length + 1),
-        ...sampling(request, samplingDefaults(this.glgpt.model.manifest.sampling)),
+        ...sampling(request, samplingDefaults(manifest.sampling)),
         constraint: constrained?.constraint ?? null,
-        ...(speculate === undefined ? {} : { speculate }),
-        ...(top === null ? {} : { alternatives: Math.max(1, top) }),
       },
     };
   }
@@ -303,19 +333,19 @@ export class Completions {
   /** Returns the ids of messages. Rejects with CompletionError for messages that cannot be used. */
   private async prompt(
     template: ChatTemplate,
-    messages: ChatCompletionRequest["messages"],
+    messages: readonly ChatMessage[],
     tools: Tools | null,
   ): Promise<number[]> {
-    const written = forTemplate(plainMessages(messages), tools, (text) => template.mentions(text));
+    const written = forTemplate(messages, tools, (text) => template.mentions(text));
     return template.ids(written, true, tools?.documents() ?? null).catch((error: unknown) => {
       throw error instanceof PageError ? new CompletionError(error.message, "messages") : error;
     });
   }
 
   /** Returns the error for a constraint that cannot be used. */
-  private async unusable(error: ConstraintError, { field, tools }: Prepared): Promise<CompletionError> {
+  private async unusable(error: ConstraintError, { encoded, tools }: Prepared): Promise<CompletionError> {
+    const { model, field } = encoded;
     if (!tools?.forced) return new CompletionError(error.message, field);
-    const { model } = this.glgpt;
     const own = await tools.unusable(error, (schema) => model.matcher({ json_schema: schema }));
     return new CompletionError(own.message, own.field);
   }
@@ -362,6 +392,7 @@ function delta(part: string | CallPart): ChatCompletionChunk["choices"][number][
   return { tool_calls: [call] };
 }
 
-function usage({ ids }: Prepared, { tokens }: Ended): CompletionUsage {
-  return { prompt_tokens: ids.length, completion_tokens: tokens, total_tokens: ids.length + tokens };
+function usage({ encoded }: Prepared, { tokens }: Ended): CompletionUsage {
+  const { length } = encoded.ids;
+  return { prompt_tokens: length, completion_tokens: tokens, total_tokens: length + tokens };
 }

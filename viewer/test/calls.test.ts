@@ -1,0 +1,106 @@
+// Tests calls of the scriptable object that wait while another one replaces the model.
+
+import { signal } from "@preact/signals-core";
+import { beforeEach, expect, it, vi } from "vitest";
+
+vi.hoisted(() => Object.assign(globalThis, { location: new URL("https://page.example/") }));
+vi.hoisted(() =>
+  Object.assign(globalThis, { document: { baseURI: "https://page.example/", querySelector: () => null } }),
+);
+const loaded = vi.hoisted((): { model: unknown } => ({ model: null }));
+vi.mock("../src/runtime/gl/device", () => ({
+  Device: class {
+    compiling = { value: {} };
+  },
+  ContextLost: class extends Error {},
+}));
+vi.mock("../src/runtime/engine/model", () => ({ Model: { load: () => Promise.resolve(loaded.model) } }));
+vi.mock("../src/warm-up", () => ({
+  WarmUp: class {
+    atRest = () => Promise.resolve();
+  },
+}));
+
+import { Glgpt, type TrainingCode } from "../src/api";
+import type { Model } from "../src/runtime/engine/model";
+import type { Opened } from "../src/runtime/engine/opened-model";
+import type { ChatMessage } from "../src/runtime/chat/template";
+import { Training } from "../src/training/training";
+import type { Store } from "../src/training/store";
+
+/** Returns a model whose vocabulary gives every message the id `id`, and which writes the ids of its prompt. */
+function model(id: number) {
+  const generate = async function* (ids: readonly number[]) {
+    await Promise.resolve();
+    for (const id of ids) yield { id };
+  };
+  const rendered = (messages: readonly ChatMessage[]) => Promise.resolve(messages.map(() => id));
+  return {
+    generator: { generate },
+    chatTemplate: { ids: rendered, mentions: () => false },
+    tokenizer: null,
+    manifest: { model: `model ${id}`, config: { n_positions: 64, vocab_size: 128 }, eos: [] },
+    follow: () => {},
+    rest: () => {},
+    close: () => {},
+    beside: (other: unknown) => Promise.resolve(other),
+  };
+}
+
+const messages = [{ role: "user" as const, content: "a" }];
+const [OWN, MINE] = [model(1), model(2)];
+let training: Training;
+let glgpt: Glgpt;
+let prepared: () => void; // what `use` waits for
+const trained = vi.fn();
+
+/** Makes a session with this model the current one. */
+function begin(own: object): void {
+  const lend = (work: () => Promise<unknown>) => work();
+  const session = { own, points: [], lend, close: () => Promise.resolve() };
+  (training as unknown as { signals: { session: { value: unknown } } }).signals.session.value = session;
+}
+
+beforeEach(async () => {
+  loaded.model = OWN;
+  const store = { forgetRuns: () => Promise.resolve() } as unknown as Store;
+  training = new Training(
+    () => OWN as unknown as Model,
+    store,
+    () => Promise.resolve(),
+  );
+  trained.mockReset().mockImplementation(async ({ own }: { own: never }) => {
+    await new Promise<void>((resolve) => (prepared = resolve));
+    return own;
+  });
+  training.models.trained = trained;
+  const calls = class {
+    training = training;
+    busy = false;
+  };
+  const opened = { loader: { manifest: {}, progress: signal({}) } } as unknown as Opened;
+  glgpt = new Glgpt({ calls } as unknown as TrainingCode, opened);
+  await glgpt.ready;
+  begin(MINE);
+});
+
+it("encodes a chat with the vocabulary of the model that answers it", async () => {
+  const used = glgpt.use("mine");
+  await vi.waitFor(() => expect(trained).toHaveBeenCalled());
+  const answered = glgpt.chat(messages);
+  await new Promise((resolve) => setTimeout(resolve));
+  prepared();
+  await used;
+  expect((await answered).ids).toEqual([2]);
+});
+
+it("encodes a request for a completion with the vocabulary of the model that answers it", async () => {
+  const used = glgpt.use("mine");
+  await vi.waitFor(() => expect(trained).toHaveBeenCalled());
+  const answered = glgpt.chat.completions.create({ messages });
+  await new Promise((resolve) => setTimeout(resolve));
+  prepared();
+  await used;
+  const { choices, model, usage } = await answered;
+  expect([choices[0]!.message.content, model, usage.prompt_tokens]).toEqual([" 2", "model 2", 1]);
+});
