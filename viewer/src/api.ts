@@ -182,8 +182,8 @@ export class Glgpt {
     this.current.value = { model: this.own, used: "own" };
     if (this.disposed) this.release();
     this.unfollow = effect(() => {
-      const session = this.trains.value?.training.session ?? null;
-      untracked(() => void this.leave(session));
+      void this.trains.value?.training.session;
+      untracked(() => void this.queue.run(() => this.leave()));
     });
     const trains = () => this.trains.peek()?.busy ?? false;
     this.warming = new WarmUp(this.own, this.queue, trains, (recording) => this.later(recording));
@@ -234,14 +234,15 @@ export class Glgpt {
     const training = which === "own" ? this.trains.value?.training : (await this.trainingCalls()).training;
     await training?.settled();
     return this.queue.run(async () => {
-      if (which === "own" || !training) {
-        this.replace(this.own, "own", null);
-        return;
+      if (which === "own" || !training) this.replace(this.own, "own", null);
+      else if (which === "file") {
+        this.replace(await this.own.beside(await training.models.saved(files)), which, null);
+      } else {
+        await training.hold(async (session) => {
+          const about = await training.models.trained(session);
+          this.replace(await session.lend(() => this.own.beside(about)), which, session);
+        });
       }
-      const session = which === "mine" ? training.current() : null;
-      const about = session ? await training.models.trained(session) : await training.models.saved(files);
-      const build = () => this.own.beside(about);
-      this.replace(await (session ? session.lend(build) : build()), which, session);
     });
   }
 
@@ -253,8 +254,10 @@ export class Glgpt {
   }
 
   /** Selects the page's model again if the training whose model is in use has ended. */
-  private async leave(session: Session | null): Promise<void> {
-    if (this.played && this.played !== session) await this.use("own");
+  private leave(): Promise<void> {
+    const session = this.trains.peek()?.training.session ?? null;
+    if (this.played && this.played !== session) this.replace(this.own, "own", null);
+    return Promise.resolve();
   }
 
   /** @internal Returns the names of files that later calls may need on this device. */

@@ -25,6 +25,7 @@ import { Glgpt, type TrainingCode } from "../src/api";
 import type { Model } from "../src/runtime/engine/model";
 import type { Opened } from "../src/runtime/engine/opened-model";
 import type { ChatMessage } from "../src/runtime/chat/template";
+import type { Queue } from "../src/runtime/gl/wait";
 import { Training } from "../src/training/training";
 import type { Store } from "../src/training/store";
 
@@ -48,7 +49,7 @@ function model(id: number) {
 }
 
 const messages = [{ role: "user" as const, content: "a" }];
-const [OWN, MINE] = [model(1), model(2)];
+const [OWN, MINE, LATER] = [model(1), model(2), model(3)];
 let training: Training;
 let glgpt: Glgpt;
 let prepared: () => void; // what `use` waits for
@@ -103,4 +104,34 @@ it("encodes a request for a completion with the vocabulary of the model that ans
   await used;
   const { choices, model, usage } = await answered;
   expect([choices[0]!.message.content, model, usage.prompt_tokens]).toEqual([" 2", "model 2", 1]);
+});
+
+it("selects no model of a training that is deleted while its model is prepared", async () => {
+  const used = glgpt.use("mine");
+  await vi.waitFor(() => expect(trained).toHaveBeenCalled());
+  const deleted = training.reset();
+  await new Promise((resolve) => setTimeout(resolve));
+  prepared();
+  await Promise.allSettled([used, deleted]);
+  await vi.waitFor(() => expect(glgpt.used).toBe("own"));
+  expect(await glgpt.borrow((model) => Promise.resolve(model))).toBe(OWN);
+});
+
+it("selects the model of the training that replaces the one in use", async () => {
+  const used = glgpt.use("mine");
+  await vi.waitFor(() => expect(trained).toHaveBeenCalled());
+  prepared();
+  await used;
+  trained.mockClear();
+  const { queue } = training as unknown as { queue: Queue };
+  void queue.run(async () => {
+    await new Promise((resolve) => setTimeout(resolve, 5));
+    begin(LATER);
+  });
+  const later = glgpt.use("mine");
+  await vi.waitFor(() => expect(trained).toHaveBeenCalled());
+  prepared();
+  await later;
+  await new Promise((resolve) => setTimeout(resolve));
+  expect([glgpt.used, glgpt.model]).toEqual(["mine", LATER]);
 });

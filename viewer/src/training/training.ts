@@ -121,6 +121,11 @@ export class Training {
     return this.queue.run(() => this.begin(options));
   }
 
+  /** Runs `work` with the current session, which no other replaces meanwhile. */
+  hold<T>(work: (session: Session) => Promise<T>): Promise<T> {
+    return this.queue.run(() => work(this.current()));
+  }
+
   /** Resolves when all queued changes of the session are done. */
   async settled(): Promise<void> {
     await this.queue.idle;
