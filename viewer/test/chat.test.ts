@@ -3,17 +3,33 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 
 vi.hoisted(() => Object.assign(globalThis, { location: new URL("https://page.example/") }));
-const stored = vi.hoisted(() => new Map<string, { messages: object[] }>());
+const stored = vi.hoisted(() => new Map<string, Conversation>());
+const tabs = vi.hoisted(() => new Set<{ onmessage: (event: { data: string }) => void }>());
 vi.hoisted(() => Object.assign(globalThis, { indexedDB: {} }));
+vi.hoisted(() => {
+  globalThis.BroadcastChannel = class {
+    onmessage = () => {};
+
+    constructor() {
+      tabs.add(this);
+    }
+
+    postMessage(data: string): void {
+      for (const tab of tabs) if (tab !== this) setTimeout(() => tab.onmessage({ data }));
+    }
+  } as unknown as typeof BroadcastChannel;
+});
 vi.mock("idb-keyval", () => ({
   createStore: () => stored,
-  entries: () => Promise.resolve([]),
-  set: (key: string, value: { messages: object[] }) => Promise.resolve(stored.set(key, value)),
+  entries: () => Promise.resolve([...stored]),
+  get: (key: string) => Promise.resolve(stored.get(key)),
+  update: (key: string, change: (value?: Conversation) => Conversation) =>
+    Promise.resolve().then(() => stored.set(key, change(stored.get(key)))),
   del: (key: string) => Promise.resolve(stored.delete(key)),
 }));
 
 import type { Glgpt } from "../src/api";
-import type { Conversation } from "../src/app/features/chat/conversations";
+import { Conversations, type Conversation } from "../src/app/features/chat/conversations";
 import { chat } from "../src/app/features/chat/store";
 import { generation } from "../src/app/stores/generation";
 import { models } from "../src/app/stores/model";
@@ -43,11 +59,20 @@ function conversation(id: string, ...contents: string[]): Conversation {
   return { id, title: id, system: "", messages, dropped: 0, changed: 0 };
 }
 
-const shown = () => chat.current.value.messages.map(({ content }) => content);
+/** Selects a conversation of the list. */
+async function select(found: Conversation): Promise<void> {
+  chat.conversations.all.value = [found];
+  stored.set(`/ ${found.id}`, found);
+  await chat.select(found);
+}
+
+const contents = ({ messages }: Conversation) => messages.map(({ content }) => content);
+const shown = () => contents(chat.current.value);
 
 beforeEach(() => {
   vi.stubGlobal("requestAnimationFrame", () => 1);
   vi.stubGlobal("cancelAnimationFrame", () => {});
+  stored.clear();
   settings.tokens.value = 8;
   open();
 });
@@ -55,13 +80,13 @@ beforeEach(() => {
 afterEach(() => chat.stop());
 
 it("edits the conversation in which the edit began, although another was selected during the wait", async () => {
-  await chat.select(conversation("a"));
+  await select(conversation("a"));
   void chat.send("a1");
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
   vi.useFakeTimers();
   void chat.edit(0, "a0");
   await vi.advanceTimersByTimeAsync(3); // the selection's timers end before those of the edit
-  void chat.select(conversation("b", "1", "2", "3"));
+  void select(conversation("b", "1", "2", "3"));
   await vi.advanceTimersByTimeAsync(100);
   vi.useRealTimers();
   expect(shown()).toEqual(["b1", "b2", "b3"]);
@@ -72,19 +97,19 @@ it("opens no answer of a conversation that another one replaced during the wait"
   const chatPrompt = (messages: readonly ChatMessage[]) =>
     new Promise((resolve) => (encoded = () => resolve(promptOf(messages))));
   open({ chatPrompt });
-  await chat.select(conversation("a", "0", "1"));
+  await select(conversation("a", "0", "1"));
   const opened = chat.inspect(1);
-  await chat.select(conversation("b", "0", "1"));
+  await select(conversation("b", "0", "1"));
   encoded();
   expect(await opened).toBe(false);
   expect(chat.written.value).toBeNull();
 });
 
 it("keeps the answer of another conversation when the text is generated again", async () => {
-  await chat.select(conversation("a"));
+  await select(conversation("a"));
   void chat.send("a0");
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
-  await chat.select(conversation("b", "0", "1"));
+  await select(conversation("b", "0", "1"));
   generation.tokens.value = [];
   const again = generation.again();
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
@@ -94,9 +119,53 @@ it("keeps the answer of another conversation when the text is generated again", 
 });
 
 it("stores a message before its answer is complete, which a reload of the page cuts off", async () => {
-  await chat.select(conversation("kept"));
+  await select(conversation("kept"));
   void chat.send("Who are you?");
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
   const [found] = [...stored.values()].filter(({ messages }) => messages.length === 1);
   expect(found?.messages).toEqual([{ role: "user", content: "Who are you?" }]);
+});
+
+it("does not lose what another tab adds to the conversation while this one answers in it", async () => {
+  const other = new Conversations();
+  await select(conversation("a", "0", "1"));
+  void chat.send("here");
+  await vi.waitFor(() => expect(generation.running.value).toBe(true));
+  const found = (await other.read("a"))!;
+  other.open(found);
+  const messages = [...found.messages, { role: "assistant" as const, content: "there" }];
+  await other.store({ ...found, messages, changed: found.changed + 1 });
+  await chat.stop();
+  await vi.waitFor(() => expect(stored.size).toBe(2));
+  const both = [
+    ["a0", "a1", "here", "there"],
+    ["a0", "a1", "here", "!"],
+  ];
+  expect([...stored.values()].map(contents)).toEqual(both);
+  expect(chat.conversations.all.value.map(contents)).toEqual(expect.arrayContaining(both));
+  expect(chat.current.value.id).not.toBe("a");
+  expect(chat.status.value).toContain("copy");
+});
+
+it("shows what another tab stores of the conversation, which both then continue", async () => {
+  const other = new Conversations();
+  await select(conversation("a", "0", "1"));
+  other.open(chat.current.value);
+  const { messages } = conversation("a", "0", "1", "2", "3");
+  await other.store({ ...chat.current.value, messages, changed: 1 });
+  await vi.waitFor(() => expect(shown()).toEqual(["a0", "a1", "a2", "a3"]));
+  void chat.send("a4");
+  await vi.waitFor(() => expect(generation.running.value).toBe(true));
+  await chat.stop();
+  await vi.waitFor(() => expect([...stored.values()].map(contents)).toEqual([["a0", "a1", "a2", "a3", "a4", "!"]]));
+  await other.remove("a");
+  await vi.waitFor(() => expect(shown()).toEqual([]));
+});
+
+it("keeps an answer when its conversation is selected before it is complete", async () => {
+  await select(conversation("a"));
+  void chat.send("a0");
+  await vi.waitFor(() => expect(generation.running.value).toBe(true));
+  await chat.select(chat.conversations.all.value[0]!);
+  expect(shown()).toEqual(["a0", "!"]);
 });

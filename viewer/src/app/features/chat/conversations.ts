@@ -1,8 +1,9 @@
 // The conversations that this browser stores for a page. They never leave it, except as a file that the visitor saves.
 
 import { signal } from "@preact/signals";
-import { createStore, del, entries, set } from "idb-keyval";
+import { createStore, del, entries, get, update, type UseStore } from "idb-keyval";
 import type { ChatMessage } from "../../../runtime/chat/template";
+import { randomId } from "../../../runtime/io/random-id";
 import { tabStorage } from "../../../runtime/io/storage";
 
 export interface Conversation {
@@ -21,6 +22,17 @@ export interface Conversation {
 const PLACE = location.pathname; // exports on the same host have separate conversations
 const CURRENT = `glgpt chat ${PLACE}`; // the id of the conversation that a tab shows
 
+type Found = Conversation | undefined;
+
+/** Returns the channel to the other tabs; null: the browser gives the page none. */
+function channel(): BroadcastChannel | null {
+  try {
+    return new BroadcastChannel(`glgpt chats ${PLACE}`);
+  } catch {
+    return null;
+  }
+}
+
 export class Conversations {
   /** All stored conversations, the latest first. */
   readonly all = signal<readonly Conversation[]>([]);
@@ -29,19 +41,23 @@ export class Conversations {
   /** Resolves when `all` has been read. */
   readonly loaded: Promise<void>;
   private readonly place = typeof indexedDB === "undefined" ? null : createStore("glgpt chats", "conversations");
+  private readonly tabs = this.place && channel(); // carries the ids of conversations that change
+  private readonly known = new Map<string, number>(); // by id, when what this tab opened or stored had changed
 
-  constructor() {
+  /** `changed` is called with a conversation that another tab has stored; undefined: it was removed. */
+  constructor(changed: (id: string, found: Found) => void = () => {}) {
     this.loaded = this.attempt(async (place) => {
       const found = await entries<string, Conversation>(place);
-      this.all.value = found
-        .filter(([key]) => key.startsWith(`${PLACE} `))
-        .map(([, conversation]) => conversation)
-        .sort((a, b) => b.changed - a.changed);
+      const stored = found.filter(([key]) => key.startsWith(`${PLACE} `)).map(([, conversation]) => conversation);
+      this.list(stored.filter(({ id }) => !this.all.value.some((own) => own.id === id)));
     });
+    if (!this.tabs) return;
+    this.tabs.onmessage = ({ data: id }: MessageEvent<string>) =>
+      void this.attempt(async (place) => changed(id, await this.readFrom(place, id)));
   }
 
   /** The conversation that the tab showed before it was reloaded; undefined: none. */
-  get shown(): Conversation | undefined {
+  get shown(): Found {
     const id = tabStorage.read(CURRENT);
     return this.all.value.find((each) => each.id === id);
   }
@@ -51,18 +67,64 @@ export class Conversations {
     tabStorage.write(CURRENT, id);
   }
 
-  async store(conversation: Conversation): Promise<void> {
-    if (!conversation.messages.length) return;
-    this.all.value = [conversation, ...this.all.value.filter(({ id }) => id !== conversation.id)];
-    await this.attempt((place) => set(`${PLACE} ${conversation.id}`, conversation, place));
+  /** Called when the tab shows another conversation, which `store` then replaces. */
+  open(conversation: Conversation): void {
+    this.known.set(conversation.id, conversation.changed);
+    this.show(conversation);
+  }
+
+  /** Reads a conversation, which another tab may have changed; undefined: it is not stored. */
+  async read(id: string): Promise<Found> {
+    let found: Found;
+    await this.attempt(async (place) => void (found = await this.readFrom(place, id)));
+    return found;
+  }
+
+  private async readFrom(place: UseStore, id: string): Promise<Found> {
+    const found = await get<Conversation>(`${PLACE} ${id}`, place);
+    this.list(found ? [found] : [], id);
+    return found;
+  }
+
+  /** Adds conversations to `all`, without the one with the id `replaced`. */
+  private list(found: readonly Conversation[], replaced?: string): void {
+    const others = this.all.value.filter(({ id }) => id !== replaced);
+    this.all.value = [...found, ...others].sort((a, b) => b.changed - a.changed);
+  }
+
+  /**
+   * Stores a conversation, and returns its id: that of a copy if another tab has changed the conversation since this
+   * one opened or stored it. Calls must not overlap.
+   */
+  async store(conversation: Conversation): Promise<string> {
+    const { id, changed, messages } = conversation;
+    if (!messages.length) return id;
+    this.list([conversation], id);
+    let isOurs = true as boolean; // false: another tab's
+    await this.attempt(async (place) => {
+      const next = (stored: Found) => {
+        isOurs = !stored || stored.changed === this.known.get(id);
+        return isOurs ? conversation : stored!;
+      };
+      await update<Conversation>(`${PLACE} ${id}`, next, place);
+      if (!isOurs) return;
+      this.known.set(id, changed);
+      this.tabs?.postMessage(id);
+    });
+    if (isOurs) return id;
+    await this.read(id);
+    return this.store({ ...conversation, id: randomId() });
   }
 
   async remove(id: string): Promise<void> {
-    this.all.value = this.all.value.filter((each) => each.id !== id);
-    await this.attempt((place) => del(`${PLACE} ${id}`, place));
+    this.list([], id);
+    await this.attempt(async (place) => {
+      await del(`${PLACE} ${id}`, place);
+      this.tabs?.postMessage(id);
+    });
   }
 
-  private async attempt(work: (place: NonNullable<typeof this.place>) => Promise<unknown>): Promise<void> {
+  private async attempt(work: (place: UseStore) => Promise<unknown>): Promise<void> {
     try {
       if (!this.place) throw new Error("it has no IndexedDB");
       await work(this.place);

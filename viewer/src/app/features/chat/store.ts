@@ -24,7 +24,7 @@ interface Answer {
 }
 
 class ChatStore {
-  readonly conversations = new Conversations();
+  readonly conversations = new Conversations((...change) => this.follow(...change));
   readonly current = signal<Conversation>(blank(""));
   readonly draft = signal("");
   readonly system = signal("");
@@ -40,7 +40,9 @@ class ChatStore {
   /** The answer that the text ends with: the latest, or one that was opened. */
   private readonly answer = signal<Answer | null>(null);
   private prompt: number[] = []; // the ids that this answer follows
+  private opened = 0; // conversations that were opened
   private readonly stops = new Queue();
+  private readonly saves = new Queue();
   private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>(); // answers, with their prompts
 
   /** The tokens of the answer that ends the text, and the position of the first; null if the text is another one. */
@@ -135,8 +137,8 @@ class ChatStore {
    */
   async inspect(message: number): Promise<boolean> {
     if (this.answering.value) return false;
-    const { id } = this.current.value;
-    const replaced = () => this.current.value.id !== id || this.answering.value;
+    const { opened } = this;
+    const replaced = () => this.opened !== opened || this.answering.value;
     if (this.written.value?.message === message) return true;
     this.status.value = "";
     try {
@@ -194,9 +196,18 @@ class ChatStore {
   }
 
   /** Shows a stored conversation. */
-  async select(conversation: Conversation): Promise<void> {
+  async select({ id }: Conversation): Promise<void> {
     await this.stop();
-    this.open(conversation);
+    const listed = this.conversations.all.value.find((each) => each.id === id);
+    if (listed) this.open(listed);
+    const found = await this.conversations.read(id); // a tab that was suspended may have missed a change
+    if (found) this.follow(id, found);
+  }
+
+  /** Shows what another tab has stored of this conversation, unless this tab is changing it. */
+  private follow(id: string, found: Conversation | undefined): void {
+    if (id !== this.current.value.id || this.answering.value || this.editing.value !== null) return;
+    if (found?.changed !== this.current.value.changed) this.open(found ?? blank(this.system.value));
   }
 
   async remove(conversation: Conversation): Promise<void> {
@@ -215,7 +226,7 @@ class ChatStore {
         await this.stop();
         const title = titleOf(found.find(({ role }) => role === "user")?.content ?? file.name);
         this.open({ ...blank(system), messages: found, title });
-        await this.conversations.store(this.current.value);
+        await this.save();
       } catch (error) {
         problems.push(reason(error));
       }
@@ -227,16 +238,31 @@ class ChatStore {
   async setSystem(text: string): Promise<void> {
     this.system.value = text;
     this.change({ system: text });
-    if (!this.answering.value) await this.conversations.store(this.current.value); // otherwise the answer stores it
+    if (!this.answering.value) await this.save(); // otherwise the answer stores it
+  }
+
+  /** Stores the conversation. If another tab has changed it meanwhile, this tab continues with a copy. */
+  private save(): Promise<void> {
+    const { opened } = this;
+    const { value: then } = this.current;
+    return this.saves.run(async () => {
+      const saved = this.opened === opened ? this.current.value : then;
+      const id = await this.conversations.store(saved);
+      if (id === saved.id || this.opened !== opened) return;
+      this.current.value = { ...this.current.value, id };
+      this.conversations.show(this.current.value);
+      this.status.value = "Another tab has changed this conversation: it continues here as a copy.";
+    });
   }
 
   private open(conversation: Conversation): void {
+    this.opened++;
     this.current.value = conversation;
     this.system.value = conversation.system;
     this.answer.value = this.editing.value = null;
     this.forget();
     this.status.value = "";
-    this.conversations.show(conversation);
+    this.conversations.open(conversation);
   }
 
   /** Replaces the last answer by one with the same seed, as after a change of the model. */
@@ -249,11 +275,11 @@ class ChatStore {
     await this.reply();
   }
 
-  /** Generates the text another time, as an answer only while the conversation with this id is shown. */
-  private async repeated(id: string): Promise<void> {
-    if (this.current.value.id === id) return this.again();
+  /** Generates the text another time, as an answer only if no conversation was opened since `opened`. */
+  private async repeated(opened: number): Promise<void> {
+    if (this.opened === opened) return this.again();
     const { prompt } = this;
-    await generation.continueIds(prompt, this.space(prompt.length), () => this.repeated(id));
+    await generation.continueIds(prompt, this.space(prompt.length), () => this.repeated(opened));
   }
 
   /** Answers the last message. */
@@ -261,10 +287,11 @@ class ChatStore {
     await this.answered(async () => {
       await generation.stop();
       this.keep();
-      const { id, messages, dropped } = this.current.value;
+      const { opened } = this;
+      const { messages, dropped } = this.current.value;
       this.forget(messages.length);
       this.conversations.show(this.current.value);
-      void this.conversations.store(this.current.value); // a reload during the answer keeps the message
+      void this.save(); // a reload during the answer keeps the message
       const prompt = await engine().chatPrompt(this.messages, this.length.value, dropped);
       if (prompt.dropped > dropped) {
         this.status.value = `The context is full: the model no longer reads the ${prompt.dropped} oldest messages.`;
@@ -273,7 +300,7 @@ class ChatStore {
       this.change({ messages: [...messages, { role: "assistant", content: "" }], dropped: prompt.dropped, system });
       this.prompt = prompt.ids;
       this.answer.value = { message: messages.length, from: prompt.ids.length };
-      await generation.continueIds(prompt.ids, this.space(prompt.ids.length), () => this.repeated(id));
+      await generation.continueIds(prompt.ids, this.space(prompt.ids.length), () => this.repeated(opened));
       return prompt.ids.length;
     });
   }
@@ -289,7 +316,7 @@ class ChatStore {
       this.status.value = reason(error);
     } finally {
       this.answering.value = false;
-      await this.conversations.store(this.current.value);
+      await this.save();
     }
   }
 
