@@ -261,6 +261,8 @@ def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> N
         _fail(entry, f"{here}: {t.name} has no layer {layer} of {p.viewport[0]} x {p.viewport[1]}")
     if not 0 <= p.slices <= MAX_SLICES:
         _fail(entry, f"{here}: {p.slices} slices; at most {MAX_SLICES} are supported")
+    if p.slices and p.row is not None:
+        _fail(entry, f"{here}: {p.slices} slices must be 0 in a pass with a row")
     if not 0 <= p.first_column < p.viewport[0]:
         _fail(entry, f"{here}: first column {p.first_column} is not one of its {p.viewport[0]} columns")
     if p.first_column and (p.row is not None or p.slices):

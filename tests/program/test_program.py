@@ -139,6 +139,10 @@ FAULTS: dict[str, tuple[Program, str]] = {
         with_pass(2, first_column=1, slices=2, clear=True),
         "entry e, pass 2 (last): first column 1 must be 0",
     ),
+    "slices of rows": (
+        with_pass(1, slices=2, clear=True),
+        "entry e, pass 1 (row): 2 slices must be 0 in a pass with a row",
+    ),
     "a written weight": (with_pass(2, outputs=(("w", 0),)), "entry e, pass 2 (last): w is a weight"),
     "an uploaded weight": (with_entry(inputs=("w",)), "entry e, w cannot be uploaded"),
     "an upload of nothing": (with_entry(inputs=("lost",)), "entry e, lost cannot be uploaded"),

@@ -293,13 +293,16 @@ describe("schemas", () => {
 describe("player", () => {
   const limits = { maxTextureSize: 8, maxLayers: 8, drawBuffers: 4, textureUnits: 16, uniformBlock: 16384 };
   const played = program as unknown as Program;
-  it("refuses what a device cannot hold, and a pass that reads what it writes", () => {
+  it("refuses what a device cannot hold, and passes that no device can draw", () => {
     expect(() => check(played, { limits })).not.toThrow();
     expect(() => check(played, { limits: { ...limits, maxTextureSize: 2 } })).toThrow(/allows at most 2 x 2/);
     expect(() => check(played, { limits: { ...limits, drawBuffers: 0 } })).toThrow(/writes 1 targets/);
     const loop = structuredClone(played);
     loop.entries["e"]!.passes[0]!.inputs = [["u_x", "b"]];
     expect(() => check(loop, { limits })).toThrow(/reads a texture that it writes/);
+    const rows = structuredClone(played);
+    Object.assign(rows.entries["e"]!.passes[0]!, { slices: 2, row: "pos" });
+    expect(() => check(rows, { limits })).toThrow("2 slices must be 0 in a pass with a row");
   });
   it("gives shaders the desktop's header, and shows an error with its source line", () => {
     expect(header({ fetch: "textureLod", storage: "uint" })).toBe(

@@ -566,6 +566,9 @@ export function check(program: Program, device: Pick<Device, "limits">): void {
       if (p.outputs.some(([name]) => p.inputs.some(([, other]) => other === name))) {
         throw new PageError(`Pass ${p.label} reads a texture that it writes.`);
       }
+      if (p.slices && p.row !== null) {
+        throw new PageError(`Pass ${p.label}: ${p.slices} slices must be 0 in a pass with a row.`);
+      }
     }
   }
 }
