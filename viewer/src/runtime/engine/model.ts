@@ -435,9 +435,9 @@ export function queriesOf({ names, manifest }: Model, { textures }: Program): st
   return states.map(({ name }) => name).filter((name) => names.place(name).part === manifest.family.queries);
 }
 
-/** Returns the bytes of all textures of a program while these states share one. */
-function sharedBytes(program: Program, together: readonly string[]): number {
-  return textureBytes(program) - bytesOf(together.slice(1).map((name) => program.textures[name]!));
+/** Returns the bytes of the textures that layers have for their queries while a view shows them; else all share one. */
+export function bytesOfQueries({ textures }: Program, queries: readonly string[]): number {
+  return bytesOf(queries.slice(1).map((name) => textures[name]!));
 }
 
 /** Returns the message for a device without enough memory for the model's textures. */
@@ -447,7 +447,7 @@ function noMemory(
   { dtype, config, split }: Manifest,
   exported: boolean,
 ): string {
-  const all = sharedBytes(program, queries);
+  const all = textureBytes(program) - bytesOfQueries(program, queries);
   const weights = textureBytes(program, ["weight"]);
   const size = (bytes: number) => (bytes < 1e9 ? `${Math.ceil(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
   const formats = exported ? (["f16", "q8", "q4"] as const) : [];

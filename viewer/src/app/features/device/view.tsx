@@ -2,8 +2,8 @@
 
 import { CircleCheck, CircleX, Cpu } from "lucide";
 import type { Parity } from "../../../runtime/engine/parity";
-import { queriesOf } from "../../../runtime/engine/model";
-import { bytesOf, textureBytes } from "../../../runtime/gl/program";
+import { bytesOfQueries, queriesOf } from "../../../runtime/engine/model";
+import { textureBytes } from "../../../runtime/gl/program";
 import { engine } from "../../stores/model";
 import type { View } from "../../stores/route";
 import { thousands } from "../../ui/tools";
@@ -29,8 +29,7 @@ function DeviceView() {
   const [weights, caches, scratch] = (["weight", "state", "scratch"] as const).map(
     (role) => info.textureBytes[role] ?? 0,
   );
-  const kept = queriesOf(model, generate).slice(1); // while Attention or Passes is shown
-  const queries = bytesOf(kept.map((name) => generate.textures[name]!));
+  const queries = bytesOfQueries(generate, queriesOf(model, generate)); // while Attention or Passes is shown
   const now = player.separated ? queries : 0;
   const all = Object.values(info.textureBytes).reduce((x, y) => x + y, 0);
   return (
