@@ -26,12 +26,7 @@ function defaults() {
 type Defaults = ReturnType<typeof defaults>;
 
 /** The settings that a model may recommend, and their keys in links. */
-const SAMPLING = [
-  ["temperature", "temperature"],
-  ["topK", "k"],
-  ["topP", "p"],
-  ["minP", "minp"],
-] as const;
+const KEYS = { temperature: "temperature", topK: "k", topP: "p", minP: "minp" } as const;
 
 class SettingsStore {
   readonly prompt = signal("");
@@ -106,8 +101,8 @@ class SettingsStore {
   /** Samples as the model recommends, except for settings that were changed, or whose key a link has (`given`). */
   useRecommended(given: (key: string) => boolean = () => false): void {
     const recommended = defaults();
-    for (const [key, inLink] of SAMPLING) {
-      if (!given(inLink) && this[key].value === this.recommended[key]) this[key].value = recommended[key];
+    for (const key of Object.keys(KEYS) as (keyof typeof KEYS)[]) {
+      if (!given(KEYS[key]) && this[key].value === this.recommended[key]) this[key].value = recommended[key];
     }
     this.recommended = recommended;
   }
@@ -173,22 +168,22 @@ export const TEXT_PARAMS = [
   param({ ...text, key: "tokens", signal: settings.tokens, parse: parseNumber, default: () => defaults().tokens }),
   param({
     ...text,
-    key: "temperature",
+    key: KEYS.temperature,
     signal: settings.temperature,
     parse: parseWithin(100),
     default: () => defaults().temperature,
   }),
-  param({ ...text, key: "k", signal: settings.topK, parse: parseWhole, default: () => defaults().topK }),
+  param({ ...text, key: KEYS.topK, signal: settings.topK, parse: parseWhole, default: () => defaults().topK }),
   param({
     ...text,
-    key: "p",
+    key: KEYS.topP,
     signal: settings.topP,
     parse: (value) => unlessZero(parseWithin(1)(value)),
     default: () => defaults().topP,
   }),
   param({
     ...text,
-    key: "minp",
+    key: KEYS.minP,
     signal: settings.minP,
     parse: parseWithin(1),
     format: (value) => (value === defaults().minP ? null : String(value)),
