@@ -69,3 +69,16 @@ it("ends a download when another text is chosen", async () => {
   await fetched;
   expect([train.text.value, train.fetching.value, train.problem.value]).toEqual(["typed", null, ""]);
 });
+
+it("loads the sizes when the tab is shown again, although the first attempt failed", async () => {
+  const settings = { steps: 1, lr: 1, min_lr: 0, warmup: 0, schedule: "constant" };
+  const found = { sizes: [{ name: "nano", tokenizer: "bytes", settings }], texts: [{ name: "quick", about: "" }] };
+  const ready = vi.fn().mockRejectedValueOnce(new Error("offline")).mockResolvedValue(found);
+  const offers = { ready, rate: () => Promise.resolve(0), bundled: () => Promise.resolve("quick text") };
+  const restore = () => Promise.resolve(null);
+  models.engine = { training: { offers, session: null, restore, renderer: "" } } as unknown as Glgpt;
+  await train.open();
+  expect(train.problem.value).toBe("offline");
+  await train.open();
+  expect([train.problem.value, train.preset.value]).toEqual(["", "nano"]);
+});

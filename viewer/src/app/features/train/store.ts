@@ -31,26 +31,36 @@ class TrainStore extends TextStore {
   private opened: Promise<void> | null = null;
 
   /**
-   * Called when the tab is first shown: loads the offered sizes and texts, and restores an earlier visit's training.
+   * Called when the tab is shown: loads the offered sizes and texts once, and restores an earlier visit's training.
    */
   readonly open = (): Promise<void> => {
     return (this.opened ??= this.attempt(async (busy) => {
-      const { training } = engine();
-      const found = await training.offers.ready();
-      const judged = training.offers.rate().catch(() => 0); // 0: the first training measures it
-      void judged.then((rate) => (this.deviceRate.value ||= this.remembered() || rate));
-      busy("Looking for an earlier training"); // set before the buttons appear, so that they start disabled
-      this.index.value = found;
-      this.choose(found.sizes[0]!);
-      const wanted = this.link.apply();
-      await this.putSet((found.texts.find((text) => text.name === wanted) ?? found.texts[0]!).name);
-      if (!training.session) await training.restore();
-      effect(() => {
-        const found = training.session;
-        return untracked(() => this.adopt(found));
-      });
+      try {
+        await this.load(busy);
+      } catch (error) {
+        this.opened = null; // the next call tries again
+        throw error;
+      }
     }));
   };
+
+  private async load(busy: Busy): Promise<void> {
+    const { training } = engine();
+    const found = await training.offers.ready();
+    const judged = training.offers.rate().catch(() => 0); // 0: the first training measures it
+    void judged.then((rate) => (this.deviceRate.value ||= this.remembered() || rate));
+    busy("Looking for an earlier training"); // set before the buttons appear, so that they start disabled
+    this.index.value = found;
+    this.choose(found.sizes[0]!);
+    const wanted = this.link.apply();
+    if (!this.documents.value.length)
+      await this.putSet((found.texts.find((text) => text.name === wanted) ?? found.texts[0]!).name);
+    if (!training.session) await training.restore();
+    effect(() => {
+      const found = training.session;
+      return untracked(() => this.adopt(found));
+    });
+  }
 
   /** Shows a session, and follows it until the function that it returns is called. */
   private adopt(found: Session | null): () => void {
