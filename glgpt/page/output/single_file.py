@@ -50,10 +50,11 @@ def single_page(folder: Path, manifest: Manifest) -> str:
     )
     if policies != 1:
         raise GlgptError("the built page has no Content-Security-Policy; rebuild it with: make viewer")
-    names = ["manifest.json", *manifest["files"], *(shard["file"] for shard in manifest["shards"])]
+    levels = {"manifest.json": 6} | dict.fromkeys(manifest["files"], 6)
+    levels |= {shard["file"]: 3 for shard in manifest["shards"]}  # 6 would take three times as long to save 2%
     blocks = []
-    for name in names:
-        data = base64.b64encode(gzip.compress((folder / name).read_bytes(), 6, mtime=0)).decode()
+    for name, level in levels.items():
+        data = base64.b64encode(gzip.compress((folder / name).read_bytes(), level, mtime=0)).decode()
         blocks.append(f'<script type="application/octet-stream" data-file="{name}">{data}</script>')
     return page.replace("</body>", "\n".join(blocks) + "\n</body>")
 
