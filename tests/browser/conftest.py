@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -149,15 +150,20 @@ class Browsers:
     def __init__(self, chromium: str) -> None:
         self._executable = chromium
         self._playwright = sync_playwright().start()
-        self._running: dict[tuple[str, ...], Any] = {}
+        self._running: dict[tuple[str | bool, ...], Any] = {}
 
-    def context(self, flags: Sequence[str], profile: Path | None, **options: Any) -> Any:
-        """Returns a context with a fresh profile in memory or, with `profile`, in its own browser."""
+    def context(self, flags: Sequence[str], profile: Path | None, optimised: bool = False, **options: Any) -> Any:
+        """Returns a context with a fresh profile in memory or, with `profile`, in its own browser.
+
+        With `optimised`, Mesa optimises the shaders that it compiles.
+        """
         launch: dict[str, Any] = {"executable_path": self._executable, "headless": True, "args": [*flags]}
         chromium = self._playwright.chromium
+        if optimised:
+            launch["env"] = {name: value for name, value in os.environ.items() if name != "GALLIVM_PERF"}
         if profile:
             return chromium.launch_persistent_context(str(profile), **launch, **options)
-        key = tuple(flags)
+        key = (*flags, optimised)
         if key not in self._running or not self._running[key].is_connected():
             self._running[key] = chromium.launch(**launch)
         return self._running[key].new_context(**options)
@@ -216,7 +222,8 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
 
     The profile is in memory and the browser is shared with other tests. With `own`, the test has its own browser with a
     profile on disk. With `own` or `keeps`, the page has its service worker. With `measures`, the page measures its
-    kernels itself, which otherwise would happen while a test waits. Animations are off unless a test asks for them,
+    kernels itself, which otherwise would happen while a test waits. With `optimised`, Mesa optimises shaders, which
+    saves time for a large model. Animations are off unless a test asks for them,
     because drawing their frames takes longer than generating the text.
     """
     expected = [TAKEN]

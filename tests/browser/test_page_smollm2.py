@@ -56,7 +56,7 @@ def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Se
     (tmp_path / "config.json").write_text(json.dumps(shape.config.to_dict()))
     with few_mixes("Q4_0"), few_recordings("8x4-contiguous"):
         export_player(tmp_path / "page", PlayerOptions([tmp_path / "config.json"], common=False, context=128))
-    page = browse(serve(tmp_path / "page") + "#answer=8")
+    page = browse(serve(tmp_path / "page") + "#answer=8", optimised=True)  # drawing takes longer than compiling
     give(page, [smollm2])
     load(page)
     text = page.evaluate("glgpt.generate({prompt: 'The capital of France is', tokens: 2, temperature: 0})")["text"]
