@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from browser import MEASURED, TEST_FLAGS, find_chromium, wait_without_eval
 from deep_models import write_deep_model
-from exports import export_few
+from exports import FEW, export_few
 from playwright.sync_api import sync_playwright
 from small_model import write_small_model
 from training_page import presets_for_tests
@@ -79,7 +79,7 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
     """A page that trains `mini`, which is small enough for tests."""
     with presets_for_tests():
         options = ExportOptions("f16", train=("mini",))
-        yield once("site", lambda folder: export_few(None, folder / "page", options)) / "page"
+        yield once("site", lambda folder: export_few(None, folder / "page", options, FEW)) / "page"
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +106,8 @@ def small(once: Callable[..., Path]) -> tuple[Path, Path]:
 
     def fill(folder: Path) -> None:
         write_small_model(folder / "small")
-        export_few(folder / "small", folder / "page", ExportOptions("f32", shard_size=SMALL_SHARD), device="software")
+        options = ExportOptions("f32", shard_size=SMALL_SHARD)
+        export_few(folder / "small", folder / "page", options, FEW, device="software")
 
     folder = once("small", fill)
     return folder / "small", folder / "page"
@@ -158,9 +159,9 @@ class Browsers:
         With `optimised`, Mesa optimises the shaders that it compiles.
         """
         launch: dict[str, Any] = {"executable_path": self._executable, "headless": True, "args": [*flags]}
-        chromium = self._playwright.chromium
         if optimised:
             launch["env"] = {name: value for name, value in os.environ.items() if name != "GALLIVM_PERF"}
+        chromium = self._playwright.chromium
         if profile:
             return chromium.launch_persistent_context(str(profile), **launch, **options)
         key = (*flags, optimised)

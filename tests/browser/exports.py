@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from glgpt.page import export as page_export
 from glgpt.page import programs, training
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 
-FEW = ("4x4", "4x8", "8x4-contiguous")  # four and eight draw buffers, and contiguous columns
+# Pages of the tests choose one. The first has no panels, like the shards, and strided columns, like a training.
+USUAL = ("4x8", "8x4-contiguous")
+FEW = ("4x4", *USUAL)  # also for devices with four draw buffers
 
 
 @contextmanager
@@ -30,7 +33,14 @@ def few_recordings(*names: str) -> Iterator[None]:
         yield
 
 
-def export_few(model: str | Path | None, folder: Path, options: ExportOptions | None = None, **device: Any) -> None:
-    """Exports a page with few recordings."""
-    with few_recordings():
+def export_few(
+    model: str | Path | None,
+    folder: Path,
+    options: ExportOptions | None = None,
+    recordings: tuple[str, ...] = USUAL,
+    **device: Any,
+) -> None:
+    """Exports a page with few recordings, without the recorded text that only the page of `embedded` has."""
+    with few_recordings(*recordings), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_export, "recorded_json", lambda *_: None)
         export(model, folder, options or ExportOptions(), **device)

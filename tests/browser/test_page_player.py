@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import activation
-from exports import FEW, few_recordings
+from exports import USUAL, few_recordings
 from helpers.gguf_files import LLAMA, TOKENS, WIDE_LLAMA, llama, tokenizer, wide_llama
 from helpers.reference import random_weights, save_checkpoint
 
@@ -56,7 +56,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def player(once: Callable[..., Path], models: Path) -> Path:
     """The page with programs of these models' shapes, from which links to any port of this machine may be opened."""
     shapes = [models / "llama.json", models / "wide.json", models / "gpt2" / "config.json"]
-    with few_mixes(), few_recordings(*FEW, "4x8-blended"):
+    with few_mixes(), few_recordings(*USUAL, "4x8-blended"):
         return (
             once("player", lambda folder: export_player(folder / "page", PlayerOptions(shapes, common=False))) / "page"
         )
@@ -222,7 +222,7 @@ def test_a_link_is_fetched_after_the_visitor_agrees(
 ) -> None:
     """Catches: a page that fetches unasked, or from servers that its policy does not name."""
     options = PlayerOptions([models / "llama.json"], common=False, hosts=[elsewhere])
-    with few_mixes(), few_recordings():
+    with few_mixes(), few_recordings(*USUAL):
         export_player(tmp_path / "page", options)
     page = browse(f"{serve(tmp_path / 'page')}?model={elsewhere}/plain.gguf#tokens=1")
     requests: list[str] = []

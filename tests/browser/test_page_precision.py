@@ -32,10 +32,8 @@ TRAIN = """async (options) => {
 def site(once: Callable[..., Path]) -> Iterator[Path]:
     """A page that trains `mini` in f16."""
     with presets_for_tests():
-        made = once(
-            "halves",
-            lambda folder: export_few(None, folder / "page", ExportOptions("f16", train=("mini",), precision="f16")),
-        )
+        options = ExportOptions("f16", train=("mini",), precision="f16")
+        made = once("halves", lambda folder: export_few(None, folder / "page", options))
         yield made / "page"
 
 
