@@ -107,7 +107,7 @@ def test_the_first_of_two_signals_decides() -> None:
         f"import glgpt.cli; from glgpt.__main__ import entry; glgpt.cli.main = lambda leave: exec({busy!r}); entry()",
         f"import sys; from glgpt.__main__ import leave; from glgpt.system.signal_log import record; record()\n"
         f"from glgpt.cli import parser, main; from types import SimpleNamespace as N\n"
-        f"parser.build_parser = lambda: N(parse_args=lambda _: N(run=lambda _: exec({busy!r})))\n"
+        f"parser.build_parser = lambda _: N(parse_args=lambda _: N(run=lambda _: exec({busy!r})))\n"
         f"sys.exit(main([], leave))",
     ):
         process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glgpt.models.families import FAMILIES
+from glgpt.models.families import FAMILIES, config_class
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.models.families.llama import LlamaConfig
 from glgpt.models.spec import ModelConfig
@@ -17,7 +17,7 @@ CONFIGS = {
     "gpt2-untied": GPT2Config(*SIZE, tie_word_embeddings=False),
     "llama": LlamaConfig.sized(*SIZE),
     "llama-untied": LlamaConfig(*SIZE, n_inner=32, tie_word_embeddings=False),
-    **{name: config.sized(*SIZE) for name, config in FAMILIES.items() if name not in ("gpt2", "llama")},
+    **{name: config_class(name).sized(*SIZE) for name in FAMILIES if name not in ("gpt2", "llama")},
 }
 
 

@@ -34,7 +34,7 @@ export interface Next {
   forced: string;
 }
 
-/** What comes next, once or after each guess; or why nothing does. After `refused` it works on. */
+/** Says how the text continues, once or after each guess; or why it does not. After `refused` the worker works on. */
 export type Answer = Next | { after: Next[] } | { failed: string } | { refused: string } | { ready: true };
 
 let compiler: GrammarCompiler | null = null;

@@ -167,7 +167,7 @@ function cause(error: unknown): string {
   return `${why.replace(/\.$/, "")}.`;
 }
 
-/** Returns what comes next by an answer. */
+/** Returns the continuation that an answer describes. */
 function next(answer: Answer): Next {
   if (!("bits" in answer)) throw new PageError("The grammar's worker gave another answer than the one expected.");
   return answer;
