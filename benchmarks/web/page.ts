@@ -1,7 +1,7 @@
 // Shared by the benchmark's tasks: fetches files that run.py serves, posts results to it, and measures times.
 
 import { Glgpt } from "../../viewer/src/api";
-import { TrainingCalls } from "../../viewer/src/training-calls";
+import * as rareCalls from "../../viewer/src/rare-calls";
 import type { Source } from "../../viewer/src/runtime/engine/source";
 import type { Player } from "../../viewer/src/runtime/gl/player";
 
@@ -92,17 +92,15 @@ export function timer(
   };
 }
 
-const TRAINING = { calls: TrainingCalls };
-
 /**
  * Returns the page's object in the state of a second visit: all shaders compiled, with the fastest measured recording.
  */
 export async function warmedUp(source: Source): Promise<Glgpt> {
-  const first = new Glgpt(TRAINING, source);
+  const first = new Glgpt(rareCalls, source);
   await first.warmUp();
   if (!first.info().guessed) return first;
   first.model.close();
-  const second = new Glgpt(TRAINING, source);
+  const second = new Glgpt(rareCalls, source);
   await second.warmUp();
   return second;
 }

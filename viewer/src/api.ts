@@ -9,7 +9,7 @@ import { Loader, type Progress as Fetched } from "./runtime/engine/loader";
 import { Queue } from "./runtime/gl/wait";
 import { Model, type ModelOptions } from "./runtime/engine/model";
 import { checkOptions } from "./runtime/engine/options";
-import { parity, type Parity } from "./runtime/engine/parity";
+import type { Parity } from "./runtime/engine/parity";
 import { must, PageError, reason } from "./runtime/gl/errors";
 import { logProbabilities } from "./runtime/engine/probabilities";
 import { checkFinite } from "./runtime/engine/sampling";
@@ -27,6 +27,7 @@ import type { Training, Trained, TrainOptions } from "./training/training";
 import type { Federation, FederateOptions } from "./training/federate";
 import type { FetchedText, FetchOptions } from "./training/fetching";
 import type { Files } from "./training/files";
+import type * as rareCalls from "./rare-calls";
 import type { TrainingCalls } from "./training-calls";
 import type { Values } from "./runtime/engine/capture";
 import { WarmUp } from "./warm-up";
@@ -54,8 +55,8 @@ export type Progress = Fetched & Compiling;
 /** The model in use: the page's (`own`), the one in training (`mine`) or one from files (`file`). */
 export type Used = "own" | "mine" | "file";
 
-/** The class of the calls on training, or a function that loads it for the first of them. */
-export type TrainingCode = { calls: typeof TrainingCalls } | { load: () => Promise<typeof TrainingCalls> };
+/** The code of calls that few pages make, or a function that loads it for the first of them. */
+export type RareCode = typeof rareCalls | { load: () => Promise<typeof rareCalls> };
 
 export class Glgpt {
   /** Resolves when the model can be used. Rejects with a message for the user. */
@@ -65,7 +66,7 @@ export class Glgpt {
   private readonly current = signal<{ model: Model; used: Used } | null>(null);
   private readonly device = signal<Device | null>(null);
   private readonly trains = signal<TrainingCalls | null>(null);
-  private loadingTrains: Promise<TrainingCalls> | null = null;
+  private loadingRare: Promise<typeof rareCalls> | null = null;
   private warming!: WarmUp;
   private warmedUp: Promise<void> = Promise.resolve();
   private played: Session | null = null; // the session whose model is in use
@@ -78,11 +79,11 @@ export class Glgpt {
 
   /** @internal `open` of the embed module makes one. */
   constructor(
-    private readonly code: TrainingCode,
+    private readonly code: RareCode,
     source: Source | Opened = EmbeddedSource.here() ?? new HttpSource(folder()),
     options: ModelOptions = {},
   ) {
-    if ("calls" in code) this.begin(code.calls);
+    if (!("load" in code)) this.begin(code);
     this.ready = this.open(source, options);
     this.ready.catch(() => {}); // callers that await it receive the error
   }
@@ -110,25 +111,26 @@ export class Glgpt {
     return must(this.trains.value, "training").training;
   }
 
-  private begin(calls: typeof TrainingCalls): TrainingCalls {
+  private begin({ TrainingCalls: Calls }: typeof rareCalls): TrainingCalls {
     const host = { own: () => this.own, warmedUp: () => this.warmedUp, queue: this.queue };
-    return (this.trains.value = new calls(host));
+    return (this.trains.value = new Calls(host));
   }
 
   /** Returns the calls on training. A module loads their code first. */
   private async trainingCalls(): Promise<TrainingCalls> {
     await this.usable();
-    if ("calls" in this.code || this.trains.value) return this.trains.value!;
-    this.loadingTrains ??= this.code.load().then(
-      (calls) => this.begin(calls),
-      (error: unknown) => {
-        this.loadingTrains = null; // the next call tries again
-        throw new PageError(`The training's script, next to glgpt.js, could not be loaded: ${reason(error)}`);
-      },
-    );
-    const calls = await this.loadingTrains;
+    const code = await this.rare();
     await this.usable();
-    return calls;
+    return this.trains.value ?? this.begin(code);
+  }
+
+  /** Returns the code of calls that few pages make. A module loads it first. */
+  private rare(): Promise<typeof rareCalls> {
+    if (!("load" in this.code)) return Promise.resolve(this.code);
+    return (this.loadingRare ??= this.code.load().catch((error: unknown) => {
+      this.loadingRare = null; // the next call tries again
+      throw new PageError(`The script of this call, next to glgpt.js, could not be loaded: ${reason(error)}`);
+    }));
   }
 
   /** Which model `model` is. */
@@ -396,7 +398,8 @@ export class Glgpt {
   }
 
   /** Plays the desktop's reference run and compares the results. */
-  parity(): Promise<Parity> {
+  async parity(): Promise<Parity> {
+    const { parity } = await this.rare();
     return this.queued(() => {
       if (this.used !== "own") {
         throw new PageError("The page has the desktop's numbers only for its own model; switch to it to compare.");

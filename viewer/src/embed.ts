@@ -45,7 +45,7 @@ export interface OpenOptions extends ModelOptions {
   onProgress?: (progress: Progress) => void;
 }
 
-const TRAINING = { load: async () => (await import("./training-calls")).TrainingCalls };
+const RARE = { load: () => import("./rare-calls") };
 
 const OPEN: Names<OpenOptions> = {
   folder: true,
@@ -61,7 +61,7 @@ export async function open(asked: OpenOptions = {}): Promise<Glgpt> {
   checkOptions("open", asked, OPEN);
   const { folder, onProgress, ...options } = asked;
   const base = folder ? new URL(folder, document.baseURI) : new URL(/* @vite-ignore */ ".", import.meta.url);
-  const glgpt = new Glgpt(TRAINING, new HttpSource(base.href.endsWith("/") ? base : new URL(`${base.href}/`)), options);
+  const glgpt = new Glgpt(RARE, new HttpSource(base.href.endsWith("/") ? base : new URL(`${base.href}/`)), options);
   const unfollow = effect(() => {
     const { value } = glgpt.progress;
     untracked(() => onProgress?.(value));

@@ -6,7 +6,7 @@ import { EmbeddedSource, exportId, playerFile } from "./document";
 import { lens } from "./runtime/engine/lens";
 import { Replaced } from "./runtime/engine/loader";
 import { probabilities } from "./runtime/engine/probabilities";
-import { TrainingCalls } from "./training-calls";
+import * as rareCalls from "./rare-calls";
 import { tabStorage } from "./runtime/io/storage";
 import { App } from "./app/shell";
 import { opening } from "./app/features/open/store";
@@ -15,13 +15,12 @@ import { selftest } from "./app/features/selftest/store";
 import { start } from "./app/start";
 import { drawing } from "./app/stores/drawing";
 
-const training = { calls: TrainingCalls };
 const RELOADED = "glgpt reloaded";
 const testing = selftest.isAsked;
 if (testing) document.title = "Self-test · glgpt";
-else if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(training, opened)));
+else if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(rareCalls, opened)));
 else {
-  const glgpt = launch(new Glgpt(training));
+  const glgpt = launch(new Glgpt(rareCalls));
   void glgpt.ready.catch(reloadOnce);
   // A page that is a folder and is served securely works offline on a later visit.
   if ("serviceWorker" in navigator && location.protocol.startsWith("http") && !EmbeddedSource.here()) {

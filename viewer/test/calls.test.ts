@@ -21,7 +21,7 @@ vi.mock("../src/warm-up", () => ({
   },
 }));
 
-import { Glgpt, type TrainingCode } from "../src/api";
+import { Glgpt, type RareCode } from "../src/api";
 import type { Model } from "../src/runtime/engine/model";
 import type { Opened } from "../src/runtime/engine/opened-model";
 import type { ChatMessage } from "../src/runtime/chat/template";
@@ -80,7 +80,7 @@ beforeEach(async () => {
     busy = false;
   };
   const opened = { loader: { manifest: {}, progress: signal({}) } } as unknown as Opened;
-  glgpt = new Glgpt({ calls } as unknown as TrainingCode, opened);
+  glgpt = new Glgpt({ TrainingCalls: calls } as unknown as RareCode, opened);
   await glgpt.ready;
   begin(MINE);
 });
