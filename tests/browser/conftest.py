@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from browser import MEASURED, TEST_FLAGS, find_chromium, wait_without_eval
 from deep_models import write_deep_model
-from exports import FEW, export_few
+from exports import FEW, export_few, few_recordings
 from playwright.sync_api import sync_playwright
 from small_model import write_small_model
 from training_page import presets_for_tests
@@ -76,10 +76,14 @@ def exported(model_and_page: tuple[Path | None, Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def site(once: Callable[..., Path]) -> Iterator[Path]:
-    """A page that trains `mini`, which is small enough for tests."""
+    """A page that trains `mini`, which is small enough for tests, with the recorded text that a visitor sees first."""
+
+    def fill(folder: Path) -> None:
+        with few_recordings(*FEW):
+            export(None, folder / "page", ExportOptions("f16", train=("mini",)))
+
     with presets_for_tests():
-        options = ExportOptions("f16", train=("mini",))
-        yield once("site", lambda folder: export_few(None, folder / "page", options, FEW)) / "page"
+        yield once("site", fill) / "page"
 
 
 @pytest.fixture(scope="session")

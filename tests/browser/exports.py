@@ -40,7 +40,7 @@ def export_few(
     recordings: tuple[str, ...] = USUAL,
     **device: Any,
 ) -> None:
-    """Exports a page with few recordings, without the recorded text that only the page of `embedded` has."""
+    """Exports a page with few recordings, without a recorded text."""
     with few_recordings(*recordings), pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_export, "recorded_json", lambda *_: None)
         export(model, folder, options or ExportOptions(), **device)
