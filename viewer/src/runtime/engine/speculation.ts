@@ -161,7 +161,9 @@ export class Speculation {
   private drawing(choices: readonly Choice[]): Promise<Token | null>[] {
     return choices.map(({ device }, row) => {
       this.several.take(row);
-      return device();
+      const token = device();
+      token.catch(() => {}); // a caller that awaits it receives the error
+      return token;
     });
   }
 
@@ -190,7 +192,7 @@ export class Speculation {
     const { cache } = this.model;
     this.several.restore(first, rows);
     this.held = first + rows;
-    cache.lacksQueries(first);
+    if (rows) cache.lacksQueries(first);
     cache.write(chosen.at(-1)!.id);
     chosen.forEach((token, i) => i + 1 < chosen.length && (token.more = chosen.length - 1 - i));
     this.stats.checkedSteps++;
