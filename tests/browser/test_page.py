@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import FLAGS, activation, logits
+from browser import FLAGS, activation, logits, preferring
 from exports import export_few
 
 from glgpt.inference.arguments.sampling_options import SamplingOptions
@@ -174,7 +174,9 @@ def test_a_second_visit_has_what_was_measured_and_needs_no_network(
 
     Catches: a second visit that requests weights, measures again, or lacks a file of the measured recording.
     """
-    page = browse(serve(exported), STRANGER, keeps=True, measures=True)
+    # Contiguous columns are measured as faster already, since a busy machine does not always find that.
+    init = f"{{{STRANGER}}} {{{preferring('contiguous', kernels=False)}}}"
+    page = browse(serve(exported), init, keeps=True, measures=True)
     page.evaluate("glgpt.ready")
     assert page.evaluate("glgpt.info().rows") == "strided"
     page.evaluate(KEPT)
@@ -194,7 +196,7 @@ def test_a_second_visit_has_what_was_measured_and_needs_no_network(
     assert page.evaluate("glgpt.info().times.readyMs") < 2000
     assert page.evaluate("glgpt.info().guessed") is False
     assert page.evaluate("glgpt.model.kernels.probe") == json.loads(measured[1])
-    assert page.evaluate("glgpt.info().rows") == "contiguous"  # the fastest on llvmpipe
+    assert page.evaluate("glgpt.info().rows") == "contiguous"
     assert page.evaluate("glgpt.generate({prompt: 'To be', tokens: 5}).then((r) => r.ids.length)") == 5
     page.evaluate("glgpt.intervene(['h.0.mlp'])")
 
@@ -356,12 +358,13 @@ def test_a_module_in_a_page_of_ones_own(small: tuple[Path, Path], serve: Serve, 
       const {open} = await import('./module/glgpt.js');
       const heard = [], glgpt = await open({folder: 'module', onProgress: (p) => heard.push(p)});
       const {text} = await glgpt.generate({prompt: 'To be, or not to be', tokens: 8, temperature: 0});
-      const same = (await glgpt.parity()).pass, shape = (await glgpt.activation('h.0.attn.pattern')).shape;
+      const scripts = () => performance.getEntriesByType('resource').filter(({name}) => name.endsWith('.js')).length;
+      const first = scripts(), same = (await glgpt.parity()).pass;
+      const {shape} = await glgpt.activation('h.0.attn.pattern');
       const failure = (promise) => promise.then(() => '', (error) => error.message);
       const wrong = await failure(glgpt.generate({prompt: 'To be', max_tokens: 8}));
       const short = await glgpt.generate('To be');
-      const scripts = () => performance.getEntriesByType('resource').filter(({name}) => name.endsWith('.js')).length;
-      const first = scripts(), untrained = await failure(glgpt.train({text: 'To be'})), more = scripts() - first;
+      const untrained = await failure(glgpt.train({text: 'To be'})), more = scripts() - first;
       const {device} = glgpt.own;
       let running;
       await new Promise((onToken) => running = glgpt.generate({prompt: 'To be', tokens: 500, onToken}));
@@ -374,5 +377,5 @@ def test_a_module_in_a_page_of_ones_own(small: tuple[Path, Path], serve: Serve, 
     assert found["text"] and found["same"] and found["shape"][0] == 2 and found["short"] > 1
     assert found["heard"][0]["done"] < found["heard"][-1]["done"]  # each call gets a new object
     assert found["wrong"] == "generate has no option max_tokens: did you mean tokens?"
-    assert "exported without training" in found["untrained"] and found["more"] == 1  # its script came then
+    assert "exported without training" in found["untrained"] and found["more"] == 1  # the script of both calls
     assert (found["stopped"], found["lost"]) == ("aborted", True) and "disposed" in found["after"]
