@@ -133,7 +133,8 @@ def activation(page: Any, name: str, ids: list[int]) -> np.ndarray[Any, Any]:
     """Returns what `glgpt.activation` returns, in its shape."""
     script = f"([name, ids]) => glgpt.activation(name, ids).then(({{shape, data}}) => [shape, ({PACK})(data)])"
     shape, data = page.evaluate(script, [name, ids])
-    return _unpack(data).reshape(shape)
+    values: np.ndarray[Any, Any] = _unpack(data).reshape(shape)
+    return values
 
 
 def _unpack(data: str) -> np.ndarray[Any, Any]:
