@@ -149,6 +149,7 @@ def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
     """Catches: a wrong mask after a guess, a row or a draw of another token, a matcher that keeps wrong guesses."""
     page = opened
     page.evaluate(NEVER_PAUSES)
+    page.evaluate("glgpt.borrow((model) => model.batch.speculation().then(() => null))")  # else in the background
     fields = {"kingdom": {"type": "string", "maxLength": 9}, "battles": {"enum": ["won", "worse", 12]}}
     schema = {"type": "object", "properties": fields, "required": list(fields)}
     accepted = wrong = 0
@@ -163,4 +164,7 @@ def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
         accepted += found["speculation"]["acceptedTokens"]
         wrong += found["speculation"]["guessedTokens"] - found["speculation"]["acceptedTokens"]
     assert accepted > 10 and wrong > 0
+    endless = {"json_schema": {"type": "array", "items": {"$ref": "#"}, "minItems": 1}}  # the forced text has no end
+    text = "(constraint) => glgpt.generate({prompt: 'a', tokens: 4, constraint}).then((g) => g.text)"
+    assert page.evaluate(text, endless).startswith("[[[[")
     page.evaluate("() => { delete glgpt.model.generator.ahead; delete glgpt.model.batch.speculation; }")

@@ -115,13 +115,22 @@ test("a constraint has one field", () => {
 });
 
 test("JSON has the blanks of json.dumps, and objects only their own properties", () => {
-  const grammar = constraintGrammar({ json_schema: JSON.stringify({ properties: PAIR, required: ["b"] }) });
+  const grammar = constraintGrammar({ json_schema: JSON.stringify({ properties: PAIR, required: ["b"] }) }).text;
   expect(grammar).toContain('(", " rule_');
   expect(grammar.split("root ::= ")[1]).not.toContain("any");
-  const found = constraintGrammar({ json_schema: '{"enum": [{"a": [1, "é"]}]}' });
+  const found = constraintGrammar({ json_schema: '{"enum": [{"a": [1, "é"]}]}' }).text;
   expect(found.replace(/\\u([0-9a-f]{4})/g, (_, code: string) => String.fromCharCode(parseInt(code, 16)))).toContain(
     `{"a": [1, "${writtenBytes(new TextEncoder().encode("é"))}"]}`,
   );
+});
+
+test("a grammar is recursive if a part of its schema holds itself", () => {
+  const recursive = (schema: object) => constraintGrammar({ json_schema: JSON.stringify(schema) }).recursive;
+  const tree = { properties: { a: { $ref: "#/$defs/b" } }, $defs: { b: { items: { $ref: "#/$defs/b" } } } };
+  const own = [{ items: { $ref: "#" } }, { properties: { a: { $ref: "#" } } }, tree];
+  expect(own.map(recursive)).toEqual([true, true, true]);
+  const twice = { properties: { a: { $ref: "#/$defs/b" }, b: { $ref: "#/$defs/b" } }, $defs: { b: { type: "null" } } };
+  expect([twice, {}, { type: "object" }].map(recursive)).toEqual([false, false, false]);
 });
 
 /** A worker that answers as a test says. */

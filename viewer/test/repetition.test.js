@@ -48,7 +48,7 @@ async function follower(constraint) {
   const { length } = vocabulary;
   const info = await library.TokenizerInfo.createTokenizerInfo(vocabulary, "raw", false, length, length - 1);
   const compiler = await library.GrammarCompiler.createGrammarCompiler(info, false);
-  const compiled = await compiler.compileGrammar(constraintGrammar(constraint));
+  const compiled = await compiler.compileGrammar(constraintGrammar(constraint).text);
   const matcher = await library.GrammarMatcher.createGrammarMatcher(compiled);
   return {
     accept: (token) => expect(matcher.acceptToken(token)).toBe(true),

@@ -28,7 +28,12 @@ export interface GuessesJob {
 
 export type Job = VocabularyJob | ConstraintJob | TokensJob | GuessesJob;
 
-/** A bit for each token that may come next, lowest bit first, and the text that comes next in any case. */
+const MAX_FORCED = 256; // characters of a forced text, more than are guessed at once
+
+/**
+ * A bit for each token that may come next, lowest bit first, and the beginning of the text that comes next in any case;
+ * none for a recursive grammar, where the library may search for its end forever.
+ */
 export interface Next {
   bits: Uint32Array;
   forced: string;
@@ -39,6 +44,7 @@ export type Answer = Next | { after: Next[] } | { failed: string } | { refused: 
 
 let compiler: GrammarCompiler | null = null;
 let matcher: GrammarMatcher | null = null;
+let recursive = false; // the matcher's grammar
 let said = ""; // by the library, before it ended
 
 console.warn = console.error = (...parts: unknown[]) => {
@@ -57,7 +63,9 @@ async function answered(job: Job): Promise<Answer> {
   if ("constraint" in job) {
     matcher?.dispose();
     matcher = null;
-    const compiled = await compiler!.compileGrammar(constraintGrammar(job.constraint));
+    const grammar = constraintGrammar(job.constraint);
+    const compiled = await compiler!.compileGrammar(grammar.text);
+    recursive = grammar.recursive;
     matcher = await GrammarMatcher.createGrammarMatcher(compiled);
     compiled.dispose();
     return next(matcher);
@@ -70,7 +78,8 @@ async function answered(job: Job): Promise<Answer> {
 }
 
 async function next(matcher: GrammarMatcher): Promise<Next> {
-  return { bits: new Uint32Array(await matcher.getNextTokenBitmask()), forced: matcher.findJumpForwardString() };
+  const forced = recursive ? "" : matcher.findJumpForwardString().slice(0, MAX_FORCED);
+  return { bits: new Uint32Array(await matcher.getNextTokenBitmask()), forced };
 }
 
 /** Returns what follows each of the tokens, up to the first that does not fit. The matcher stays where it is. */

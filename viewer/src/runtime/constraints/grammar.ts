@@ -5,16 +5,17 @@ import { PageError, reason } from "../gl/errors";
 import type { Constraint } from "./constraint";
 import { choiceGrammar, patternGrammar, type PatternOptions } from "./pattern";
 import { Repetitions, rulesText } from "./repetition";
-import { schemaGrammar } from "./schema";
+import { schemaGrammar, type Grammar } from "./schema";
 
 const MAX_CHARACTERS = 1 << 18; // of a schema, an expression, or all choices; the same as on the desktop
 
-/** Returns the grammar of a constraint, as xgrammar reads it. Throws PageError for one that cannot be used. */
-export function constraintGrammar(constraint: Constraint): string {
+/** Returns the grammar of a constraint. Throws PageError for one that cannot be used. */
+export function constraintGrammar(constraint: Constraint): Grammar {
   const { json_schema: schema, regex, choice } = constraint;
   if (constraint.json_object) return schemaGrammar({ type: "object" });
   if (schema !== undefined) return schemaGrammar(parsed(schema));
-  return regex === undefined ? `root ::= ${choiceGrammar(choices(choice))}` : expression(regex);
+  const text = regex === undefined ? `root ::= ${choiceGrammar(choices(choice))}` : expression(regex);
+  return { text, recursive: false };
 }
 
 /** Returns a text of the caller. Throws PageError if it is too long or not Unicode. */

@@ -44,8 +44,15 @@ const ANY: Record<string, string> = {
   any_number: numbers({}),
 };
 
+/** A grammar as xgrammar reads it. */
+export interface Grammar {
+  text: string;
+  /** True if a part holds itself, so that the text that must come next may have no end. */
+  recursive: boolean;
+}
+
 /** Returns the grammar of a schema. Throws PageError, naming place and keyword, for one that it cannot follow. */
-export function schemaGrammar(schema: unknown): string {
+export function schemaGrammar(schema: unknown): Grammar {
   return new Converter(schema as Json).grammar();
 }
 
@@ -61,15 +68,17 @@ class Converter {
   private readonly rules = new Map<string, string>();
   private readonly references = new Map<string, string>(); // the rule of each `$ref`
   private readonly repetitions = new Repetitions(true);
+  private recursive = false;
   private names = 0;
   private depth = 0;
 
   constructor(private readonly root: Json) {}
 
-  grammar(): string {
+  grammar(): Grammar {
     this.rules.set("root", "");
     this.rules.set("root", this.value(this.root, "#"));
-    return rulesText([...Object.entries(ANY), ...this.rules, ...this.repetitions.rules]);
+    const text = rulesText([...Object.entries(ANY), ...this.rules, ...this.repetitions.rules]);
+    return { text, recursive: this.recursive };
   }
 
   private refused(path: string, why: string): PageError {
@@ -121,7 +130,10 @@ class Converter {
   private reference(value: Json, path: string): string {
     if (typeof value !== "string") throw this.refused(path, "$ref must be a text");
     const known = this.references.get(value);
-    if (known) return known;
+    if (known) {
+      this.recursive ||= !this.rules.has(known); // it is inside the part that it names
+      return known;
+    }
     const target = this.resolved(value);
     if (target === undefined) throw this.refused(path, `$ref ${JSON.stringify(value)} is not in the schema`);
     const name = `reference_${this.references.size}`;
