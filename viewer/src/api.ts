@@ -187,8 +187,8 @@ export class Glgpt {
       void this.trains.value?.training.session;
       untracked(() => void this.queue.run(() => this.leave()));
     });
-    const trains = () => this.trains.peek()?.busy ?? false;
-    this.warming = new WarmUp(this.own, this.queue, trains, (recording) => this.later(recording));
+    const busy = () => (this.trains.peek()?.busy ?? false) || this.model.batch.opens;
+    this.warming = new WarmUp(this.own, this.queue, busy, (recording) => this.later(recording));
     this.warmedUp = this.warming.atRest().catch((error: unknown) => console.warn("warming up:", error));
   }
 
@@ -294,15 +294,15 @@ export class Glgpt {
   /** @internal Generates a text. `prepare` returns its options once no other call can replace the model. */
   async write(prepare: () => Promise<GenerateOptions>, signal?: AbortSignal, seed = 0): Promise<Generated> {
     await this.usable();
+    const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };
     let begun = false;
     const done = this.queue.run(async () => {
       begun = true;
-      return writeText(this.writer(), await prepare());
+      return this.disposed ? nothing : writeText(this.writer(), await prepare());
     });
     if (!signal) return done;
     // A call that waits for a lost context may block the queue. Aborting also ends calls queued after it.
     const given = new Promise<Generated>((resolve) => {
-      const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };
       if (signal.aborted && !begun) resolve(nothing);
       signal.addEventListener("abort", () => !begun && resolve(nothing), { once: true });
     });

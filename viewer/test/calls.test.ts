@@ -95,6 +95,36 @@ it("encodes a chat with the vocabulary of the model that answers it", async () =
   expect((await answered).ids).toEqual([2]);
 });
 
+it("streams chunks that name the model that answers", async () => {
+  const used = glgpt.use("mine");
+  await vi.waitFor(() => expect(trained).toHaveBeenCalled());
+  const names = new Set<string>();
+  const read = (async () => {
+    for await (const chunk of await glgpt.chat.completions.create({ messages, stream: true })) {
+      if (chunk.choices[0]?.delta.content) names.add(chunk.model);
+    }
+  })();
+  await new Promise((resolve) => setTimeout(resolve));
+  prepared();
+  await Promise.all([used, read]);
+  expect([...names]).toEqual(["model 2"]);
+});
+
+it("ends a queued text and a queued answer when it is disposed of", async () => {
+  const used = glgpt.use("mine");
+  await vi.waitFor(() => expect(trained).toHaveBeenCalled());
+  const waiting = Promise.all([glgpt.generate({ ids: [1] }), glgpt.chat(messages)]);
+  await new Promise((resolve) => setTimeout(resolve));
+  const disposed = glgpt.dispose().catch(() => {}); // this test's model cannot release its device
+  prepared();
+  await used;
+  expect((await waiting).map(({ ids, stopped }) => [ids, stopped])).toEqual([
+    [[], "aborted"],
+    [[], "aborted"],
+  ]);
+  await disposed;
+});
+
 it("encodes a request for a completion with the vocabulary of the model that answers it", async () => {
   const used = glgpt.use("mine");
   await vi.waitFor(() => expect(trained).toHaveBeenCalled());

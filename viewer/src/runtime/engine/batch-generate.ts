@@ -10,8 +10,9 @@ import { Sampler, type Token } from "./sampling";
 import { Several } from "./several";
 import { Speculation } from "./speculation";
 
-/** Further options of a batch: the texts that have ended, and a callback for the progress of shaders. */
+/** Further options of a batch. */
 export interface BatchOptions {
+  /** The texts that continue no further. */
   over: ReadonlySet<number>;
 }
 
@@ -118,12 +119,18 @@ export class BatchGenerator {
     return (this.opening = opening);
   }
 
+  /** True while it creates its textures and shaders, which may be outside a call. */
+  get opens(): boolean {
+    return this.opening !== null;
+  }
+
   private async open(name: string): Promise<Several> {
     const { device, loader, options, whole, drawFlops, manifest } = this.model;
     const { closings } = this;
     const program = parseProgram(await loader.packed(name), name);
     const main = must(whole, "the whole model").player;
     const player = new Player(device, program, options, main.shared(["weight", "state"]), drawFlops);
+    player.besides = true;
     if (device.full) {
       player.close();
       throw new PageError("This device does not have enough memory for several texts at once.");

@@ -2,12 +2,13 @@
 // program with its caches, is created in the background when a text first has such tokens.
 
 import type { Allowed, Matcher } from "../constraints/grammars";
+import { ContextLost } from "../gl/device";
 import type { Stretch } from "./generate";
 import type { Model } from "./model";
 import type { Token } from "./sampling";
 import type { Speculation, SpeculationStats } from "./speculation";
 
-const unable = new WeakSet<Model>(); // those whose batch program the device has no memory for, or cannot compile
+const unable = new WeakSet<Model>(); // those whose batch program the device could not create
 
 export class ForcedTokens {
   private speculation: Speculation | null = null;
@@ -21,7 +22,7 @@ export class ForcedTokens {
     this.asked = !wanted || unable.has(model);
   }
 
-  /** Counts guesses; null if there were none. */
+  /** Counts guesses; null until the batch program is open. */
   get stats(): SpeculationStats | null {
     return this.speculation?.stats ?? null;
   }
@@ -40,10 +41,12 @@ export class ForcedTokens {
   private open(): void {
     this.asked = true;
     const { model } = this;
+    const { generation } = model.device;
     model.batch.speculation().then(
       (speculation) => (this.speculation = speculation),
       (error: unknown) => {
-        if (model.stale) return;
+        // closed while it opened, unless the context was lost, perhaps for want of memory
+        if (error instanceof ContextLost && generation === model.device.generation && !model.device.lost) return;
         unable.add(model);
         console.warn("tokens that a constraint forces are checked one by one:", error);
       },

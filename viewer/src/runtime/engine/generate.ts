@@ -25,7 +25,7 @@ export interface Run {
    * forces, or without one what followed before in the text. Default: what a constraint forces, on a GPU.
    */
   speculate?: boolean;
-  /** Called with the statistics of guesses, if any were checked. */
+  /** Called at the end with the statistics of guesses, if the text had any. */
   onGuesses?: (stats: SpeculationStats) => void;
   /** Follows a text that is constrained. */
   matcher?: Matcher;
@@ -118,14 +118,14 @@ export class TextGenerator {
     if (sampler.adjusts && placement.server) {
       throw new PageError("A model that runs on a server supports neither repetition penalty nor logit bias.");
     }
-    if (run.matcher && placement.server) {
-      throw new PageError("A model that runs on a server supports no constraint. Run all blocks in this page.");
-    }
     model.cache.keepQueriesIfShown();
     const text = [...ids];
     let left = run.tokens;
     while (left > 0 && !run.signal?.aborted && (await run.matcher?.allowed) !== null) {
       const { here } = placement;
+      if (run.matcher && placement.server) {
+        throw new PageError("A model that runs on a server supports no constraint. Run all blocks in this page.");
+      }
       const read = context.window(text);
       const count = Math.min(left, context.tokens - read.length + 1); // the last token is computed from a full context
       try {
@@ -175,7 +175,7 @@ export class TextGenerator {
         let tokens = await forced.step(stretch, taken, allowed, matcher);
         if (!tokens.length) {
           tokens = [await this.allowed(stretch, drawn + taken, allowed)];
-          forced.plainToken(performance.now() - start);
+          if (taken) forced.plainToken(performance.now() - start); // the first takes the time of the prompt as well
         }
         matcher.accept(...tokens.map(({ id }) => id));
         taken += tokens.length;

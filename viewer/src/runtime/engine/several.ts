@@ -11,8 +11,6 @@ const ONE_TEXT = Infinity; // instead of a prompt's length: each row is at its p
 export class Several {
   /** Number of texts. */
   readonly size: number;
-  /** True once guesses were checked: drivers compile shaders at the first draw. */
-  checks = false;
   private readonly adopted: number[];
   private prompt = 0;
 

@@ -3,6 +3,7 @@
 // (glgpt/inference/batching/lookup.py).
 
 import type { Allowed, Matcher } from "../constraints/grammars";
+import { PageError } from "../gl/errors";
 import { draft } from "./drafts";
 import type { Stretch } from "./generate";
 import type { Model } from "./model";
@@ -121,15 +122,15 @@ export class Speculation {
       };
     };
     const first = choice(allowed, 0);
-    const drawn0 = first.device();
-    drawn0.catch(() => {}); // awaited after the others are issued
+    const drawnFirst = first.device();
+    drawnFirst.catch(() => {}); // awaited after the others are issued
     this.issue(text.length, guesses);
     const after = await matcher.after(guesses);
     const end = after.indexOf(null);
     const choices = (end < 0 ? after : after.slice(0, end)).map((by, i) => choice(by!, i + 1));
     const drawing = this.drawing(choices);
     reader.close();
-    let token = await drawn0;
+    let token = await drawnFirst;
     if (!token) {
       await Promise.allSettled(drawing);
       cache.again(text); // the device no longer holds these logits
@@ -147,8 +148,13 @@ export class Speculation {
   private forcedIds({ count, sampler }: Stretch, taken: number, allowed: Allowed): number[] {
     const most = Math.min(this.several.size, count - taken - 1);
     if (!allowed.forced || most < FEWEST_FORCED || sampler.adjusts || this.guessing.paused) return [];
-    const ids = this.model.tokenizer!.encodeOrdinary(allowed.forced).slice(0, most);
-    return allowed.has(ids[0]!) ? ids : [];
+    try {
+      const ids = this.model.tokenizer!.encodeOrdinary(allowed.forced).slice(0, most);
+      return allowed.has(ids[0]!) ? ids : [];
+    } catch (error) {
+      if (error instanceof PageError) return []; // the vocabulary has no tokens for the text
+      throw error;
+    }
   }
 
   /** Computes tokens as rows of the text from position `first` on. */
@@ -200,9 +206,8 @@ export class Speculation {
     this.stats.acceptedTokens += chosen.length - 1;
   }
 
-  /** Adds the time of a checked step, except of the first one, in which drivers compile shaders. */
+  /** Adds the time of a checked step, except of a text's first: drivers compile shaders at the first draw. */
   private measured(start: number, chosen: readonly Token[]): void {
-    if (this.several.checks) this.guessing.checkedStep(performance.now() - start, chosen.length - 1);
-    this.several.checks = true;
+    if (this.stats.checkedSteps > 1) this.guessing.checkedStep(performance.now() - start, chosen.length - 1);
   }
 }

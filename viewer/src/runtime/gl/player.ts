@@ -58,6 +58,8 @@ export class Player {
   private readonly steps = new Map<string, Step[]>();
   private readonly prepared = new Set<string>();
   private preparing: Promise<void> = Promise.resolve();
+  /** True if another player may play while this one compiles. */
+  besides = false;
   private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
   private created = 0; // numbers given to textures
@@ -289,7 +291,7 @@ export class Player {
           texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
       }
     }
-    const busy = this.prepared.size > 0; // entries may be played while others compile
+    const busy = this.besides || this.prepared.size > 0; // entries may be played while others compile
     const compiled = await compileAll(this.device, texts, this.options, busy);
     this.device.still(generation);
     const yieldIfLate = this.yielder(generation);
