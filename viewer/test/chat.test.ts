@@ -147,6 +147,26 @@ it("does not lose what another tab adds to the conversation while this one answe
   expect(chat.status.value).toContain("copy");
 });
 
+it("does not lose what another tab adds to the conversation while this one stores it", async () => {
+  const other = new Conversations();
+  await select(conversation("a", "0", "1"));
+  other.open(chat.current.value);
+  const store = chat.conversations.store.bind(chat.conversations);
+  let go = () => {};
+  const waiting = new Promise<void>((resolve) => (go = resolve));
+  const held = vi.spyOn(chat.conversations, "store").mockImplementation((found) => waiting.then(() => store(found)));
+  const saved = chat.setSystem("Be brief.");
+  await other.store({ ...conversation("a", "0", "1", "2"), changed: 1 });
+  await new Promise((resolve) => setTimeout(resolve, 20)); // this tab is notified
+  go();
+  await saved;
+  held.mockRestore();
+  expect([...stored.values()].map((found) => [found.system, ...contents(found)])).toEqual([
+    ["", "a0", "a1", "a2"],
+    ["Be brief.", "a0", "a1"],
+  ]);
+});
+
 it("shows what another tab stores of the conversation, which both then continue", async () => {
   const other = new Conversations();
   await select(conversation("a", "0", "1"));
