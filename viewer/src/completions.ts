@@ -199,12 +199,13 @@ export class Completions {
     withUsage: boolean,
     signal?: AbortSignal,
   ): AsyncGenerator<ChatCompletionChunk> {
-    const about = this.shared("chat.completion.chunk");
+    const shared = this.shared("chat.completion.chunk");
+    const about = () => ({ ...shared, model: this.glgpt.model.manifest.model }); // which another may be by now
     const chunk = (
       delta: ChatCompletionChunk["choices"][number]["delta"],
       logprobs: ChatLogprobs | null = null,
       finish_reason: FinishReason | null = null,
-    ): ChatCompletionChunk => ({ ...about, choices: [{ index: 0, delta, logprobs, finish_reason }] });
+    ): ChatCompletionChunk => ({ ...about(), choices: [{ index: 0, delta, logprobs, finish_reason }] });
     const left = new AbortController(); // the reader wants no more
     const arrived: Piece[] = [];
     let wake = () => {};
@@ -228,7 +229,7 @@ export class Completions {
       }
       const ended = await done;
       yield chunk({}, null, ended.reason);
-      if (withUsage) yield { ...about, choices: [], usage: usage(prepared, ended) };
+      if (withUsage) yield { ...about(), choices: [], usage: usage(prepared, ended) };
     } finally {
       left.abort();
     }

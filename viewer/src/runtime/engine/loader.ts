@@ -108,7 +108,7 @@ export class Loader {
 
   /** Returns the contents of a gzipped JSON file. */
   async packed(name: string): Promise<unknown> {
-    return this.read(parseJson(await this.unzipped(name), name));
+    return (await this.unparsed(name))();
   }
 
   private async unzipped(name: string): Promise<Uint8Array> {

@@ -44,8 +44,6 @@ export interface ModelOptions {
   storage?: Options["storage"];
 }
 
-/** Called with the number of compiled shaders and of all shaders. */
-
 /** A program for generating text, and its player. */
 export interface Played {
   player: Player;
@@ -183,12 +181,12 @@ export class Model {
       model.recording = chosen.recording;
       model.options = { fetch: chosen.fetch, storage };
       const { generate, capture } = chosen.recording;
-      const [first, later] = [await model.program(generate), await loader.unparsed(capture)];
-      let captures: Program | null = null;
+      const first = await model.program(generate);
+      let captures: Program | (() => unknown) = await loader.unparsed(capture); // no text needs it
       model.programs = {
         generate: first,
         get capture() {
-          return (captures ??= parseProgram(later(), capture)); // no text needs it
+          return (captures = typeof captures === "function" ? parseProgram(captures(), capture) : captures);
         },
       };
       await model.build();

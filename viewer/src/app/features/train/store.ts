@@ -51,7 +51,8 @@ class TrainStore extends TextStore {
     void judged.then((rate) => (this.deviceRate.value ||= this.remembered() || rate));
     busy("Looking for an earlier training"); // set before the buttons appear, so that they start disabled
     this.index.value = found;
-    this.choose(found.sizes[0]!);
+    const chosen = found.sizes.some(({ name }) => name === this.preset.value); // before a failure
+    if (!chosen) this.choose(found.sizes[0]!);
     const wanted = this.link.apply();
     if (!this.documents.value.length)
       await this.putSet((found.texts.find((text) => text.name === wanted) ?? found.texts[0]!).name);
