@@ -13,6 +13,7 @@ import type { TokenizerSchema } from "../generated/tokenizer";
 import type * as training from "../generated/training";
 import { PageError } from "../gl/errors";
 import type { Program } from "../gl/program";
+import { matchesSchema } from "./schema-match";
 import type { SplitSettings } from "./split";
 
 export type {
@@ -123,6 +124,7 @@ export function checked(schema: unknown, document: unknown, name: string): unkno
         "the folder mixes two exports. Export the model again.",
     );
   }
+  if (matchesSchema(schema as object, document, [manifestSchema])) return document;
   const validator = new Validator(schema as Schema, "2020-12", true);
   if (schema !== manifestSchema) validator.addSchema(manifestSchema as Schema); // others refer to its definitions
   const result = validator.validate(document);
