@@ -168,19 +168,17 @@ export class Glgpt {
   }
 
   private async open(source: Source | Opened, options: ModelOptions): Promise<void> {
-    const device = (this.device.value = new Device(HOST));
     const opened = "loader" in source ? source : null;
-    const loader = "loader" in source ? source.loader : await loaderOf(source);
+    const loading = "loader" in source ? Promise.resolve(source.loader) : loaderOf(source);
+    loading.catch(() => {}); // awaited below, after what a browser without WebGL2 throws
+    const device = (this.device.value = new Device(HOST));
+    const loader = await loading;
     const follow = () => void (this.loading.value = { ...loader.progress.value, ...device.compiling.value });
     const unfollow = effect(follow);
-    const { recorded } = loader.manifest;
-    if (recorded) {
-      // Loaded before the weights, which would delay it. The page also opens without it.
-      const document = await loader.json(recorded).catch(() => null);
-      const { manifest } = loader;
-      if (document) this.found.value = { document: parseRecorded(document, recorded, manifest.config), manifest };
-    }
-    this.own = await Model.load(device, loader, options, opened).finally(unfollow);
+    // Fetched before the weights, which would delay it.
+    const shown = this.show(loader);
+    const model = Model.load(device, loader, options, opened, shown).finally(unfollow);
+    [this.own] = await Promise.all([model, shown]);
     this.current.value = { model: this.own, used: "own" };
     if (this.disposed) this.release();
     this.unfollow = effect(() => {
@@ -190,6 +188,14 @@ export class Glgpt {
     const busy = () => (this.trains.peek()?.busy ?? false) || this.model.batch.opens;
     this.warming = new WarmUp(this.own, this.queue, busy, (recording) => this.later(recording));
     this.warmedUp = this.warming.atRest().catch((error: unknown) => console.warn("warming up:", error));
+  }
+
+  /** Shows the recorded generation, if the page has one that can be fetched. Rejects if it is damaged. */
+  private async show(loader: Loader): Promise<void> {
+    const { manifest } = loader;
+    const { recorded } = manifest;
+    const document = recorded && (await loader.json(recorded).catch(() => null));
+    if (document) this.found.value = { document: parseRecorded(document, recorded, manifest.config), manifest };
   }
 
   /**

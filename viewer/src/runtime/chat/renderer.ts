@@ -23,6 +23,25 @@ export class TemplateRenderer {
     return this.queue.run(() => this.run(job));
   }
 
+  /** Starts the worker before the first job, which then need not wait for it. */
+  begin(): this {
+    this.queue.run(() => this.started()).catch(() => {}); // the first job reports it
+    return this;
+  }
+
+  /** Resolves when a new worker is ready, or does not start. */
+  private async started(): Promise<void> {
+    const worker = (this.worker = this.start());
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const ready = await new Promise<boolean>((resolve) => {
+      timer = setTimeout(() => resolve(false), START_TIMEOUT_MS);
+      worker.onmessage = () => resolve(true);
+      worker.onerror = () => resolve(false);
+    });
+    clearTimeout(timer);
+    if (!ready) this.close();
+  }
+
   close(): void {
     this.worker?.terminate();
     this.worker = null;

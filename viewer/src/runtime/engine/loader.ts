@@ -33,7 +33,7 @@ export interface Progress {
 
 export class Loader {
   private readonly counted = signal<Progress>({ done: 0, total: 0, cached: 0 });
-  private first: Promise<Uint8Array<ArrayBuffer>> | null = null;
+  private first: Promise<Uint8Array<ArrayBuffer> | null> | null = null;
 
   private constructor(
     readonly manifest: Manifest,
@@ -123,10 +123,12 @@ export class Loader {
     return this.file(name, expected);
   }
 
-  /** Starts to fetch the first shard, which `shards` then uses. */
-  begin(): void {
+  /** Starts to fetch the first shard, which `shards` then uses, once `others` are fetched or have failed. */
+  begin(others: Promise<unknown> = Promise.resolve()): void {
     this.set({ done: 0, cached: 0 });
-    this.first = this.fetched(0);
+    const begin = () => this.fetched(0);
+    this.first = others.then(begin, begin);
+    this.first.catch(() => {}); // awaited later
   }
 
   /** Yields every shard in order, with its digest checked. Fetches the next shard while one is used. */
@@ -136,7 +138,7 @@ export class Loader {
     let next = this.first;
     this.first = null;
     for (let i = 0; i < list.length; i++) {
-      const data = await next!;
+      const data = (await next)!;
       next = this.fetched(i + 1);
       yield { pieces: list[i]!.pieces, data };
     }

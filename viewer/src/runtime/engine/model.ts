@@ -128,7 +128,7 @@ export class Model {
   get chatTemplate(): ChatTemplate | null {
     const { chat_template: data } = this.manifest;
     if (!data || !this.tokenizer) return null;
-    return (this.chat ??= new ChatTemplate(data, this.tokenizer, new TemplateRenderer()));
+    return (this.chat ??= new ChatTemplate(data, this.tokenizer, new TemplateRenderer().begin()));
   }
 
   /**
@@ -149,12 +149,13 @@ export class Model {
     return this.manifest.chat ? tokenizer.turn(this.manifest.chat, text) : tokenizer.prompt(text);
   }
 
-  /** Loads the page's model, or one that a visitor opened. */
+  /** Loads the page's model, or one that a visitor opened. Weights are fetched after `others`. */
   static async load(
     device: Device,
     loader: Loader,
     modelOptions: ModelOptions = {},
     opened: Pick<Opened, "tokenizer" | "weights"> | null = null,
+    others: Promise<unknown> = Promise.resolve(),
   ): Promise<Model> {
     const model = new Model(device, loader, modelOptions, loader.manifest, opened?.weights);
     model.tokenizer = opened?.tokenizer ?? null;
@@ -170,10 +171,9 @@ export class Model {
       );
     }
     // Fetch weights while programs are parsed, unless the device may lack the memory for them.
-    if (!opened && loader.progress.value.total < LARGE) loader.begin();
-    if (manifest.tokenizer) {
-      model.tokenizer = new Tokenizer(parseTokenizer(await loader.json(manifest.tokenizer), manifest.tokenizer));
-    }
+    if (!opened && loader.progress.value.total < LARGE) loader.begin(others);
+    const vocabulary = manifest.tokenizer ? loader.unparsed(manifest.tokenizer) : null;
+    vocabulary?.catch(() => {}); // awaited below
     await model.kept(async () => {
       const storage = modelOptions.storage ?? device.storage;
       const choices = { device, recordings: fitting, storage, tuning: manifest.tuning, forced: modelOptions.fetch };
@@ -182,14 +182,23 @@ export class Model {
       model.options = { fetch: chosen.fetch, storage };
       const { generate, capture } = chosen.recording;
       const first = await model.program(generate);
-      let captures: Program | (() => unknown) = await loader.unparsed(capture); // no text needs it
+      const later = loader.unparsed(capture);
+      later.catch(() => {}); // awaited below
+      let captures: Program | (() => unknown) | null = null; // parsed when it is needed, which no text does
       model.programs = {
         generate: first,
         get capture() {
-          return (captures = typeof captures === "function" ? parseProgram(captures(), capture) : captures);
+          if (typeof captures === "function") captures = parseProgram(captures(), capture);
+          return must(captures, capture);
         },
       };
-      await model.build();
+      const building = model.build();
+      building.catch(() => {}); // awaited below
+      await pause(); // the shaders compile from here on
+      if (vocabulary) model.tokenizer ??= tokenizerOf((await vocabulary)(), manifest);
+      void model.chatTemplate; // whose worker starts
+      captures = await later;
+      await building;
     });
     model.times.readyMs = performance.now() - start;
     return model;
@@ -236,14 +245,20 @@ export class Model {
     this.seen = this.weights?.version() ?? "";
     const { generate } = this.programs;
     const queries = queriesOf(this, generate);
-    this.player = new Player(device, generate, options, this.weights?.shared(), this.drawFlops, queries);
-    if (device.full || !this.player.allocate(...this.compilation.first)) {
+    const start = performance.now();
+    const { first } = this.compilation;
+    const shared = this.weights?.shared();
+    this.player = new Player(device, generate, options, shared, this.drawFlops, queries, first);
+    const compiled = this.player.begun;
+    compiled.catch(() => {}); // awaited below
+    await this.reader.passed(); // else the page would wait for the driver, which creates textures
+    device.still(generation);
+    if (device.full || !this.player.allocate(...first)) {
+      await compiled.catch(() => {});
+      device.still(generation);
       this.player.close();
       throw new PageError(noMemory(generate, queries, this.manifest, this.weights === null));
     }
-    const start = performance.now();
-    const compiled = this.player.prepare(...this.compilation.first);
-    compiled.catch(() => {}); // awaited below
     let uploading = 0;
     await this.weights?.fill(this.player);
     for await (const { pieces, data } of this.weights ? [] : this.loader.shards()) {
@@ -426,6 +441,9 @@ export class Model {
     };
   }
 }
+
+const tokenizerOf = (document: unknown, { tokenizer }: Manifest) =>
+  new Tokenizer(parseTokenizer(document, tokenizer ?? ""));
 
 /** Returns the names of a program's states that hold the queries of a layer, which only views keep. */
 export function queriesOf({ names, manifest }: Model, { textures }: Program): string[] {

@@ -57,7 +57,9 @@ export class Player {
   /** An entry's commands, by `key`. */
   private readonly steps = new Map<string, Step[]>();
   private readonly prepared = new Set<string>();
-  private preparing: Promise<void> = Promise.resolve();
+  private preparing: Promise<void>;
+  /** Resolves when the entries that the constructor was given are prepared. */
+  readonly begun: Promise<void>;
   /** True if another player may play while this one compiles. */
   besides = false;
   private readonly pingPong: PingPong;
@@ -82,9 +84,13 @@ export class Player {
     private readonly drawFlops = Infinity,
     /** States of one shape that share the texture of the first until `separate`. */
     private readonly together: readonly string[] = [],
+    /** Entries to `prepare` at once: the driver compiles their shaders while it creates the textures. */
+    first: readonly string[] = [],
   ) {
     check(program, device);
     this.pingPong = new PingPong(program);
+    this.begun = first.length ? this.build(first) : Promise.resolve();
+    this.preparing = this.begun.catch(() => {});
     this.reader = Reader.of(device);
     this.pace = new Pace(
       () => this.passed(),
