@@ -17,6 +17,7 @@ from typing import Any
 import moderngl
 
 from glgpt.errors import ArgumentError, DeviceError, quoted
+from glgpt.gl.shader_cache import enable_shader_cache
 from glgpt.program.spec import Limits
 from glgpt.system.signals import handled
 
@@ -300,6 +301,7 @@ def _uninterrupted() -> Iterator[None]:
 def _create(index: int) -> Device:
     global _process
     _process = os.getpid()
+    enable_shader_cache()
     if sys.platform.startswith("linux"):
         egl: dict[str, Any] = {"backend": "egl", "device_index": index}
         return Device(moderngl.create_context(standalone=True, require=330, **egl), index)
@@ -321,6 +323,7 @@ def _devices() -> Iterator[Device | str]:
 
 def _egl_devices() -> int:
     """Returns the number of EGL devices; 1 if EGL cannot be queried, so that opening the first one reports why."""
+    enable_shader_cache()
     try:
         egl = ctypes.CDLL("libEGL.so.1")
     except OSError:
