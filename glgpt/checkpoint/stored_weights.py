@@ -1,8 +1,10 @@
-"""Keeps the weights of a file as it stores them: chooses each texture's format and takes quantized blocks unchanged."""
+"""Packs the weights of a file for textures: chooses each one's format and takes quantized blocks unchanged."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,10 @@ from glgpt.errors import GlgptError
 from glgpt.gguf.reader import is_gguf
 from glgpt.models.parameters import Parameter
 from glgpt.program.formats import ALL, AS_STORED, DTYPES
-from glgpt.program.layout import Matrix
+from glgpt.program.layout import Band, Layout, Matrix
 from glgpt.program.quantised import Blocks
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
+from glgpt.system.processors import available_processors
 
 # GGUF's quantized types -> the format that holds them. Levels of Q4_0 are -8 to 7, or 0 to 15 with a minimum of -8 d.
 FORMAT_OF = {
@@ -24,6 +27,8 @@ FORMAT_OF = {
 }  # fmt: skip
 _CHUNK = 1 << 20  # values compared at once
 SAMPLE = 4096  # values of a tensor that are compared before all of them are read
+AHEAD_BYTES = 64 << 20  # of the texels that threads pack ahead
+THREADS = 4  # more would wait for each other: between NumPy's loops, one runs at a time
 
 
 def weight_formats(checkpoint: Checkpoint, dtype: str | None) -> WeightFormats:
@@ -82,6 +87,47 @@ def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | Non
         return None
     arranged = parameter.arrange(Blocks(coding, levels.T, scale.T, None if minimum is None else minimum.T))
     return arranged if isinstance(arranged, Blocks) else None
+
+
+def packed(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> Generator[tuple[str, Iterable[Band]]]:
+    """Yields the name and the bands of texels of each parameter, in the order of `layouts`.
+
+    NumPy lets other threads run while it works on an array. A parameter of more than `AHEAD_BYTES`, and all of them
+    where there are few processors, are packed in bands while these are used. Raises GlgptError for a tensor that cannot
+    be read, or that exceeds the format's range.
+    """
+    if available_processors() < THREADS:
+        yield from ((name, _bands(checkpoint, name, layout)) for name, layout in layouts.items())
+        return
+    ahead, names = 0, deque(layouts)
+    waiting: deque[tuple[str, Future[list[Band]] | None]] = deque()
+    with ThreadPoolExecutor(THREADS, "packing") as pool:
+        try:
+            while names or waiting:
+                while names and (not waiting or ahead + layouts[names[0]].nbytes <= AHEAD_BYTES):
+                    name = names.popleft()
+                    ahead += layouts[name].nbytes
+                    large = layouts[name].nbytes > AHEAD_BYTES
+                    waiting.append((name, None if large else pool.submit(_whole, checkpoint, name, layouts[name])))
+                name, found = waiting.popleft()
+                yield name, found.result() if found else _bands(checkpoint, name, layouts[name])
+                ahead -= layouts[name].nbytes
+        finally:  # also if the caller stops early
+            pool.shutdown(cancel_futures=True)
+
+
+def _whole(checkpoint: Checkpoint, name: str, layout: Layout) -> list[Band]:
+    return list(_bands(checkpoint, name, layout))
+
+
+def _bands(checkpoint: Checkpoint, name: str, layout: Layout) -> Iterator[Band]:
+    matrix = texture_matrix(checkpoint, name, layout.dtype)
+    if not isinstance(matrix, Blocks) and float(np.finfo(matrix.dtype).max) > layout.format.largest:
+        peak = float(np.abs(matrix).max())
+        if peak > layout.format.largest:
+            what = f"{name} holds {peak:.3g}, more than the {layout.format.largest:g} of {layout.dtype}"
+            raise GlgptError(f"{checkpoint.path}: {what}; use --dtype f32")
+    return layout.bands(matrix)
 
 
 def _stored_formats(checkpoint: Checkpoint) -> StoredFormats:

@@ -26,6 +26,7 @@ from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.program.formats import DTYPES
 from glgpt.system.files import named_errors, read_text
+from glgpt.system.processors import available_processors
 from glgpt.text.tokenizer import GPT2_VOCAB_SIZE
 
 MODEL = (
@@ -216,8 +217,7 @@ def draw_in_one_thread(args: argparse.Namespace) -> None:
     """
     gguf = args.model is not None and (args.model == CHAT_MODEL or is_gguf(Path(args.model)))
     integers = gguf if args.dtype is None else args.dtype in ("stored", "q8", "q4")
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if integers and processors <= 2:
+    if integers and available_processors() <= 2:
         os.environ.setdefault("LP_NUM_THREADS", "0")
 
 

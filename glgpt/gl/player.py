@@ -19,7 +19,6 @@ from glgpt.program.layout import Layout, Matrix
 from glgpt.program.spec import Entry, Pass, Program, Texture, check
 
 MAX_DRAW_FLOPS = 10_000_000_000  # maximum of one draw: 0.2 s at 50 GFLOPS, far below the 2 s after which drivers reset
-BAND_BYTES = 8 << 20  # size of an upload
 GL_COLOR_BUFFER_BIT = 0x4000
 SCALAR_FORMATS = {"int": "i", "float": "f"}
 
@@ -114,10 +113,8 @@ class Player:
 
     def write_matrix(self, name: str, layout: Layout, matrix: Matrix) -> None:
         """Packs and uploads a matrix in bands, which avoids a copy of the whole matrix."""
-        band = max(1, BAND_BYTES // (layout.texture_width * 16))
-        for layer in range(layout.layers):
-            for y in range(0, layout.texture_height, band):
-                self.write(name, layer, layout.layer(matrix, layer, y, band), y)
+        for layer, y, texels in layout.bands(matrix):
+            self.write(name, layer, texels, y)
 
     def clear(self, name: str) -> None:
         """Fills a texture with zeros."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.checkpoint.stored_weights import texture_matrix
+from glgpt.checkpoint.stored_weights import packed
 from glgpt.errors import GlgptError
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import SIZES, chunk_sizes
@@ -21,7 +20,6 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.program.kernel import Kernel
 from glgpt.program.layout import Layout
-from glgpt.program.quantised import Blocks
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import ROLES, Limits, Program
 from glgpt.program.weight_formats import WeightFormats
@@ -218,17 +216,13 @@ def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | No
     """
     layouts = weight_layouts(player.program, checkpoint.config)
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
-    for name, layout in layouts.items():
-        matrix = texture_matrix(checkpoint, name, layout.dtype)
-        if not isinstance(matrix, Blocks) and float(np.finfo(matrix.dtype).max) > layout.format.largest:
-            peak = float(np.abs(matrix).max())
-            if peak > layout.format.largest:
-                what = f"{name} holds {peak:.3g}, more than the {layout.format.largest:g} of {layout.dtype}"
-                raise GlgptError(f"{checkpoint.path}: {what}; use --dtype f32")
-        player.write_matrix(name, layout, matrix)
-        done += layout.nbytes
-        if progress:
-            progress(done, total)
+    with contextlib.closing(packed(checkpoint, layouts)) as parameters:
+        for name, bands in parameters:
+            for layer, y, texels in bands:
+                player.write(name, layer, texels, y)
+            done += layouts[name].nbytes
+            if progress:
+                progress(done, total)
     player.play("prepare")
     player.prepare("decode")  # outside the first token's measured time
 

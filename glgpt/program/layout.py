@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from glgpt.program.formats import ALL, Floats, Format, Texels
 from glgpt.program.quantised import Blocks
 
+BAND_BYTES = 8 << 20  # size of an upload
 Matrix = NDArray[np.floating[Any]] | Blocks
+Band = tuple[int, int, Texels]  # layer, row, texels from there on
 
 
 def texels(n: int) -> int:
@@ -131,6 +133,13 @@ class Layout:
             read = self._quantised if self.format.quantised else self._packed
             bands.append(read(matrix, strip, max(y - top, 0), min(end - top, self.stored_height)))
         return bands[0] if len(bands) == 1 else np.concatenate(bands)
+
+    def bands(self, matrix: Matrix) -> Iterator[Band]:
+        """Yields all texels of `matrix` in bands of up to `BAND_BYTES`, each packed when it is asked for."""
+        rows = max(1, BAND_BYTES // (self.texture_width * 16))
+        for layer in range(self.layers):
+            for y in range(0, self.texture_height, rows):
+                yield layer, y, self.layer(matrix, layer, y, rows)
 
     def _packed(self, matrix: Matrix, strip: tuple[int, int, int], y: int, end: int) -> Texels:
         """Returns the rows y..end of texels of a strip, (row tile, group of column tiles, panel)."""

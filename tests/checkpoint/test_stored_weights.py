@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ import numpy as np
 import pytest
 from helpers.gguf_files import VOCAB, WIDE_LLAMA, llama, wide_llama
 
+from glgpt.checkpoint import stored_weights
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.checkpoint.stored_weights import weight_formats
+from glgpt.checkpoint.stored_weights import packed, texture_matrix, weight_formats
 from glgpt.errors import GlgptError
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
+from glgpt.inference.programs import generation_program, weight_layouts
+from glgpt.program.kernel import KERNELS
+from glgpt.program.spec import Limits
 from glgpt.program.tolerance import Tolerance
 from glgpt.program.weight_formats import StoredFormats
 
@@ -152,3 +157,44 @@ def test_formats_are_chosen_without_reading_weights(
             monkeypatch.setattr(checkpoint, method, lambda name: pytest.fail(f"{name} was read"))
         formats = weight_formats(checkpoint, "stored")
     assert isinstance(formats, StoredFormats) and formats.by_name[DOWN] == chosen
+
+
+@pytest.mark.parametrize(("processors", "ahead"), [(4, 1), (4, 100_000), (4, 64 << 20), (3, 0)])
+def test_parameters_are_packed_in_order_whatever_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: int, ahead: int
+) -> None:
+    """Fails if threads pack other texels than the calling one, or more of them than may wait."""
+    monkeypatch.setattr(stored_weights, "available_processors", lambda: processors)
+    monkeypatch.setattr(stored_weights, "AHEAD_BYTES", ahead)
+    with Checkpoint.open(wide_llama(tmp_path / "model.gguf", {}, "Q4_1")) as checkpoint:
+        program = generation_program(checkpoint.config, Limits(), KERNELS["4x4"], weight_formats(checkpoint, None))
+        layouts = weight_layouts(program, checkpoint.config)
+        names = []
+        for name, bands in packed(checkpoint, layouts):
+            names.append(name)
+            assert isinstance(bands, list) == (layouts[name].nbytes <= ahead)
+            expected = layouts[name].bands(texture_matrix(checkpoint, name, layouts[name].dtype))
+            for (*place, texels), (*wanted, own) in zip(bands, expected, strict=True):
+                assert place == wanted
+                np.testing.assert_array_equal(texels, own)
+        assert names == list(layouts)
+
+
+def test_a_weight_that_cannot_be_read_ends_the_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the error of a thread is lost, or others go on packing after it."""
+    read = texture_matrix
+    done: list[str] = []
+
+    def failing(checkpoint: Checkpoint, name: str, dtype: str) -> Any:
+        done.append(name)
+        if name == DOWN:
+            raise GlgptError("a broken tensor")
+        return read(checkpoint, name, dtype)
+
+    monkeypatch.setattr(stored_weights, "texture_matrix", failing)
+    monkeypatch.setattr(stored_weights, "available_processors", lambda: 4)
+    path = wide_llama(tmp_path / "model.gguf", {}, "Q4_1")
+    threads = threading.active_count()
+    with pytest.raises(GlgptError, match="a broken tensor"):
+        opened(path)
+    assert threading.active_count() == threads and DOWN in done
