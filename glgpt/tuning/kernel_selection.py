@@ -125,7 +125,7 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     why = fastest if len(among) > 1 else "as requested"
     options = replace(options, fetch=fetch)
     gpu = options.storage == "float" and not contiguous and not device.software
-    chosen = replace(chosen, blends=gpu and adds_by_blending(device, options))
+    chosen = replace(chosen, blends=gpu and known_to_blend(device, options))
     return Choice(chosen, options, why, measured)
 
 
@@ -135,6 +135,22 @@ def variants(kernels: Iterable[Kernel]) -> list[Kernel]:
     With panels, a second column tile would read other rows of memory.
     """
     return [replace(k, contiguous=n) for k in kernels for n in COLUMNS.values() if not n or k.tile_cols == 1]
+
+
+def known_to_blend(device: Device, options: Options) -> bool:
+    """Returns `adds_by_blending`, of which True is remembered per driver: it takes a shader and a read."""
+    key, file = f"{probe_key(device, options)} {options.fetch}", cache_path() / "blending.json"
+    known: dict[str, Any] = {}
+    with contextlib.suppress(GlgptError, OSError):
+        known = read_json(file, MAX_CACHE_BYTES)
+    if known.get(key) is True:
+        return True
+    if not adds_by_blending(device, options):
+        return False
+    with contextlib.suppress(OSError):  # if the folder is not writable, the next process draws again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, known | {key: True})
+    return True
 
 
 def adds_by_blending(device: Device, options: Options) -> bool:

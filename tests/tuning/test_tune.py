@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,28 @@ def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeyp
     monkeypatch.setattr(tune, "probe", no_probe)
     assert choose(device) == first
     assert [path.name for path in cache.parent.iterdir()] == ["probe.json"]
+
+
+def test_blending_is_drawn_until_it_works_once(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if each start draws it again, if a failure is remembered, or if a damaged file ends the start."""
+    drawn: list[bool] = []
+
+    def drawing(result: bool) -> Callable[..., bool]:
+        def draw(*_: object) -> bool:
+            drawn.append(result)
+            return result
+
+        return draw
+
+    remember_probe()
+    options = choose(device).options
+    cache.with_name("blending.json").write_text("{")
+    for result in (False, True, False):
+        monkeypatch.setattr(tune, "adds_by_blending", drawing(result))
+        assert tune.known_to_blend(device, options) == (len(drawn) > 1)
+    assert drawn == [False, True]
+    other = replace(options, fetch="textureLod" if options.fetch == "texelFetch" else "texelFetch")
+    assert not tune.known_to_blend(device, other)
 
 
 @pytest.mark.slow
