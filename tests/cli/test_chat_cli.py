@@ -48,6 +48,25 @@ def test_messages_are_answered_in_turn(model: str, capsys: pytest.CaptureFixture
     assert found["turns"][0]["cached_tokens"] == 0 < found["turns"][1]["cached_tokens"]
 
 
+def test_the_template_process_starts_before_the_model(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the first message waits for the start of the process, or if another one starts."""
+    events: list[str] = []
+    popen = subprocess.Popen
+
+    def starting(*args: Any, **options: Any) -> Any:
+        events.append("process")
+        return popen(*args, **options)
+
+    def loading(*args: Any, **options: Any) -> LanguageModel:
+        events.append("model")
+        return LanguageModel.from_pretrained(*args, **options)
+
+    monkeypatch.setattr("glgpt.system.limited_process.subprocess.Popen", starting)
+    monkeypatch.setattr("glgpt.cli.common.load", loading)
+    assert main(["chat", model, "--message", "hello", "--tokens", "1", "--device", "software"]) == 0
+    assert events == ["process", "model"]
+
+
 def test_a_long_prompt_shows_that_it_is_read(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,6 +31,7 @@ from glgpt.errors import GlgptError, quoted
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.model import CHAT_TOKENS
 from glgpt.system.files import named_errors
+from glgpt.text.untrusted.renderer import Renderer
 
 
 def add_parser(sub: Subparsers) -> None:
@@ -83,12 +84,15 @@ def run(args: argparse.Namespace) -> int:
         raise GlgptError("--json prints a finished conversation; give --message, or messages on stdin")
     cache = _cache_file(args.cache)
     draw_in_one_thread(args)
-    with open_model(args) as model:
-        conversation = Conversation(model, system=args.system, tokens=args.tokens, seed=args.seed, **sampling)
-        with _cache(cache, conversation):
-            if messages is None:
-                return ChatTerminal(conversation).run()
-            return _answers(args, conversation, messages)
+    with Renderer() as renderer:
+        renderer.start()  # its process is ready when the model is
+        with open_model(args) as model:
+            model.chat_template.renderer = renderer
+            conversation = Conversation(model, system=args.system, tokens=args.tokens, seed=args.seed, **sampling)
+            with _cache(cache, conversation):
+                if messages is None:
+                    return ChatTerminal(conversation).run()
+                return _answers(args, conversation, messages)
 
 
 def _cache_file(name: str | None) -> Path | None:
