@@ -182,7 +182,8 @@ node: | $(VENV)/installed
 
 browsers:
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || \
-	{ $(call apt,chromium,no Chromium to test the page in); }
+	{ $(call apt,chromium,no Chromium to test the page in); \
+	  $(SUDO) apt-get install -y -qq --no-install-recommends chromium-headless-shell >/dev/null 2>&1 || true; }  # faster, where it exists
 	@{ command -v firefox-esr || command -v firefox; } >/dev/null || { $(call apt,firefox-esr,no Firefox to test the page in); }
 	@command -v Xvfb >/dev/null || { $(call apt,xvfb,no X server for Firefox); }
 

@@ -24,9 +24,10 @@ FLAGS = (
     "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
     "--disable-gpu-watchdog "  # it would take the context away when a draw is slow on a busy machine
     "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit "  # they withhold it after several losses
-    # First, invisible pages of the address bar, each with a renderer in every window; then Playwright's own list, which
-    # this one replaces.
+    # First, invisible pages of the address bar, each with a renderer in every window, and the spare renderer of every
+    # profile; then Playwright's own list, which this one replaces.
     "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,AimEnabled,"
+    "SpareRendererForSitePerProcess,"
     "DestroyProfileOnBrowserClose,HttpsFirstBalancedModeAutoEnable,HttpsUpgrades,LensOverlay,MediaRouter,"
     "NetworkTimeServiceQuerying,OptimizationHints,PaintHolding,PreconnectToSearch"
 ).split()
