@@ -13,8 +13,8 @@ from glgpt.system.files import data_path
 CONFIG = GPT2Config.sized(1024, 256, 64, 3, 2)
 
 
-def write_small_model(folder: Path) -> None:
+def write_small_model(folder: Path, config: GPT2Config = CONFIG, seed: int = 0) -> None:
     """Writes the checkpoint into a new folder."""
-    save_checkpoint(folder, CONFIG, random_weights(CONFIG))
+    save_checkpoint(folder, config, random_weights(config, seed))
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(data_path("weights/shakespeare") / name, folder)
