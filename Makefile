@@ -127,7 +127,7 @@ wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean e
 	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	$(BIN)/python -m build --outdir "$$tmp" .; \
 	$(BIN)/python -m venv "$$tmp/venv"; \
-	"$$tmp/venv/bin/python" -m pip install -q -c requirements.lock "$$tmp"/*.whl; \
+	"$$tmp/venv/bin/python" -m pip install -q --no-compile -c requirements.lock "$$tmp"/*.whl; \
 	mkdir "$$tmp/bin"; for tool in node npm npx; do \
 	  printf '#!/bin/sh\necho "glgpt called %s" >&2; exit 1\n' $$tool >"$$tmp/bin/$$tool"; chmod +x "$$tmp/bin/$$tool"; done; \
 	PATH="$$tmp/bin:$$PATH"; cd "$$tmp"; \
