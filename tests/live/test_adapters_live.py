@@ -78,8 +78,9 @@ def test_logits_are_those_of_the_merged_model(
         assert np.abs(plain.logits(IDS) - logits(theirs, IDS)).max() > 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_smollm2_with_an_adapter_is_the_merged_model(tmp_path: Path) -> None:
+    """Repeats with SmolLM2 what tests/checkpoint/test_adapters.py checks of small GGUF files."""
     smollm2 = find_model("smollm2")
     convert(smollm2, tmp_path / "model", "f32")
     targets = ["q_proj", "v_proj", "o_proj", "down_proj"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -234,11 +235,14 @@ def test_llama_cpp_computes_the_logits_of_every_architecture(tmp_path: Path, kin
 # SmolLM2
 
 
-def test_every_tensor_of_smollm2_has_the_bits_of_gguf(smollm2: Path) -> None:
+@pytest.mark.parametrize("block", ["(0|29)", pytest.param(r"\d+", marks=pytest.mark.soak)])
+def test_the_tensors_of_smollm2_have_the_bits_of_gguf(smollm2: Path, block: str) -> None:
     ours = open_gguf(smollm2).tensors
     read = gguf.GGUFReader(smollm2)
     assert len(read.tensors) == 272
     for tensor in read.tensors:
+        if not re.match(rf"output_norm|token_embd|blk\.{block}\.", tensor.name):
+            continue
         wanted = gguf.dequantize(tensor.data, tensor.tensor_type)
         np.testing.assert_array_equal(ours[tensor.name].map(), wanted.reshape(ours[tensor.name].shape))
 
