@@ -140,8 +140,7 @@ def brightness(page: Any, selector: str) -> float:
 
 def test_drawings_follow_a_change_of_the_scheme(site: Path, serve: Serve, browse: Browse) -> None:
     """Pictures are transparent and show the page's background; curves use its colours and are drawn again."""
-    look = {"color_scheme": "light", "reduced_motion": "no-preference"}
-    page = browse(serve(site) + "#prompt=To+be&tokens=12&view=text", **look)
+    page = browse(serve(site) + "#prompt=To+be&tokens=12&view=text", color_scheme="light")
     page.evaluate("glgpt.ready")
     page.wait_for_function(
         "document.querySelector('.text-token:not(.text-given)') && !document.querySelector('.text-caret')"
