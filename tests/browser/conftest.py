@@ -18,7 +18,7 @@ from browser import MEASURED, TEST_FLAGS, find_chromium, wait_without_eval
 from deep_models import write_deep_model
 from exports import FEW, export_few, few_recordings
 from playwright.sync_api import sync_playwright
-from small_model import write_small_model
+from small_model import EMBEDDED_BLOCKS, write_small_model
 from training_page import presets_for_tests
 
 from glgpt.errors import GlgptError
@@ -77,11 +77,12 @@ def exported(model_and_page: tuple[Path | None, Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def site(once: Callable[..., Path]) -> Iterator[Path]:
-    """A page that trains `mini`, which is small enough for tests, with the recorded text that a visitor sees first."""
+    """The page of a small model that trains `mini`, which is small enough for tests, with a recorded text."""
 
     def fill(folder: Path) -> None:
+        write_small_model(folder / "small", EMBEDDED_BLOCKS)
         with few_recordings(*FEW):
-            export(None, folder / "page", ExportOptions("f16", train=("mini",)))
+            export(folder / "small", folder / "page", ExportOptions("f16", train=("mini",)), device="software")
 
     with presets_for_tests():
         yield once("site", fill) / "page"

@@ -11,6 +11,7 @@ from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.system.files import data_path
 
 CONFIG = GPT2Config.sized(1024, 256, 64, 3, 2)
+EMBEDDED_BLOCKS = GPT2Config.sized(1024, 256, 64, 6, 8)  # as many blocks and heads as the embedded model
 
 
 def write_small_model(folder: Path, config: GPT2Config = CONFIG, seed: int = 0) -> None:

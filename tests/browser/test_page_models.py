@@ -103,7 +103,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     page.evaluate("glgpt.intervene([])")
 
     page.get_by_role("navigation").get_by_role("button", name="Text", exact=True).click()
-    choose(page, "shakespeare")
+    choose(page, "small")
     used(page, "own")
     page.wait_for_function("!glgpt.model.activations.player")
     page.evaluate("glgpt.borrow(async (m) => m.rest())")
@@ -182,5 +182,5 @@ def test_a_saved_model_is_opened_beside_the_pages_own(trainee: Any, tmp_path: Pa
     page.get_by_role("button", name="Dismiss the message").click()
     assert not page.get_by_text(said).count()
     assert page.evaluate("glgpt.used") == "file"
-    choose(page, "shakespeare")
+    choose(page, "small")
     used(page, "own")
