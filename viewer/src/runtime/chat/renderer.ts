@@ -15,6 +15,7 @@ export type RenderWorker = Pick<Worker, "postMessage" | "terminate" | "onmessage
 export class TemplateRenderer {
   private worker: RenderWorker | null = null;
   private readonly queue = new Queue();
+  private closed = () => {}; // ends the wait for a worker that starts
 
   constructor(private readonly start: () => RenderWorker = () => new TemplateWorker()) {}
 
@@ -36,7 +37,7 @@ export class TemplateRenderer {
     const ready = await new Promise<boolean>((resolve) => {
       timer = setTimeout(() => resolve(false), START_TIMEOUT_MS);
       worker.onmessage = () => resolve(true);
-      worker.onerror = () => resolve(false);
+      worker.onerror = this.closed = () => resolve(false);
     });
     clearTimeout(timer);
     if (!ready) this.close();
@@ -45,6 +46,7 @@ export class TemplateRenderer {
   close(): void {
     this.worker?.terminate();
     this.worker = null;
+    this.closed();
   }
 
   private async run(job: RenderJob): Promise<string[]> {

@@ -4,6 +4,8 @@ import { must } from "../gl/errors";
 import { plan, sizes, writeIds, writeToken, type Chunk } from "./chunks";
 import type { Model } from "./model";
 
+const LOGITS = ["logits", "token"]; // states that are not rows of the caches
+
 /** Inspects a token's textures while its passes are played. */
 export interface Watcher {
   /** Returns true to inspect the token that begins now. */
@@ -93,9 +95,20 @@ export class KvCache {
     this.watcher?.rest();
     const held = this.held(ids);
     if (held <= this.queries) this.queries = Infinity;
-    for (const chunk of this.chunks(ids.length, held)) this.playChunk(ids, chunk);
+    const chunks = this.chunks(ids.length, held);
+    const last = chunks.pop();
+    for (const chunk of chunks) this.playChunk(ids, chunk, this.watcher ? Infinity : this.rowPasses(chunk));
+    if (last) this.playChunk(ids, last);
     this.ids = [...ids];
     this.front = [];
+  }
+
+  /** Returns how many passes of a chunk write rows of the caches. The others serve the logits after its last token. */
+  private rowPasses({ size }: Chunk): number {
+    const { entries, textures } = this.model.programs.generate;
+    const { passes } = must(entries[size === 1 ? "decode" : `prefill_${size}`], "an entry of the chunk");
+    const isRow = (name: string) => textures[name]?.role === "state" && !LOGITS.includes(name);
+    return passes.findLastIndex(({ outputs }) => outputs.some(([name]) => isRow(name))) + 1;
   }
 
   /** Fills the caches with the rows of these tokens, with their queries too. */

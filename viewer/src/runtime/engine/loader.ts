@@ -2,11 +2,13 @@
 
 import { sha256 } from "@noble/hashes/sha2.js";
 import { signal, type ReadonlySignal } from "@preact/signals-core";
+import { Ahead } from "./ahead";
 import { parseManifest, type Manifest, type Shard } from "./manifest";
 import { PageError, reason } from "../gl/errors";
 import { readAll, type OnBytes, type Source } from "./source";
 
 const TRIES = 3;
+const AHEAD_BYTES = 100 << 20; // of shards that wait while shaders compile
 const MAX_MANIFEST_BYTES = 64 << 20;
 const MAX_JSON_BYTES = 512 << 20; // of an unpacked JSON file; about the maximum length of a string
 const REMEDY = "Reload the page, or export the model again.";
@@ -33,7 +35,7 @@ export interface Progress {
 
 export class Loader {
   private readonly counted = signal<Progress>({ done: 0, total: 0, cached: 0 });
-  private first: Promise<Uint8Array<ArrayBuffer> | null> | null = null;
+  private ahead: Ahead<Uint8Array<ArrayBuffer>> | null = null; // shards that `begin` fetches
 
   private constructor(
     readonly manifest: Manifest,
@@ -123,33 +125,22 @@ export class Loader {
     return this.file(name, expected);
   }
 
-  /** Starts to fetch the first shard, which `shards` then uses, once `others` are fetched or have failed. */
-  begin(others: Promise<unknown> = Promise.resolve()): void {
+  /** Starts to fetch the shards, which `shards` then uses, once `others` are fetched or have failed. */
+  begin(others: Promise<unknown> = Promise.resolve()): Ahead<Uint8Array<ArrayBuffer>> {
     this.set({ done: 0, cached: 0 });
-    const begin = () => this.fetched(0);
-    this.first = others.then(begin, begin);
-    this.first.catch(() => {}); // awaited later
+    const { shards } = this.manifest;
+    const sizes = shards.map(({ bytes }) => bytes);
+    const fetch = (i: number) => this.file(shards[i]!.file, shards[i]!, (n) => this.count(n));
+    const after = others.catch(() => {});
+    return (this.ahead = new Ahead(sizes, AHEAD_BYTES, (i) => after.then(() => fetch(i))));
   }
 
-  /** Yields every shard in order, with its digest checked. Fetches the next shard while one is used. */
+  /** Yields every shard in order, with its digest checked. Fetches the next ones while one is used. */
   async *shards(): AsyncGenerator<{ pieces: Shard["pieces"]; data: Uint8Array<ArrayBuffer> }> {
-    if (!this.first) this.begin();
-    const list = this.manifest.shards;
-    let next = this.first;
-    this.first = null;
-    for (let i = 0; i < list.length; i++) {
-      const data = (await next)!;
-      next = this.fetched(i + 1);
-      yield { pieces: list[i]!.pieces, data };
-    }
+    const ahead = this.ahead ?? this.begin();
+    this.ahead = null;
+    for (const { pieces } of this.manifest.shards) yield { pieces, data: await ahead.next() };
     this.forget().catch(() => {}); // the next visit tries again
-  }
-
-  private fetched(i: number): Promise<Uint8Array<ArrayBuffer>> | null {
-    const shard = this.manifest.shards[i];
-    const promise = shard ? this.file(shard.file, shard, (n) => this.count(n)) : null;
-    promise?.catch(() => {}); // awaited later
-    return promise;
   }
 
   private count(bytes: number): void {

@@ -1,0 +1,42 @@
+// Fetches files before they are needed, since a device that is busy, as with compiling shaders, takes them late.
+
+import { must } from "../gl/errors";
+
+/** Fetches files in order, one at a time. Up to `most` bytes wait for `next`, but always one file. */
+export class Ahead<Data> {
+  private readonly waiting: Promise<Data>[] = [];
+  private bytes = 0; // of the files in `waiting`
+  private begun = 0; // number of files
+  private arriving = false;
+
+  constructor(
+    private readonly sizes: readonly number[],
+    private readonly most: number,
+    private readonly fetch: (file: number) => Promise<Data>,
+  ) {
+    this.more();
+  }
+
+  /** Resolves to the next file. Rejects if it cannot be fetched. */
+  async next(): Promise<Data> {
+    const data = await must(this.waiting[0], "a further file");
+    void this.waiting.shift();
+    this.bytes -= this.sizes[this.begun - this.waiting.length - 1]!;
+    this.more();
+    return data;
+  }
+
+  private more(): void {
+    const size = this.sizes[this.begun];
+    if (this.arriving || size === undefined || (this.waiting.length && this.bytes + size > this.most)) return;
+    this.arriving = true;
+    this.bytes += size;
+    const data = this.fetch(this.begun++);
+    this.waiting.push(data);
+    const arrived = () => {
+      this.arriving = false;
+      this.more();
+    };
+    data.then(arrived, () => {}); // `next` rejects
+  }
+}
