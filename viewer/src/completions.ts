@@ -190,7 +190,7 @@ export class Completions {
       logprobs: prepared.top === null ? null : { content, refusal: null },
       finish_reason: ended.reason,
     } as const;
-    return { ...this.shared("chat.completion"), choices: [choice], usage: usage(prepared, ended) };
+    return { ...this.shared("chat.completion", prepared), choices: [choice], usage: usage(prepared, ended) };
   }
 
   /** Yields the chunks of an answer. */
@@ -199,8 +199,8 @@ export class Completions {
     withUsage: boolean,
     signal?: AbortSignal,
   ): AsyncGenerator<ChatCompletionChunk> {
-    const shared = this.shared("chat.completion.chunk");
-    const about = () => ({ ...shared, model: this.glgpt.model.manifest.model }); // which another may be by now
+    const shared = this.shared("chat.completion.chunk", prepared);
+    const about = () => ({ ...shared, model: prepared.encoded.model.manifest.model }); // `answer` may change it
     const chunk = (
       delta: ChatCompletionChunk["choices"][number]["delta"],
       logprobs: ChatLogprobs | null = null,
@@ -209,6 +209,7 @@ export class Completions {
     const left = new AbortController(); // the reader wants no more
     const arrived: Piece[] = [];
     let wake = () => {};
+    const next = () => new Promise<void>((resolve) => (wake = resolve));
     const state = { running: true };
     const either = signal ? AbortSignal.any([signal, left.signal]) : left.signal;
     const push = (piece: Piece) => {
@@ -221,11 +222,12 @@ export class Completions {
     });
     done.catch(() => {}); // awaited below, unless the reader leaves
     try {
+      if (state.running && !arrived.length) await next(); // the model that answers is known then
       yield chunk({ role: "assistant", content: "" });
       while (state.running || arrived.length) {
         const piece = arrived.shift();
         if (piece) yield chunk(delta(piece.part), piece.logprobs);
-        else await new Promise<void>((resolve) => (wake = resolve));
+        else await next();
       }
       const ended = await done;
       yield chunk({}, null, ended.reason);
@@ -360,9 +362,9 @@ export class Completions {
     return { ...about(token), top_logprobs: (token.top ?? []).slice(0, top).map(about) };
   }
 
-  private shared<Kind extends string>(object: Kind): Shared<Kind> {
+  private shared<Kind extends string>(object: Kind, { encoded }: Prepared): Shared<Kind> {
     const id = `chatcmpl-${randomId()}`;
-    return { id, object, created: Math.floor(Date.now() / 1000), model: this.glgpt.model.manifest.model };
+    return { id, object, created: Math.floor(Date.now() / 1000), model: encoded.model.manifest.model };
   }
 }
 

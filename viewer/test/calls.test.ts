@@ -101,7 +101,8 @@ it("streams chunks that name the model that answers", async () => {
   const names = new Set<string>();
   const read = (async () => {
     for await (const chunk of await glgpt.chat.completions.create({ messages, stream: true })) {
-      if (chunk.choices[0]?.delta.content) names.add(chunk.model);
+      names.add(chunk.model);
+      if (chunk.choices[0]?.delta.content) void glgpt.use("own"); // which begins after the answer
     }
   })();
   await new Promise((resolve) => setTimeout(resolve));

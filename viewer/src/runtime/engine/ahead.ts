@@ -2,16 +2,17 @@
 
 import { must } from "../gl/errors";
 
-/** Fetches files in order, one at a time. Up to `most` bytes wait for `next`, but always one file. */
+/** Fetches files in order, one at a time. Up to `maxBytes` wait for `next`, but always one file. */
 export class Ahead<Data> {
   private readonly waiting: Promise<Data>[] = [];
   private bytes = 0; // of the files in `waiting`
   private begun = 0; // number of files
   private arriving = false;
+  private stopped = false;
 
   constructor(
     private readonly sizes: readonly number[],
-    private readonly most: number,
+    private readonly maxBytes: number,
     private readonly fetch: (file: number) => Promise<Data>,
   ) {
     this.more();
@@ -26,9 +27,20 @@ export class Ahead<Data> {
     return data;
   }
 
+  /** Fetches no further files. */
+  stop(): void {
+    this.stopped = true;
+  }
+
   private more(): void {
     const size = this.sizes[this.begun];
-    if (this.arriving || size === undefined || (this.waiting.length && this.bytes + size > this.most)) return;
+    if (
+      this.stopped ||
+      this.arriving ||
+      size === undefined ||
+      (this.waiting.length && this.bytes + size > this.maxBytes)
+    )
+      return;
     this.arriving = true;
     this.bytes += size;
     const data = this.fetch(this.begun++);

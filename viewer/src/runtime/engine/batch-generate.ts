@@ -130,7 +130,7 @@ export class BatchGenerator {
     const program = parseProgram(await loader.packed(name), name);
     const main = must(whole, "the whole model").player;
     const player = new Player(device, program, options, main.shared(["weight", "state"]), drawFlops);
-    player.besides = true;
+    player.playsConcurrently = true;
     if (device.full) {
       player.close();
       throw new PageError("This device does not have enough memory for several texts at once.");

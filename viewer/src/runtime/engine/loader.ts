@@ -139,7 +139,11 @@ export class Loader {
   async *shards(): AsyncGenerator<{ pieces: Shard["pieces"]; data: Uint8Array<ArrayBuffer> }> {
     const ahead = this.ahead ?? this.begin();
     this.ahead = null;
-    for (const { pieces } of this.manifest.shards) yield { pieces, data: await ahead.next() };
+    try {
+      for (const { pieces } of this.manifest.shards) yield { pieces, data: await ahead.next() };
+    } finally {
+      ahead.stop(); // a lost context may have ended it
+    }
     this.forget().catch(() => {}); // the next visit tries again
   }
 

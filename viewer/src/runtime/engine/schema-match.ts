@@ -1,10 +1,10 @@
-// Tells quickly whether a document matches a JSON schema. It does not say what is wrong with one that does not.
+// Checks quickly whether a document matches a JSON schema. Reports no reason.
 
 type Check = (value: unknown) => boolean;
 type Schema = Readonly<Record<string, unknown>>;
 type Compile = (schema: unknown) => Check;
 
-const NOTES = ["$schema", "$id", "$defs", "description"]; // keywords that check nothing
+const ANNOTATIONS = ["$schema", "$id", "$defs", "description"]; // keywords that check nothing
 const never: Check = () => false;
 
 const isObject = (value: unknown): value is Record<string, unknown> =>
@@ -110,7 +110,7 @@ class Compiler {
     if (!isObject(schema)) return () => schema === true;
     const checks: Check[] = [];
     for (const [keyword, wanted] of Object.entries(schema)) {
-      if (NOTES.includes(keyword)) continue;
+      if (ANNOTATIONS.includes(keyword)) continue;
       if (keyword === "$ref") checks.push(this.reference(wanted as string));
       else if (Object.hasOwn(KEYWORDS, keyword)) checks.push(KEYWORDS[keyword]!(wanted as never, this.compile));
       else if (!["items", "prefixItems", "properties", "additionalProperties"].includes(keyword)) return never;

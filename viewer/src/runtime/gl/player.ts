@@ -61,7 +61,7 @@ export class Player {
   /** Resolves when the entries that the constructor was given are prepared. */
   readonly begun: Promise<void>;
   /** True if another player may play while this one compiles. */
-  besides = false;
+  playsConcurrently = false;
   private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
   private created = 0; // numbers given to textures
@@ -297,7 +297,7 @@ export class Player {
           texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
       }
     }
-    const busy = this.besides || this.prepared.size > 0; // entries may be played while others compile
+    const busy = this.playsConcurrently || this.prepared.size > 0; // entries may be played while others compile
     const compiled = await compileAll(this.device, texts, this.options, busy);
     this.device.still(generation);
     const yieldIfLate = this.yielder(generation);

@@ -207,7 +207,11 @@ class ChatStore {
   /** Shows what another tab has stored of this conversation, unless this tab is changing it. */
   private follow(id: string, found: Conversation | undefined): void {
     if (id !== this.current.value.id || this.answering.value || this.editing.value !== null) return;
-    if (this.saves.restingMs < 0) return; // `save` finds the other tab's change
+    if (this.saves.restingMs < 0) {
+      // `save` finds the other tab's change, if it is this conversation that it stores
+      void this.saves.idle.then(async () => this.follow(id, await this.conversations.read(id)));
+      return;
+    }
     if (found?.changed !== this.current.value.changed) this.open(found ?? blank(this.system.value));
   }
 
