@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import weakref
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device, Options
 from glgpt.program.formats import Texels
-from glgpt.program.layout import Layout, Matrix
+from glgpt.program.layout import Band, Layout, Matrix
 from glgpt.program.spec import Entry, Pass, Program, Texture, check
 
 MAX_DRAW_FLOPS = 10_000_000_000  # maximum of one draw: 0.2 s at 50 GFLOPS, far below the 2 s after which drivers reset
@@ -113,7 +113,11 @@ class Player:
 
     def write_matrix(self, name: str, layout: Layout, matrix: Matrix) -> None:
         """Packs and uploads a matrix in bands, which avoids a copy of the whole matrix."""
-        for layer, y, texels in layout.bands(matrix):
+        self.write_bands(name, layout.bands(matrix))
+
+    def write_bands(self, name: str, bands: Iterable[Band]) -> None:
+        """Uploads bands of a texture."""
+        for layer, y, texels in bands:
             self.write(name, layer, texels, y)
 
     def clear(self, name: str) -> None:

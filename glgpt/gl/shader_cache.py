@@ -1,4 +1,4 @@
-"""Lets NVIDIA's driver store compiled shaders on disk where it does not by itself: for root."""
+"""Lets NVIDIA's driver store compiled shaders on disk for root, whose shaders it does not store by default."""
 
 from __future__ import annotations
 

@@ -218,8 +218,7 @@ def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | No
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
     with contextlib.closing(packed(checkpoint, layouts)) as parameters:
         for name, bands in parameters:
-            for layer, y, texels in bands:
-                player.write(name, layer, texels, y)
+            player.write_bands(name, bands)
             done += layouts[name].nbytes
             if progress:
                 progress(done, total)

@@ -140,16 +140,12 @@ def variants(kernels: Iterable[Kernel]) -> list[Kernel]:
 def known_to_blend(device: Device, options: Options) -> bool:
     """Returns `adds_by_blending`, of which True is remembered per driver: it takes a shader and a read."""
     key, file = f"{probe_key(device, options)} {options.fetch}", cache_path() / "blending.json"
-    known: dict[str, Any] = {}
-    with contextlib.suppress(GlgptError, OSError):
-        known = read_json(file, MAX_CACHE_BYTES)
+    known = _read_cache(file)
     if known.get(key) is True:
         return True
     if not adds_by_blending(device, options):
         return False
-    with contextlib.suppress(OSError):  # if the folder is not writable, the next process draws again
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, known | {key: True})
+    _write_cache(file, known | {key: True})
     return True
 
 
@@ -222,19 +218,28 @@ def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> 
     if not steady:
         _unsteady[key] = measured
         return measured
-    known |= {key: measured}
-    with contextlib.suppress(OSError):  # if the folder is not writable, the next process measures again
-        cache_file().parent.mkdir(parents=True, exist_ok=True)
-        write_json(cache_file(), known)
+    _write_cache(cache_file(), known | {key: measured})
     return measured
+
+
+def _read_cache(file: Path) -> dict[str, Any]:
+    """Returns the results in a file, none if it cannot be read."""
+    try:
+        return read_json(file, MAX_CACHE_BYTES)
+    except (GlgptError, OSError):
+        return {}
+
+
+def _write_cache(file: Path, known: dict[str, Any]) -> None:
+    """Writes results to a file. If the folder is not writable, the next process finds them again."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, known)
 
 
 def remembered_probes() -> dict[str, dict[str, float]]:
     """Returns the results of earlier probes by driver and version; skips damaged entries of the file."""
-    try:
-        known = read_json(cache_file(), MAX_CACHE_BYTES)
-    except (GlgptError, OSError):
-        return {}
+    known = _read_cache(cache_file())
     return {key: found for key, found in known.items() if isinstance(found, dict) and _are_times(found.values())}
 
 

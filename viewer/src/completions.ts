@@ -199,13 +199,6 @@ export class Completions {
     withUsage: boolean,
     signal?: AbortSignal,
   ): AsyncGenerator<ChatCompletionChunk> {
-    const shared = this.shared("chat.completion.chunk", prepared);
-    const about = () => ({ ...shared, model: prepared.encoded.model.manifest.model }); // `answer` may change it
-    const chunk = (
-      delta: ChatCompletionChunk["choices"][number]["delta"],
-      logprobs: ChatLogprobs | null = null,
-      finish_reason: FinishReason | null = null,
-    ): ChatCompletionChunk => ({ ...about(), choices: [{ index: 0, delta, logprobs, finish_reason }] });
     const left = new AbortController(); // the reader wants no more
     const arrived: Piece[] = [];
     let wake = () => {};
@@ -223,6 +216,12 @@ export class Completions {
     done.catch(() => {}); // awaited below, unless the reader leaves
     try {
       if (state.running && !arrived.length) await next(); // the model that answers is known then
+      const about = this.shared("chat.completion.chunk", prepared);
+      const chunk = (
+        delta: ChatCompletionChunk["choices"][number]["delta"],
+        logprobs: ChatLogprobs | null = null,
+        finish_reason: FinishReason | null = null,
+      ): ChatCompletionChunk => ({ ...about, choices: [{ index: 0, delta, logprobs, finish_reason }] });
       yield chunk({ role: "assistant", content: "" });
       while (state.running || arrived.length) {
         const piece = arrived.shift();
@@ -231,7 +230,7 @@ export class Completions {
       }
       const ended = await done;
       yield chunk({}, null, ended.reason);
-      if (withUsage) yield { ...about(), choices: [], usage: usage(prepared, ended) };
+      if (withUsage) yield { ...about, choices: [], usage: usage(prepared, ended) };
     } finally {
       left.abort();
     }

@@ -224,7 +224,7 @@ export class Matcher {
 
   /**
    * Resolves to the tokens that may come after each of these guesses, up to the first that does not fit; null as in
-   * `allowed`, and an empty list if the text was stopped. The text stays as it is.
+   * `allowed`, and an empty list if the text was stopped. The text is unchanged.
    */
   async after(guesses: readonly number[]): Promise<(Allowed | null)[]> {
     const answer = await this.follow({ guesses });

@@ -9,6 +9,9 @@ export interface Chunk {
   size: number;
 }
 
+/** Returns the name of the entry that computes a chunk. */
+export const entryOf = ({ size }: Chunk): string => (size === 1 ? "decode" : `prefill_${size}`);
+
 /** Returns the sizes N of a program's entries `prefix_N`, greatest first. */
 export function sizes(entries: Iterable<string>, prefix: string): number[] {
   const found: number[] = [];

@@ -1,10 +1,11 @@
 // The KV cache: which tokens it holds, reading a text into it, and decoding a token with it.
 
 import { must } from "../gl/errors";
-import { plan, sizes, writeIds, writeToken, type Chunk } from "./chunks";
+import { entryOf, plan, sizes, writeIds, writeToken, type Chunk } from "./chunks";
 import type { Model } from "./model";
 
-const LOGITS = ["logits", "token"]; // states that are not rows of the caches
+/** The states from which tokens are chosen. All others hold rows of the caches. */
+export const LOGIT_STATES = ["logits", "token"];
 
 /** Inspects a token's textures while its passes are played. */
 export interface Watcher {
@@ -104,10 +105,10 @@ export class KvCache {
   }
 
   /** Returns how many passes of a chunk write rows of the caches. The others serve the logits after its last token. */
-  private rowPasses({ size }: Chunk): number {
+  private rowPasses(chunk: Chunk): number {
     const { entries, textures } = this.model.programs.generate;
-    const { passes } = must(entries[size === 1 ? "decode" : `prefill_${size}`], "an entry of the chunk");
-    const isRow = (name: string) => textures[name]?.role === "state" && !LOGITS.includes(name);
+    const { passes } = must(entries[entryOf(chunk)], "an entry of the chunk");
+    const isRow = (name: string) => textures[name]?.role === "state" && !LOGIT_STATES.includes(name);
     return passes.findLastIndex(({ outputs }) => outputs.some(([name]) => isRow(name))) + 1;
   }
 
@@ -136,7 +137,7 @@ export class KvCache {
       writeIds(player, ids, chunk);
       player.set("pos", chunk.start);
       player.set("row", chunk.valid - 1);
-      player.play(`prefill_${chunk.size}`, 0, end);
+      player.play(entryOf(chunk), 0, end);
     }
   }
 

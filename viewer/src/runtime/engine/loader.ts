@@ -2,13 +2,13 @@
 
 import { sha256 } from "@noble/hashes/sha2.js";
 import { signal, type ReadonlySignal } from "@preact/signals-core";
-import { Ahead } from "./ahead";
 import { parseManifest, type Manifest, type Shard } from "./manifest";
 import { PageError, reason } from "../gl/errors";
+import { Prefetcher } from "./prefetcher";
 import { readAll, type OnBytes, type Source } from "./source";
 
 const TRIES = 3;
-const AHEAD_BYTES = 100 << 20; // of shards that wait while shaders compile
+const PREFETCH_BYTES = 100 << 20; // of shards that wait while shaders compile
 const MAX_MANIFEST_BYTES = 64 << 20;
 const MAX_JSON_BYTES = 512 << 20; // of an unpacked JSON file; about the maximum length of a string
 const REMEDY = "Reload the page, or export the model again.";
@@ -35,7 +35,7 @@ export interface Progress {
 
 export class Loader {
   private readonly counted = signal<Progress>({ done: 0, total: 0, cached: 0 });
-  private ahead: Ahead<Uint8Array<ArrayBuffer>> | null = null; // shards that `begin` fetches
+  private prefetcher: Prefetcher<Uint8Array<ArrayBuffer>> | null = null; // shards that `begin` fetches
 
   private constructor(
     readonly manifest: Manifest,
@@ -126,23 +126,23 @@ export class Loader {
   }
 
   /** Starts to fetch the shards, which `shards` then uses, once `others` are fetched or have failed. */
-  begin(others: Promise<unknown> = Promise.resolve()): Ahead<Uint8Array<ArrayBuffer>> {
+  begin(others: Promise<unknown> = Promise.resolve()): Prefetcher<Uint8Array<ArrayBuffer>> {
     this.set({ done: 0, cached: 0 });
     const { shards } = this.manifest;
     const sizes = shards.map(({ bytes }) => bytes);
     const fetch = (i: number) => this.file(shards[i]!.file, shards[i]!, (n) => this.count(n));
     const after = others.catch(() => {});
-    return (this.ahead = new Ahead(sizes, AHEAD_BYTES, (i) => after.then(() => fetch(i))));
+    return (this.prefetcher = new Prefetcher(sizes, PREFETCH_BYTES, (i) => after.then(() => fetch(i))));
   }
 
   /** Yields every shard in order, with its digest checked. Fetches the next ones while one is used. */
   async *shards(): AsyncGenerator<{ pieces: Shard["pieces"]; data: Uint8Array<ArrayBuffer> }> {
-    const ahead = this.ahead ?? this.begin();
-    this.ahead = null;
+    const prefetcher = this.prefetcher ?? this.begin();
+    this.prefetcher = null;
     try {
-      for (const { pieces } of this.manifest.shards) yield { pieces, data: await ahead.next() };
+      for (const { pieces } of this.manifest.shards) yield { pieces, data: await prefetcher.next() };
     } finally {
-      ahead.stop(); // a lost context may have ended it
+      prefetcher.stop(); // a lost context may have ended it
     }
     this.forget().catch(() => {}); // the next visit tries again
   }

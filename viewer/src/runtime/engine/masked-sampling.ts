@@ -3,11 +3,10 @@
 
 import type { Allowed } from "../constraints/grammars";
 import { Player, type Texels } from "../gl/player";
+import { LOGIT_STATES } from "./kv-cache";
 import { parseProgram } from "./manifest";
 import type { Model } from "./model";
 import type { Sampler } from "./sampling";
-
-const SHARED = ["logits", "token"]; // states of the player that computes the logits
 
 export class MaskedSampling {
   private player: Player | null = null;
@@ -26,7 +25,7 @@ export class MaskedSampling {
     if (!recording.masked || this.ready) return;
     this.close();
     const program = parseProgram(await loader.packed(recording.masked), recording.masked);
-    const shared = new Map(SHARED.map((name) => [name, player.texture(name)]));
+    const shared = new Map(LOGIT_STATES.map((name) => [name, player.texture(name)]));
     const made = new Player(device, program, options, shared, drawFlops);
     try {
       await made.prepare(...Object.keys(program.entries));

@@ -149,7 +149,7 @@ export class Model {
     return this.manifest.chat ? tokenizer.turn(this.manifest.chat, text) : tokenizer.prompt(text);
   }
 
-  /** Loads the page's model, or one that a visitor opened. Weights are fetched after `others`. */
+  /** Loads the page's model, or one that a visitor opened. Weights below `LARGE` are fetched after `others`. */
   static async load(
     device: Device,
     loader: Loader,
@@ -172,7 +172,8 @@ export class Model {
     }
     // Fetch weights while programs are parsed, unless the device may lack the memory for them.
     if (!opened && loader.progress.value.total < LARGE) loader.begin(others);
-    const vocabulary = manifest.tokenizer ? loader.unparsed(manifest.tokenizer) : null;
+    const file = manifest.tokenizer;
+    const vocabulary = file ? loader.unparsed(file) : null;
     vocabulary?.catch(() => {}); // awaited below
     await model.kept(async () => {
       const storage = modelOptions.storage ?? device.storage;
@@ -195,7 +196,7 @@ export class Model {
       const building = model.build();
       building.catch(() => {}); // awaited below
       await pause(); // the shaders compile from here on
-      if (vocabulary) model.tokenizer ??= tokenizerOf((await vocabulary)(), manifest);
+      if (file && vocabulary) model.tokenizer ??= new Tokenizer(parseTokenizer((await vocabulary)(), file));
       void model.chatTemplate; // whose worker starts
       captures = await later;
       await building;
@@ -441,9 +442,6 @@ export class Model {
     };
   }
 }
-
-const tokenizerOf = (document: unknown, { tokenizer }: Manifest) =>
-  new Tokenizer(parseTokenizer(document, tokenizer ?? ""));
 
 /** Returns the names of a program's states that hold the queries of a layer, which only views keep. */
 export function queriesOf({ names, manifest }: Model, { textures }: Program): string[] {

@@ -1,14 +1,13 @@
 // Checks quickly whether a document matches a JSON schema. Reports no reason.
 
+import { isObject } from "../gl/json";
+
 type Check = (value: unknown) => boolean;
 type Schema = Readonly<Record<string, unknown>>;
 type Compile = (schema: unknown) => Check;
 
 const ANNOTATIONS = ["$schema", "$id", "$defs", "description"]; // keywords that check nothing
 const never: Check = () => false;
-
-const isObject = (value: unknown): value is Record<string, unknown> =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
 
 const TYPES: Record<string, Check> = {
   array: Array.isArray,

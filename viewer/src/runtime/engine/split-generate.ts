@@ -2,7 +2,7 @@
 
 import { must, PageError } from "../gl/errors";
 import { writeState } from "./capture";
-import type { Chunk } from "./chunks";
+import { entryOf, type Chunk } from "./chunks";
 import { draft } from "./drafts";
 import type { Stretch } from "./generate";
 import { unpack } from "./layout";
@@ -166,7 +166,7 @@ export class SplitGenerator {
   /** Runs a chunk of `ids` through the local blocks and returns their hidden states, `[valid, n_embd]`. */
   private async hidden(ids: readonly number[], chunk: Chunk): Promise<Float32Array> {
     const { cache, placement, programs, player } = this.model;
-    const name = chunk.size === 1 ? "decode" : `prefill_${chunk.size}`;
+    const name = entryOf(chunk);
     const entry = must(programs.generate.entries[name], `entry ${name}`);
     const rows = chunk.start + chunk.valid;
     const { stream } = this.split.settings;

@@ -1,7 +1,7 @@
 // Tests which files are fetched before they are needed.
 
 import { expect, test } from "vitest";
-import { Ahead } from "../src/runtime/engine/ahead";
+import { Prefetcher } from "../src/runtime/engine/prefetcher";
 
 /** Returns what fetches files of these sizes, those begun so far, and a function that lets one arrive. */
 function files(sizes: readonly number[], most: number) {
@@ -16,36 +16,36 @@ function files(sizes: readonly number[], most: number) {
       };
     });
   };
-  return { ahead: new Ahead(sizes, most, fetch), begun, arrive };
+  return { prefetcher: new Prefetcher(sizes, most, fetch), begun, arrive };
 }
 
 test("files are fetched one at a time, as many as may wait", async () => {
-  const { ahead, begun, arrive } = files([4, 4, 4, 4], 10);
+  const { prefetcher, begun, arrive } = files([4, 4, 4, 4], 10);
   expect(begun).toEqual([0]);
   await arrive[0]!();
   expect(begun).toEqual([0, 1]);
   await arrive[1]!();
   expect(begun).toEqual([0, 1]); // a third does not fit
-  expect(await ahead.next()).toBe("file 0");
+  expect(await prefetcher.next()).toBe("file 0");
   expect(begun).toEqual([0, 1, 2]);
-  expect(await ahead.next()).toBe("file 1");
+  expect(await prefetcher.next()).toBe("file 1");
   expect(begun).toEqual([0, 1, 2]); // the third has not arrived
   await arrive[2]!();
   expect(begun).toEqual([0, 1, 2, 3]);
 });
 
 test("one file waits whatever its size", async () => {
-  const { ahead, begun, arrive } = files([40, 40], 10);
+  const { prefetcher, begun, arrive } = files([40, 40], 10);
   await arrive[0]!();
   expect(begun).toEqual([0]);
-  expect(await ahead.next()).toBe("file 0");
+  expect(await prefetcher.next()).toBe("file 0");
   expect(begun).toEqual([0, 1]);
 });
 
 test("a file that cannot be fetched is reported when it is needed", async () => {
-  const ahead = new Ahead([1, 1], 9, (file) =>
+  const prefetcher = new Prefetcher([1, 1], 9, (file) =>
     file ? Promise.reject(new Error("offline")) : Promise.resolve("file 0"),
   );
-  expect(await ahead.next()).toBe("file 0");
-  await expect(ahead.next()).rejects.toThrow("offline");
+  expect(await prefetcher.next()).toBe("file 0");
+  await expect(prefetcher.next()).rejects.toThrow("offline");
 });

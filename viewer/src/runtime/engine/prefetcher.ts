@@ -3,7 +3,7 @@
 import { must } from "../gl/errors";
 
 /** Fetches files in order, one at a time. Up to `maxBytes` wait for `next`, but always one file. */
-export class Ahead<Data> {
+export class Prefetcher<Data> {
   private readonly waiting: Promise<Data>[] = [];
   private bytes = 0; // of the files in `waiting`
   private begun = 0; // number of files
@@ -15,7 +15,7 @@ export class Ahead<Data> {
     private readonly maxBytes: number,
     private readonly fetch: (file: number) => Promise<Data>,
   ) {
-    this.more();
+    this.fetchNext();
   }
 
   /** Resolves to the next file. Rejects if it cannot be fetched. */
@@ -23,7 +23,7 @@ export class Ahead<Data> {
     const data = await must(this.waiting[0], "a further file");
     void this.waiting.shift();
     this.bytes -= this.sizes[this.begun - this.waiting.length - 1]!;
-    this.more();
+    this.fetchNext();
     return data;
   }
 
@@ -32,22 +32,17 @@ export class Ahead<Data> {
     this.stopped = true;
   }
 
-  private more(): void {
+  private fetchNext(): void {
     const size = this.sizes[this.begun];
-    if (
-      this.stopped ||
-      this.arriving ||
-      size === undefined ||
-      (this.waiting.length && this.bytes + size > this.maxBytes)
-    )
-      return;
+    if (this.stopped || this.arriving || size === undefined) return;
+    if (this.waiting.length && this.bytes + size > this.maxBytes) return;
     this.arriving = true;
     this.bytes += size;
     const data = this.fetch(this.begun++);
     this.waiting.push(data);
     const arrived = () => {
       this.arriving = false;
-      this.more();
+      this.fetchNext();
     };
     data.then(arrived, () => {}); // `next` rejects
   }
