@@ -199,6 +199,7 @@ export class Completions {
     withUsage: boolean,
     signal?: AbortSignal,
   ): AsyncGenerator<ChatCompletionChunk> {
+    const asked = this.shared("chat.completion.chunk", prepared);
     const left = new AbortController(); // the reader wants no more
     const arrived: Piece[] = [];
     let wake = () => {};
@@ -216,7 +217,7 @@ export class Completions {
     done.catch(() => {}); // awaited below, unless the reader leaves
     try {
       if (state.running && !arrived.length) await next(); // the model that answers is known then
-      const about = this.shared("chat.completion.chunk", prepared);
+      const about = { ...asked, model: prepared.encoded.model.manifest.model };
       const chunk = (
         delta: ChatCompletionChunk["choices"][number]["delta"],
         logprobs: ChatLogprobs | null = null,
