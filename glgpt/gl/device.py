@@ -23,6 +23,7 @@ from glgpt.system.signals import handled
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
 GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5
+GL_FRAGMENT_SHADER_DERIVATIVE_HINT, GL_NICEST = 0x8B8B, 0x1102  # derivatives of each row and column of a quad
 HEADERS = {"300 es": "#version 300 es\n", "330": "#version 330\n"}
 PACKING = "#extension GL_ARB_shading_language_packing : require\n"  # built into GLSL ES
 VERTEX = """
@@ -88,6 +89,7 @@ class Device:
         _here.current = self  # a new context is the current one
         ctx.disable(moderngl.BLEND | moderngl.DEPTH_TEST | moderngl.CULL_FACE)
         ctx.blend_func = moderngl.ONE, moderngl.ONE
+        self.gl("glHint", None, ctypes.c_uint, ctypes.c_uint)(GL_FRAGMENT_SHADER_DERIVATIVE_HINT, GL_NICEST)
 
     def gl(self, name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
         """Returns a GL function that moderngl does not wrap, found by the context's loader."""

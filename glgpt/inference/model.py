@@ -464,7 +464,7 @@ class LanguageModel:
             raise GlgptError(f"{self.name} is split over servers, whose caches cannot be saved; load it unsplit")
         with Checkpoint.open(self.path, self._adapter) as checkpoint:
             digest = model_digest(checkpoint)
-        about = {"model": digest, "dtype": str(self.formats), "kernel": str(self.choice.kernel)}
+        about = {"model": digest, "dtype": str(self.formats), "kernel": self.choice.kernel.label}
         about["cache_dtype"] = "f16" if self.config.half_caches else "f32"
         return self._decoder, about | {"device": self.device.renderer}
 

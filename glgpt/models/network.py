@@ -412,20 +412,21 @@ class Network:
 
     def _first_row(self, x: Tensor, norm: str | None) -> DecodedRow:
         """Returns the row before the first block, which begins with this norm; None if no norm follows."""
-        tiles = self._stream_tiles()
-        if tiles and norm:
+        strides = self._stream_strides()
+        if strides and norm:
             c, gain = self.config, self.gain(norm)
-            return ops.stream(self.rec, x, tiles, c.layer_norm_epsilon, c.norm != "layer", c.gain_offset, gain)
+            rms, pairs = c.norm != "layer", self.kernel.pairs
+            return ops.stream(self.rec, x, strides, c.layer_norm_epsilon, rms, c.gain_offset, gain, pairs)
         return self.row_sum(x, norm, f"{x.name}.row") if norm else self.plain_row(x)
 
-    def _stream_tiles(self) -> int:
-        """Returns the layers of a residual stream to which blending adds the parts of a block; 0 if it cannot."""
+    def _stream_strides(self) -> int:
+        """Returns the parts of a residual stream to which blending adds the products of a block; 0 if it cannot."""
         c = self.config
         blends = self.kernel.blends and self.role == "weight" and not self.rows and not self.taps
         if not blends or c.parallel or c.norm_after or not c.norm_before or not self.part.blocks:
             return 0
         names = (c.tensor(role, i) for i in self.part.blocks for role in ("o", "down"))
-        return ops.stream_tiles([self.linear(name)[0] for name in names])
+        return ops.stream_strides([self.linear(name)[0] for name in names])
 
     def decode_block(self, row: DecodedRow, i: int, following: str | None) -> DecodedRow:
         """Records block i for one row at position pos, or for one row of each text; the norm `following` is next.

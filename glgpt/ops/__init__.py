@@ -28,7 +28,7 @@ from glgpt.ops.blending import (
     from_stream,
     products,
     stream,
-    stream_tiles,
+    stream_strides,
 )
 from glgpt.ops.embed import embed, index_layouts, sorted_index
 from glgpt.ops.few_rows import MAX_ROWS, few_rows
@@ -144,7 +144,7 @@ __all__ = [
     "sorted_index",
     "split_qkv",
     "stream",
-    "stream_tiles",
+    "stream_strides",
     "take_row",
     "transpose",
 ]

@@ -10,25 +10,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from glgpt.ops.matmul import INTEGERS, MANY_SUMS, TARGET_FRAGMENTS, WIDE, columns_of, norm_inputs
-from glgpt.ops.partial_sums import AttendedRow, Defines, Hidden, PartialSums, Row, Stream, StreamMoments
+from glgpt.ops.partial_sums import AttendedRow, Defines, Hidden, PartialSums, Pixels, Row, Stream, StreamMoments
 from glgpt.ops.pointwise import activation_defines
 from glgpt.program.layout import Layout
 from glgpt.program.recorder import Cost, Recorder, Region
 from glgpt.program.tensor import Tensor
 
-# Height of a block of pixels, rows of blocks, and texels of K that a fragment fetches at once: with floats, and if a
-# weight holds integers. Each row of blocks, a band, adds up some of the slices, and their readers add up the bands.
-FLOATS, WITH_INTEGERS = (2, 1, 1), (1, 2, 2)
+# The pixels of products with floats, with integers, and on devices whose derivatives add up pairs of pixels.
+FLOATS, WITH_INTEGERS, PAIRS = Pixels(2, 1, False), Pixels(1, 2, False), Pixels(1, 2, True)
 SLICE_TEXELS = 6  # texels of K in a slice of f32 or f16 weights
 LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # the first of these that divides K is used instead, so that all slices are alike
-WIDE_SLICES = 3  # slices of the product that makes logits
+# Texels of sums of pairs with integers: below the first number slices of K are half as long, from the second on twice.
+MIN_SUMS, MIN_SUMS_OF_LONG_SLICES = 4_000, 250_000
+WIDE_SLICES = 3  # slices of the product that makes logits; pairs need an even number
 STREAM_UNIT = 32  # columns of a residual stream that every format's tiles divide evenly
 
 
-def stream_tiles(weights: Sequence[Tensor]) -> int:
-    """Returns the layers of a residual stream to which products with all of these weights can add.
+def stream_strides(weights: Sequence[Tensor]) -> int:
+    """Returns the equal parts of a residual stream to which products with all of these weights can add.
 
-    0 if there is no such number: a row must be divided into equal tiles.
+    A fragment computes a texel of each. 0 if there is no such number: a row must be divided evenly.
     """
     if any(w.cols % STREAM_UNIT or w.layout.panel or (w.layout.groups > 1 and w.layout.format.packed) for w in weights):
         return 0
@@ -36,13 +37,22 @@ def stream_tiles(weights: Sequence[Tensor]) -> int:
     return min(packed, default=2)
 
 
-def stream(rec: Recorder, x: Tensor, tiles: int, eps: float, rms: bool, offset: float, gain: Tensor | None) -> Stream:
-    """Records the row x `[1, C]` as a residual stream with this many layers."""
-    stride = x.cols // (4 * tiles)
-    by, bands, _ = FLOATS if tiles == 2 else WITH_INTEGERS
-    out = rec.scratch(f"{x.name}.stream", Layout(bands * by, 4 * tiles * _width(stride, by), (1, tiles)))
-    rec.emit("to_stream", {"x": x}, {"y": out}, {"BY": by, "STRIDE": stride})
-    return Stream(out, x.cols, by, bands, stride, eps, rms, offset, gain)
+def stream(
+    rec: Recorder,
+    x: Tensor,
+    strides: int,
+    eps: float,
+    rms: bool,
+    offset: float,
+    gain: Tensor | None,
+    pairs: bool,
+) -> Stream:
+    """Records the row x `[1, C]` as a residual stream of this many parts."""
+    stride, pixels = x.cols // (4 * strides), PAIRS if pairs else FLOATS if strides == 2 else WITH_INTEGERS
+    out = rec.scratch(f"{x.name}.stream", pixels.targets(_width(stride, pixels), strides))
+    defines: Defines = {"BY": pixels.by, "STRIDE": stride, "STRIDES": strides}
+    rec.emit("to_stream", {"x": x}, {"y": out}, defines | pixels.paired)
+    return Stream(out, x.cols, pixels, strides, stride, eps, rms, offset, gain)
 
 
 def from_stream(rec: Recorder, x: Stream, name: str) -> Tensor:
@@ -55,42 +65,38 @@ def from_stream(rec: Recorder, x: Stream, name: str) -> Tensor:
 def products(rec: Recorder, x: Stream, weights: Sequence[Tensor], name: str) -> tuple[list[PartialSums], StreamMoments]:
     """Records the products of a row times its next norm's gain with several weights `[C, N]`, and the row's moments."""
     k4, regions, found, first, cost = x.cols // 4, [], [], 0, Cost()
-    by, bands, at_once = _shape(weights)
-    layers = max(_outputs(w) for w in weights)
-    slices = max(-(-k4 // (bands * _slice(w, k4))) for w in weights)
-    height = max(_height(rec, w, by) for w in weights)
+    pixels = _pixels(rec, x.pixels.pairs, weights)
+    slices = max(-(-k4 // (pixels.bands * _slice(w, k4, pixels))) for w in weights)
     for w in weights:
         contiguous, _, columns = columns_of(w, 0)
-        width = _width(columns, height)
-        place: Defines = {"BY": height, "STRIDE": columns, "CONTIGUOUS": contiguous, "BANDS": bands}
-        defines = place | {"K4": k4, "SLICE": _slice(w, k4), "AT_ONCE": at_once} | x.defines
-        layout = Layout(bands * height, 4 * _outputs(w) * width, (1, _outputs(w)))
-        regions.append(Region("matvec", x.inputs | {"w": w}, layout, defines))
-        sums = place | {"SPLIT_K": bands, "SHARED": w.layout.format.column_tiles_per_texel, "TILE": w.layout.width}
-        found.append((w.cols, sums, first))
+        width = _width(columns, pixels)
+        place: Defines = {"BY": pixels.by, "STRIDE": columns, "CONTIGUOUS": contiguous}
+        defines = place | _walk(w, k4, pixels, weights) | x.defines
+        regions.append(Region("matvec", x.inputs | {"w": w}, _region(pixels, width, _outputs(w)), defines))
+        sums = place | {"SHARED": w.layout.format.column_tiles_per_texel, "TILE": w.layout.width} | pixels.paired
+        found.append((w.cols, sums | {"SPLIT_K": 1 if pixels.pairs else pixels.bands}, first))
         first += width
         cost = Cost(cost.flops + 2 * x.cols * w.cols, cost.nbytes + w.layout.nbytes)
-    kind: Defines = {"K4": k4, "SLICE": -(-k4 // (slices * bands)), "BY": height, "BANDS": bands}
-    kind |= replace(x, gain=None).defines
-    kind |= {"RMS_NORM": 1} if x.rms else {}
-    regions.append(Region("stream_moments", {"x": x.x}, Layout(bands * height, 16), kind))
-    y = rec.scratch(name, Layout(bands * height, 4 * layers * (first + 4), (1, layers)))
-    rec.add_up(regions, y, slices, name, onto=False, cost=cost)
+    kind: Defines = {"K4": k4, "SLICE": -(-k4 // (slices * pixels.bands)), **_band(pixels)}
+    kind |= replace(x, gain=None).defines | ({"RMS_NORM": 1} if x.rms else {})
+    regions.append(Region("stream_moments", {"x": x.x}, _region(pixels, 4, 1), kind))
+    y = rec.scratch(name, pixels.targets(first + 4, max(_outputs(w) for w in weights)))
+    rec.add_up(regions, y, slices, name, onto=False, pairs=pixels.pairs, cost=cost)
     moments = StreamMoments(y, first, x.cols, x.eps)
     return [PartialSums(y, cols, defines, first=at) for cols, defines, at in found], moments
 
 
 def add_product(rec: Recorder, y: Row, w: Tensor, bias: Tensor | None, x: Stream, name: str) -> None:
     """Adds the product of one row y `[1, K]` with w `[K, C]`, and a bias `[1, C]`, to the residual stream x."""
-    k4, shared, layout = -(-y.cols // 4), w.layout.format.column_tiles_per_texel, x.x.layout
-    tiles, (_, _, at_once) = layout.tiles[1], _shape([w])
+    k4, shared, pixels = -(-y.cols // 4), w.layout.format.column_tiles_per_texel, x.pixels
     inputs, source = _row(y)
-    defines: Defines = {"BY": x.by, "STRIDE": x.stride, "CONTIGUOUS": 0 if shared == 1 else 1, "BANDS": x.bands}
-    defines |= {"K4": k4, "SLICE": _slice(w, k4), "AT_ONCE": at_once} | source
-    defines |= {"PARTS": shared // tiles} if shared > tiles else {}
+    defines: Defines = {"BY": pixels.by, "STRIDE": x.stride, "CONTIGUOUS": 0 if shared == 1 else 1}
+    defines |= _walk(w, k4, pixels, [w]) | source
+    defines |= {"PARTS": shared // x.strides} if shared > x.strides else {}
     inputs |= {"w": w} | ({"added": bias} if bias else {})
-    cost, slices = Cost(2 * y.cols * w.cols, w.layout.nbytes), -(-k4 // (x.bands * _slice(w, k4)))
-    rec.add_up([Region("matvec", inputs, layout, defines)], x.x, slices, name, onto=True, cost=cost)
+    cost, slices = Cost(2 * y.cols * w.cols, w.layout.nbytes), -(-k4 // (pixels.bands * _slice(w, k4, pixels)))
+    region = Region("matvec", inputs, _region(pixels, _width(x.stride, pixels), x.strides), defines)
+    rec.add_up([region], x.x, slices, name, onto=True, pairs=pixels.pairs, cost=cost)
 
 
 def _row(y: Row) -> tuple[dict[str, Tensor], Defines]:
@@ -103,25 +109,49 @@ def _row(y: Row) -> tuple[dict[str, Tensor], Defines]:
     if y.factor and y.factor.defines != sums.defines:
         raise ValueError("both products of a hidden layer must have the same shape and format")
     place = {f"SUMS_{key}": sums.defines[key] for key in ("BY", "STRIDE", "CONTIGUOUS", "SPLIT_K")}
-    defines |= place | {key: sums.defines[key] for key in ("SHARED", "TILE")} | activation_defines(y.act)
+    shape = {key: sums.defines[key] for key in ("SHARED", "TILE", "PAIRS") if key in sums.defines}
+    defines |= place | shape | activation_defines(y.act)
     defines |= {"SUMS_FIRST": sums.first or 0} | ({"SECOND_FIRST": y.factor.first or 0} if y.factor else {})
     return sums.inputs | inputs | (y.factor.second if y.factor else {}), defines
 
 
-def _shape(weights: Sequence[Tensor]) -> tuple[int, int, int]:
-    return WITH_INTEGERS if any(w.layout.format.quantised for w in weights) else FLOATS
+def _pixels(rec: Recorder, pairs: bool, weights: Sequence[Tensor]) -> Pixels:
+    """Returns the pixels of products with these weights, in blocks so high that the columns fit a texture.
+
+    There is room for another product next to the widest one.
+    """
+    integers = any(w.layout.format.quantised for w in weights)
+    pixels = PAIRS if pairs else WITH_INTEGERS if integers else FLOATS
+    by, columns = pixels.by, max(columns_of(w, 0)[2] for w in weights)
+    while 2 * columns > rec.limits.max_texture_size * by:
+        by *= 2
+    return replace(pixels, by=by)
 
 
-def _width(columns: int, height: int) -> int:
-    """Returns the width in pixels of blocks of 4 x `height` columns."""
-    return 4 * -(-columns // (4 * height))
+def _region(pixels: Pixels, width: int, values: int) -> Layout:
+    """Returns the layout of what a shader computes in `width` columns of pixels, or of pairs of them."""
+    return Layout((1 if pixels.pairs else pixels.bands) * pixels.by, 4 * values * width, (1, values))
 
 
-def _height(rec: Recorder, w: Tensor, height: int) -> int:
-    """Returns the height of blocks in which the columns of a weight fit a texture, with room for others next to it."""
-    while 2 * columns_of(w, 0)[2] > rec.limits.max_texture_size * height:
-        height *= 2
-    return height
+def _walk(w: Tensor, k4: int, pixels: Pixels, weights: Sequence[Tensor]) -> Defines:
+    """Returns the defines by which a pixel finds its texels of K; `weights` are those of all products of the pass."""
+    slice_texels = _slice(w, k4, pixels)
+    defines: Defines = {"K4": k4, "SLICE": slice_texels, **_band(pixels)}
+    integers = any(v.layout.format.quantised for v in weights)
+    defines["AT_ONCE"] = INTEGERS[1] if (w.layout.format.quantised if pixels.pairs else integers) else 1
+    if pixels.pairs and not w.layout.format.quantised and k4 % (pixels.bands * slice_texels) == 0:
+        defines["INTERLEAVED"] = 1  # faster where no scales are fetched
+    return defines
+
+
+def _band(pixels: Pixels) -> Defines:
+    """Returns the defines of the bands and of a pixel's own one."""
+    return {"BANDS": pixels.bands, "BAND": f"(int(gl_FragCoord.y) {'& 1' if pixels.pairs else f'/ {pixels.by}'})"}
+
+
+def _width(columns: int, pixels: Pixels) -> int:
+    """Returns the width in pixels of blocks of 4 x `pixels.by` columns."""
+    return 4 * -(-columns // (4 * pixels.by))
 
 
 def _outputs(w: Tensor) -> int:
@@ -129,14 +159,16 @@ def _outputs(w: Tensor) -> int:
     return columns_of(w, 0)[1] * w.layout.format.column_tiles_per_texel
 
 
-def _slice(w: Tensor, k4: int) -> int:
+def _slice(w: Tensor, k4: int, pixels: Pixels) -> int:
     """Returns the texels of K in a slice: enough slices to fill a GPU, and whole groups of integers."""
     _, _, columns = columns_of(w, 0)
     if w.layout.format.quantised:
         least = INTEGERS[0]
         sums = columns * w.layout.format.column_tiles_per_texel * -(-k4 // least)
+        if pixels.pairs:
+            return least // 2 if sums < MIN_SUMS else least if sums < MIN_SUMS_OF_LONG_SLICES else 2 * least
         return least * (1 if sums < MANY_SUMS else 2 if sums < 2 * MANY_SUMS else 4)
     if columns >= WIDE:
-        return -(-k4 // WIDE_SLICES)
+        return -(-k4 // (WIDE_SLICES + WIDE_SLICES % pixels.bands))
     length = next((n for n in LENGTHS if k4 % n == 0), LENGTHS[0])
     return length * min(4, max(1, columns * -(-k4 // length) // TARGET_FRAGMENTS))

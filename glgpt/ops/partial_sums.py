@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from glgpt.program.layout import Layout
 from glgpt.program.tensor import Tensor
 
 Defines = dict[str, int | float | str]
@@ -60,17 +61,39 @@ class NormedRow:
 
 
 @dataclass(frozen=True)
+class Pixels:
+    """The pixels of a product that is added up by blending: blocks of 4 x `by` columns, each with `bands` slices of K.
+
+    The bands of a block lie one below the other, and readers add them up. In `pairs`, the two bands of a pixel are
+    neighbours, and add themselves up (`pair.glsl`).
+    """
+
+    by: int
+    bands: int
+    pairs: bool
+
+    @property
+    def paired(self) -> Defines:
+        """Returns the define of shaders that read what pairs have written."""
+        return {"PAIRS": 1} if self.pairs else {}
+
+    def targets(self, width: int, values: int) -> Layout:
+        """Returns the layout of targets for `width` columns of pixels, each with this many values."""
+        layers = -(-values // 2) if self.pairs else values
+        return Layout(self.bands * self.by, 4 * layers * width, (1, layers))
+
+
+@dataclass(frozen=True)
 class Stream:
     """The residual stream of one row, to which products add in place; `gain` and `offset` are those of the next norm.
 
-    The row has `cols` columns in blocks of 4 x `by` columns, `stride` of them in each layer, and is the sum of `bands`:
-    see `stream.glsl`.
+    The row has `cols` columns in `strides` parts of `stride` texels, placed in `pixels`: see `stream.glsl`.
     """
 
     x: Tensor
     cols: int
-    by: int
-    bands: int
+    pixels: Pixels
+    strides: int
     stride: int
     eps: float
     rms: bool
@@ -85,8 +108,8 @@ class Stream:
     @property
     def defines(self) -> Defines:
         """The defines of `stream.glsl`, and that of the gain's offset."""
-        place: Defines = {"X_BY": self.by, "X_BANDS": self.bands, "X_STRIDE": self.stride}
-        return place | ({"GAIN_OFFSET": self.offset} if self.offset and self.gain else {})
+        place: Defines = {"X_BY": self.pixels.by, "X_BANDS": self.pixels.bands, "X_STRIDE": self.stride}
+        return place | self.pixels.paired | ({"GAIN_OFFSET": self.offset} if self.offset and self.gain else {})
 
 
 @dataclass(frozen=True)

@@ -169,20 +169,27 @@ def fused_text(shared: str, texts: tuple[str, ...]) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def beside_text(shared: str, texts: tuple[str, ...], widths: tuple[int, ...], targets: int) -> str:
+def beside_text(shared: str, texts: tuple[str, ...], widths: tuple[int, ...], targets: int, pairs: bool) -> str:
     """Returns a shader that runs each of the `texts` in a range of pixel columns, whose widths are given.
 
     All of them write to the same `targets`, and leave zero in those they do not use. Each finds its pixel as PIXEL.
+    With `pairs`, two pixels are one for the texts, which have two values for each target (`pair.glsl`).
     """
-    outs = [f"layout(location = {i}) out FLOAT_TEXEL out_{i};" for i in range(targets)]
-    zeros = " ".join(f"out_{i} = FROM_FLOAT(vec4(0.0));" for i in range(targets))
+    values = 2 * targets if pairs else targets
+    outs = [f"layout(location = {i}) out FLOAT_TEXEL {'pair' if pairs else 'out'}_{i};" for i in range(targets)]
+    if pairs:
+        outs.append(f"FLOAT_TEXEL {', '.join(f'out_{i}' for i in range(values))};")
+    zeros = " ".join(f"out_{i} = FROM_FLOAT(vec4(0.0));" for i in range(values))
     own, calls, start = [], "", 0
     for k, (text, width) in enumerate(zip(texts, widths, strict=True)):
-        pixel = f"#define PIXEL ivec2(int(gl_FragCoord.x) - {start}, int(gl_FragCoord.y))\n"
+        pixel = f"#define PIXEL ivec2(int(gl_FragCoord.x) - {start}, int(gl_FragCoord.y){' / 2' if pairs else ''})\n"
         own.append(_copy(pixel + _LOCATION.sub("", text), k, 0))
         start += width
         calls += f"if (x < {start}) main_{k}(); else " if k + 1 < len(texts) else f"main_{k}();"
-    return "\n".join([shared, *outs, *own, f"void main() {{ int x = int(gl_FragCoord.x); {zeros} {calls} }}"])
+    sums = (f"over_pair(TO_FLOAT(out_{2 * t}), TO_FLOAT(out_{2 * t + 1}))" for t in range(targets if pairs else 0))
+    stores = "".join(f" pair_{t} = FROM_FLOAT({value});" for t, value in enumerate(sums))
+    main = f"void main() {{ int x = int(gl_FragCoord.x); {zeros} {calls}{stores} }}"
+    return "\n".join([shared, *outs, *own, main])
 
 
 def _copy(text: str, k: int, first: int) -> str:

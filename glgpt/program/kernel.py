@@ -15,13 +15,15 @@ class Kernel:
     4x4 fits four draw buffers; 4x8 and 8x4 need eight. `contiguous` is the number of neighbouring texels that a
     fragment of a one-row product takes from f32 weights in panels (`ops.panels`). If it is 0, weights have no panels,
     and a fragment takes two texels that are half a row apart. With `blends`, the device adds up the slices of one-row
-    products by blending (`ops.products`), which takes eight draw buffers; else another pass adds up partial sums.
+    products by blending (`ops.products`), which takes eight draw buffers; else another pass adds up partial sums. With
+    `pairs`, two pixels add up their slices before they are blended, which takes derivatives of each column of a quad.
     """
 
     tile_rows: int
     tile_cols: int
     contiguous: int = 0
     blends: bool = False
+    pairs: bool = False
 
     @property
     def suits_software(self) -> bool:
@@ -35,8 +37,9 @@ class Kernel:
 
     @property
     def label(self) -> str:
-        """Returns the name and whether one-row products take contiguous columns: `4x8`, or `8x4-contiguous`."""
-        return self.name + ("-contiguous" if self.contiguous else "-blended" if self.blends else "")
+        """Returns the name and the kind of one-row products: `4x8`, `8x4-contiguous`, `4x8-blended` or `4x8-paired`."""
+        blended = "-paired" if self.pairs else "-blended" if self.blends else ""
+        return self.name + ("-contiguous" if self.contiguous else blended)
 
     def for_format(self, fmt: Format, limits: Limits) -> Kernel:
         """Returns the kernel for products whose rows are stored in a format.

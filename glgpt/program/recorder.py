@@ -239,10 +239,21 @@ class Recorder:
             self._drafts[self._current].append(_Draft(spec, samplers, layers))
             done = end
 
-    def add_up(self, regions: Sequence[Region], out: Tensor, slices: int, label: str, onto: bool, cost: Cost) -> None:
+    def add_up(
+        self,
+        regions: Sequence[Region],
+        out: Tensor,
+        slices: int,
+        label: str,
+        *,
+        onto: bool,
+        pairs: bool,
+        cost: Cost,
+    ) -> None:
         """Appends a pass that adds up `slices` of its regions, side by side, by blending.
 
-        The sums are added to what `out` holds if `onto` is set. Devices add in the order of the slices.
+        The sums are added to what `out` holds if `onto` is set. Devices add in the order of the slices. With `pairs`, a
+        pixel of a region is two pixels of `out`, which share its values: see `pair.glsl`.
         """
         shared = _shared_text([out.layout, *(t.layout for region in regions for t in region.inputs.values())])
         texts, inputs = [], []
@@ -252,7 +263,8 @@ class Recorder:
             texts.append(_written(region.shader, read, (("y", region.layout),), given, TileRange())[1][1])
             inputs += [(sampler_of(f"u_{name}", k), t) for name, t in region.inputs.items()]
         widths, layout = tuple(region.layout.width for region in regions), out.layout
-        text = beside_text(f"{shared}\n{SLICE}", tuple(texts), widths, layout.layers)
+        shared = "\n".join([shared, SLICE, *([shader_source("pair.glsl")] if pairs else [])])
+        text = beside_text(shared, tuple(texts), widths, layout.layers, pairs)
         stem = "+".join(dict.fromkeys(region.shader for region in regions))
         spec = Pass(label, self._shader(stem, text), (), (), (layout.width, layout.height))
         spec = replace(spec, slices=slices, clear=not onto, flops=cost.flops, nbytes=cost.nbytes)

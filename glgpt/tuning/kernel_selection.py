@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from moderngl import TextureArray
+from numpy.typing import NDArray
 
 from glgpt import ops
 from glgpt.errors import DeviceError, GlgptError
@@ -125,7 +126,8 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     why = fastest if len(among) > 1 else "as requested"
     options = replace(options, fetch=fetch)
     gpu = options.storage == "float" and not contiguous and not device.software
-    chosen = replace(chosen, blends=gpu and known_to_blend(device, options))
+    blends = gpu and known_to_blend(device, options)
+    chosen = replace(chosen, blends=blends, pairs=blends and known_to_blend(device, options, pairs=True))
     return Choice(chosen, options, why, measured)
 
 
@@ -137,47 +139,63 @@ def variants(kernels: Iterable[Kernel]) -> list[Kernel]:
     return [replace(k, contiguous=n) for k in kernels for n in COLUMNS.values() if not n or k.tile_cols == 1]
 
 
-def known_to_blend(device: Device, options: Options) -> bool:
+def known_to_blend(device: Device, options: Options, pairs: bool = False) -> bool:
     """Returns `adds_by_blending`, of which True is remembered per driver: it takes a shader and a read."""
-    key, file = f"{probe_key(device, options)} {options.fetch}", cache_path() / "blending.json"
+    key = f"{probe_key(device, options)} {options.fetch}{' pairs' if pairs else ''}"
+    file = cache_path() / "blending.json"
     known = _read_cache(file)
     if known.get(key) is True:
         return True
-    if not adds_by_blending(device, options):
+    if not adds_by_blending(device, options, pairs):
         return False
     _write_cache(file, known | {key: True})
     return True
 
 
-def adds_by_blending(device: Device, options: Options) -> bool:
-    """True if the device adds floats by blending like additions one after the other, which a drawn sum shows.
+def adds_by_blending(device: Device, options: Options, pairs: bool = False) -> bool:
+    """True if a drawn sum shows that the device adds floats by blending like additions one after the other.
 
-    Software drivers do, but more slowly than another pass adds up partial sums.
+    With `pairs`, two pixels add up their terms first, which takes derivatives of each column of a quad. Software
+    drivers do both, but more slowly than another pass adds up partial sums.
     """
     if device.limits.max_draw_buffers < 8:
         return False
-    length, cols, tiles = 4 * ops.SLICE_TEXELS, ops.STREAM_UNIT, 2
-    random = np.random.default_rng(0)
-    terms = (random.standard_normal(ADDED) * 10.0 ** random.integers(-3, 4, ADDED)).astype(np.float32)
+    length, cols, strides = 4 * ops.SLICE_TEXELS, ops.STREAM_UNIT, 2
+    random, shape = np.random.default_rng(0), (ADDED // 2, 2, cols)
+    terms = (random.standard_normal(shape) * 10.0 ** random.integers(-3, 4, shape)).astype(np.float32)
     rec = Recorder()
     states = {"x": Layout(1, cols), "ones": Layout(1, ADDED * length), "w": fold(ADDED * length, cols, 4096)}
     zeros, ones, w = (rec.fixed(name, layout, "state") for name, layout in states.items())
     with rec.entry("probe"):
-        x = ops.stream(rec, zeros, tiles, 0.0, True, 0.0, None)
+        x = ops.stream(rec, zeros, strides, 0.0, True, 0.0, None, pairs)
         ops.add_product(rec, ones, w, None, x, "sum")
         rec.output(x.x, "sum")
     program = rec.program()
-    weights = np.zeros((ADDED * length, cols), np.float32)
-    weights[::length] = terms[:, None]  # all products but the first of a slice are zero
+    weights = np.zeros((ADDED // 2, 2 * length, cols), np.float32)
+    weights[:, [0, 4 if pairs else length]] = terms  # all products but the first of a slice are zero
     with Player(device, program, options) as player:
         player.write_matrix("ones", states["ones"], np.ones((1, ADDED * length), np.float32))
-        player.write_matrix("w", states["w"], weights)
+        player.write_matrix("w", states["w"], weights.reshape(-1, cols))
         player.play("probe")
         found = player.read(program.entries["probe"].outputs["sum"].texture)
-    expected = np.zeros(x.bands, np.float32)
-    for i, term in enumerate(terms):
-        expected[i % x.bands] += term
-    return bool(np.array_equal(found[0, :: x.by, 0, 0], expected))
+    drawn = np.concatenate([*(found[0, :strides] if pairs else found[:, 0])]).ravel()
+    return bool(np.array_equal(drawn, _sums_of_pairs(terms) if pairs else _sums(terms.reshape(-1, cols))))
+
+
+def _sums(terms: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns the sums of rows, added one after the other."""
+    total = np.zeros(terms.shape[1], np.float32)
+    for row in terms:
+        total += row
+    return total
+
+
+def _sums_of_pairs(terms: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns the sums of pairs of rows, added as in `pair.glsl`, of which the lower pixel has half of the columns."""
+    a, b = terms[:, 0], terms[:, 1]
+    lower, upper = np.float32(2) * a + (b - a), np.float32(2) * b - (b - a)
+    half = terms.shape[-1] // 2
+    return _sums(np.concatenate([lower[:, :half], upper[:, half:]], axis=1))
 
 
 def renders_float(device: Device) -> bool:

@@ -2,9 +2,10 @@
 // x is one row, or the ranges of keys of a row of attention.
 // A fragment takes CONTIGUOUS texels of a row of w, or Y_N / W_SHARED texels at a distance of STRIDE. Pixels are arranged in
 // blocks of 4 x BY columns, so that the pixels that a driver runs together read one stretch of a row.
-// In a blended pass (`Recorder.add_up`), each slice is a triangle, and the device adds them up. x may then be the residual
-// stream times the GAIN of a norm, or the hidden layer of an MLP, which is finished here from the product before it (and
-// SECOND_SUMS). With PARTS, a fragment takes every PARTS-th column tile of a texel. ADDED is a bias.
+// In a blended pass (`Recorder.add_up`), each triangle has a slice for each of BANDS pixels of a column, of which this one is
+// BAND, and the device adds them up. INTERLEAVED: the bands take turns in their slices, whose rows are then close in memory. x
+// may be the residual stream times the GAIN of a norm, or the hidden layer of an MLP, which is finished here from the product
+// before it (and SECOND_SUMS). With PARTS, a fragment takes every PARTS-th column tile of a texel. ADDED is a bias.
 #ifdef KEYS
 #include "attended.glsl"
 #define FACTOR(k4) attended(k4)
@@ -97,7 +98,7 @@ void main() {
 #endif
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;
 #ifdef PIXEL
-  int slice = slice_of_k * BANDS + p.y / BY;
+  int slice = slice_of_k * BANDS + BAND;
 #else
   int slice = p.y / BY;
 #endif
@@ -116,7 +117,12 @@ void main() {
     int texel = min(CONTIGUOUS > 0 ? CONTIGUOUS * COLUMN_OF_W + n : COLUMN_OF_W + n * STRIDE, W_TEXELS - 1);
     at[n] = W_AT(texel);
   }
-#if defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0
+#ifdef INTERLEAVED
+#define EACH_OF_SLICE(sums) \
+  if (slice_of_k * SLICE * BANDS < K4) { \
+    for (int round = 0; round < SLICE; round++) MULTIPLY(sums, (slice_of_k * SLICE + round) * BANDS + BAND, K4 - 1) \
+  }
+#elif defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0
   // A constant number of rounds, which compilers unroll, so that a GPU fetches for several at a time.
 #define EACH_OF_SLICE(sums) \
   if (slice * SLICE < K4) { \
@@ -129,7 +135,7 @@ void main() {
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
   // The slice is inside one group of rows; scaling the sums at the end halves the registers.
   EACH_OF_SLICE(ADD)
-#define SCALING(n) w_scaling(0, 4 * slice * SLICE, at[n / W_SHARED], TILE_OF(n))
+#define SCALING(n) w_scaling(0, min(4 * slice * SLICE, W_ROWS - 1), at[n / W_SHARED], TILE_OF(n))
 #define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n] * W_UNIT(TILE_OF(n)), SCALING(n), inputs);
   Y_TILES(SCALE)
 #elif defined WHOLE_GROUPS

@@ -1,6 +1,6 @@
 // Adds up the partial sums of a one-row product for one texel of columns. `matvec.frag` describes their places, and
 // `few_rows.frag` those of row BATCH_ROW of several. Products that were drawn side by side begin at the pixel columns
-// SUMS_FIRST and SECOND_FIRST.
+// SUMS_FIRST and SECOND_FIRST. PAIRS of pixels have added up two slices, and left every second layer in the row above.
 #ifndef ROW_GROUPS
 #define ROW_GROUPS 1
 #endif
@@ -28,7 +28,12 @@ ivec3 place_of_sums(int c4) {
 #endif
   layer += BATCH_ROW / ROW_GROUPS * PARTIAL_SUMS_TC;
   int y = BATCH_ROW % ROW_GROUPS * (SUMS_SPLIT_K * SUMS_BY) + column / 4 % SUMS_BY;
-  return ivec3(column / (4 * SUMS_BY) * 4 + column % 4, y, layer);
+  int x = column / (4 * SUMS_BY) * 4 + column % 4;
+#ifdef PAIRS
+  return ivec3(x, 2 * y + layer % 2, layer / 2);
+#else
+  return ivec3(x, y, layer);
+#endif
 }
 
 // A plain loop with a constant bound: drivers unroll it better than by hand.

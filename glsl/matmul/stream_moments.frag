@@ -11,7 +11,7 @@ void main() {
   float origin = dot(stream_at(0), vec4(0.25));
 #endif
   vec2 sums = vec2(0.0);
-  int slice = slice_of_k * BANDS + int(gl_FragCoord.y) / BY;
+  int slice = slice_of_k * BANDS + BAND;
   for (int k4 = slice * SLICE; k4 < min((slice + 1) * SLICE, K4); k4++) {
     vec4 d = stream_at(k4) - origin;
     sums += vec2(dot(d, vec4(1.0)), dot(d, d));

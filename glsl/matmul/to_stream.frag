@@ -1,9 +1,14 @@
-// Writes a row to the residual stream's blocks: see `stream.glsl`. Bands but the first are zero.
+// Writes a row to the residual stream's blocks: see `stream.glsl`. Bands but the first are zero. With PAIRS, STRIDES are the
+// parts of the row.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;
   vec4 v[Y_N];
+#ifdef PAIRS
+#define STORE_COLUMN(n, i, j) v[n] = 2 * j + p.y < STRIDES ? x_at(0, (2 * j + p.y) * STRIDE + p.x) : vec4(0.0);
+#else
 #define STORE_COLUMN(n, i, j) v[n] = column < STRIDE && p.y < BY ? x_at(0, j * STRIDE + column) : vec4(0.0);
+#endif
   Y_TILES(STORE_COLUMN)
   STORE_Y(v)
 }

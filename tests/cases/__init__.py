@@ -39,5 +39,5 @@ SHAPE: dict[str, Any] = {
     **{"tiles": 2, "split_k": 3, "contiguous": 0, "width": 20, "least": 16, "panels": True, "counted": (2, 0, 3, 1)},
     **{"batch": 2, "rate": 0.3, "seed": 5, "tensors": 17, "clip": 1.0, "so_far": True, "plain_dy": False},
     **{"per": 2, "at": 7, "group": 2, "d_head": 6, "rotate": True, "texts": 5, "positions": 40},
-    **{"together": False, "offset": True, "before": 1, "window": 3},
+    **{"together": False, "offset": True, "before": 1, "window": 3, "pairs": True},
 }

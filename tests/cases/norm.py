@@ -88,10 +88,10 @@ def blended_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     v, down, a = b.weight("v", inner, cols), b.weight("down", cols, inner), b.held
     normed = rms(a["x"], a["gain"], 1e-5)
     outputs = 8 if down.layout.format.packed else 2
-    tiles = ops.stream_tiles([down]) if b.style.options.storage == "float" else 0
-    if not tiles or outputs > b.limits.max_draw_buffers:  # integers do not blend; folded packed weights are not added
+    strides = ops.stream_strides([down]) if b.style.options.storage == "float" else 0
+    if not strides or outputs > b.limits.max_draw_buffers:  # integers do not blend; folded packed weights are not added
         return [Want(ops.rms_norm(b, x, gain, 1e-5, b.many(1, inner), "y"), normed)]
-    stream = ops.stream(b, x, tiles, 1e-5, True, 0.0, gain)
+    stream = ops.stream(b, x, strides, 1e-5, True, 0.0, gain, s.pairs)
     (gate, up), moments = ops.products(b, stream, [w, v], "sums")
     hidden = ops.Hidden(gate, up, (moments, None), "silu")
     ops.add_product(b, hidden, down, None, stream, "added")
@@ -128,7 +128,7 @@ CASES = {
     "norm_fold": Case(shapes(inner=COLS, cols=COLS, shift=FLAG), norm_fold, (2e-5, 2)),
     "rms_norm": Case(shapes(**MATRIX), rms_norm, (4e-6, 8)),
     "rms_row": Case(shapes(**ROW, cols=COLS), rms_row, (1e-4, 16)),
-    "blended_row": Case(shapes(inner=COLS, cols=COLS), blended_row, (4e-3, 32)),
+    "blended_row": Case(shapes(inner=COLS, cols=COLS, pairs=FLAG), blended_row, (4e-3, 32)),
     "sum_rows": Case(shapes(**FEW, cols=COLS), sum_rows, (2e-5, 8)),
 }
 

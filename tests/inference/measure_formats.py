@@ -1,6 +1,7 @@
-"""Compares storage formats, interleaved in one run: loading, decode and prefill of GPT-2 with random weights.
+"""Compares storage formats, interleaved in one run: loading, decode and prefill of a shape with random weights.
 
-python tests/inference/measure_formats.py [--formats f32,f16,q8,q4] [--size 124M] [--rounds 9] [--device software]
+python tests/inference/measure_formats.py [--formats f32,f16,q8,q4] [--shape "GPT-2 124M"] [--rounds 9]
+    [--device software]
 
 Prints medians, and for each format the median of its ratios to the first one, of wall time and of processor time.
 """
@@ -19,7 +20,7 @@ from glgpt.bench.engine import RandomCheckpoint
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
-from glgpt.models.families.gpt2 import SIZES
+from glgpt.page.player.shapes import common_shapes
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 PLAYS = 4  # consecutive tokens
@@ -53,14 +54,15 @@ def works(model: LanguageModel) -> dict[str, Callable[[], None]]:
 
 
 def main() -> None:
+    shapes = {shape.name: shape.config for shape in common_shapes()}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--formats", default="f32,f16,q8,q4")
-    parser.add_argument("--size", default="124M", choices=SIZES)
+    parser.add_argument("--shape", default="GPT-2 124M", choices=shapes)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--kernel", default="auto")
     args = parser.parse_args()
-    checkpoint: Any = RandomCheckpoint(SIZES[args.size])
+    checkpoint: Any = RandomCheckpoint(shapes[args.shape])
     models: dict[str, LanguageModel] = {}
     for name in args.formats.split(","):
         start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,8 @@ from glgpt.program.weight_formats import StoredFormats, WeightFormats
 from glgpt.tuning.kernel_selection import DeviceSettings, adds_by_blending, choose
 
 PLAIN, BLENDED = Kernel(4, 2), Kernel(4, 2, blends=True)
+PAIRED = replace(BLENDED, pairs=True)
+KINDS = pytest.mark.parametrize("kernel", [BLENDED, PAIRED], ids=["blended", "paired"])
 SIZES: dict[str, Any] = {"vocab_size": 200, "n_layer": 2}
 GROUPED = {**SIZES, "n_positions": 150, "kv_heads": 2, "n_inner": 192}
 CONFIGS = {
@@ -66,39 +69,42 @@ def decoded(
 
 
 @pytest.mark.slow
+@KINDS
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [pytest.param(name, "f32", id=name) for name in CONFIGS]
     + [pytest.param(name, "q4", marks=[pytest.mark.soak] * (name != "llama"), id=f"{name}-q4") for name in CONFIGS],
 )
-def test_blending_decodes_like_partial_sums(name: str, dtype: str, device: Device) -> None:
-    (plain,), (blended,) = (decoded(device, CONFIGS[name], kernel, dtype) for kernel in (PLAIN, BLENDED))
+def test_blending_decodes_like_partial_sums(name: str, dtype: str, kernel: Kernel, device: Device) -> None:
+    (plain,), (blended,) = (decoded(device, CONFIGS[name], k, dtype) for k in (PLAIN, kernel))
     assert np.abs(blended - plain).max() < 3e-6 * np.abs(plain).max()  # sums of another order
 
 
+@KINDS
 @pytest.mark.parametrize("wide", ["q8", "f16"])
-def test_layers_of_different_types_are_blended(wide: str, device: Device) -> None:
+def test_layers_of_different_types_are_blended(wide: str, kernel: Kernel, device: Device) -> None:
     """Fails if q, k and v, gate and up, or o and down must be stored in one type; files may mix them."""
     config = CONFIGS["llama"]
     narrow = ("q_proj", "v_proj", "gate_proj", "o_proj")
     names = {p.name: wide if p.product else "f32" for p in config.parameters.values()}
     names |= {name: "q4" for name in names if name.split(".")[-2] in narrow}
     formats = StoredFormats(tuple(names.items()), ("Q4_1", wide), "f16")
-    (plain,), (blended,) = (decoded(device, config, kernel, formats) for kernel in (PLAIN, BLENDED))
+    (plain,), (blended,) = (decoded(device, config, k, formats) for k in (PLAIN, kernel))
     assert np.abs(blended - plain).max() < 3e-6 * np.abs(plain).max()
-    passes = decoding(config, BLENDED, formats).entries["decode"].passes
+    passes = decoding(config, kernel, formats).entries["decode"].passes
     assert len(passes) == 6 + 2 * (7 + 2) and any(p.slices for p in passes)  # gate and up are finished in two passes
 
 
-def test_blending_gives_the_same_bits_each_time(device: Device) -> None:
-    first, *others = decoded(device, CONFIGS["llama"], BLENDED, "q8", times=4)
+@KINDS
+def test_blending_gives_the_same_bits_each_time(kernel: Kernel, device: Device) -> None:
+    first, *others = decoded(device, CONFIGS["llama"], kernel, "q8", times=4)
     assert all(np.array_equal(first, other) for other in others)
 
 
 @pytest.mark.parametrize(("name", "more"), [("gpt2", 0), ("llama", 0), ("qwen3", 2)])
 def test_a_block_takes_seven_passes(name: str, more: int) -> None:
-    for dtype in ("f32", "q4"):
-        passes = decoding(CONFIGS[name], BLENDED, dtype).entries["decode"].passes
+    for dtype, kernel in itertools.product(("f32", "q4"), (BLENDED, PAIRED)):
+        passes = decoding(CONFIGS[name], kernel, dtype).entries["decode"].passes
         assert len(passes) == 6 + 2 * (7 + more)  # with norms of queries and keys, their scales are two more
 
 
@@ -126,12 +132,35 @@ def test_a_program_that_adds_to_nothing_is_refused() -> None:
         check(replace(program, textures=integers))
 
 
-def test_a_driver_that_adds_in_another_order_gets_partial_sums(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_driver_that_adds_in_another_order_gets_partial_sums(
+    pairs: bool, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = DeviceSettings(device="software").open()[1].options
-    assert adds_by_blending(device, options)
+    assert adds_by_blending(device, options, pairs)
     assert not choose(device).kernel.blends  # software adds up partial sums faster
     read = Player.read
     monkeypatch.setattr(Player, "read", lambda player, name: np.nextafter(read(player, name), np.float32(9)))
-    assert not adds_by_blending(device, options)
+    assert not adds_by_blending(device, options, pairs)
     monkeypatch.setattr(device, "limits", replace(device.limits, max_draw_buffers=4))
-    assert not adds_by_blending(device, options)
+    assert not adds_by_blending(device, options, pairs)
+
+
+def test_a_driver_with_one_derivative_for_a_quad_adds_no_pairs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: pairs of pixels that add up another column's difference."""
+    options = DeviceSettings(device="software").open()[1].options
+    compiled = Device.compile
+    # The difference of a quad's left column, in both columns.
+    coarse = """
+vec4 coarse(vec4 v) {
+  bool left = (int(gl_FragCoord.x) & 1) == 0;
+  vec4 d = dFdy(v), across = dFdx(d);
+  return left ? d : d - across;
+}
+vec4 over_pair("""
+
+    def changed(text: str) -> str:
+        return text.replace("dFdy(v", "coarse(v").replace("vec4 over_pair(", coarse, 1)
+
+    monkeypatch.setattr(Device, "compile", lambda device, name, text, how: compiled(device, name, changed(text), how))
+    assert adds_by_blending(device, options) and not adds_by_blending(device, options, pairs=True)

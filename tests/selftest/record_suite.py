@@ -245,7 +245,8 @@ def shape_text(s: SimpleNamespace, b: Bench) -> str:
 
 
 SHAPES = {
-    "blended_row": {"inner": 12, "cols": 12},  # sizes of 32, of which others get 64 and 96
+    # Sizes of 32, of which others get 64 and 96. Not all devices can add up pairs.
+    "blended_row": {"inner": 12, "cols": 12, "pairs": False},
     "attend_row": {"pos": 40, "least": 16},  # ranges of keys
     "attend_rows": {"positions": 40, "least": 16},
     "gradient_norm": {"tensors": 17},  # more than one pass reads

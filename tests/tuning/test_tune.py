@@ -88,7 +88,7 @@ def test_blending_is_drawn_until_it_works_once(device: Device, cache: Path, monk
         assert tune.known_to_blend(device, options) == (len(drawn) > 1)
     assert drawn == [False, True]
     other = replace(options, fetch="textureLod" if options.fetch == "texelFetch" else "texelFetch")
-    assert not tune.known_to_blend(device, other)
+    assert not tune.known_to_blend(device, other) and not tune.known_to_blend(device, options, pairs=True)
 
 
 @pytest.mark.slow
