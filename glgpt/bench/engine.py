@@ -53,7 +53,7 @@ class RandomCheckpoint:
     """A checkpoint of random weights (normal, 0.02) that exists in memory only; has the interface of `Checkpoint`."""
 
     def __init__(self, config: ModelConfig, name: str = "random-124M") -> None:
-        self.config, self.path, self.name = config, Path(name), name
+        self.config, self.path, self.name, self.adapter = config, Path(name), name, None
 
     def read(self, name: str) -> NDArray[np.float32]:
         """Returns the weights of that name."""
@@ -63,6 +63,10 @@ class RandomCheckpoint:
         values *= 0.02
         values += parameter.mean
         return values
+
+    def dtype(self, name: str) -> str:
+        """Returns the type of the numbers."""
+        return "F32"
 
     def blocks(self, name: str) -> None:
         """Returns None: no weights are quantized."""

@@ -11,8 +11,10 @@ from helpers.command_line import Capture, refused
 
 from glgpt.bench import engine as bench
 from glgpt.bench.peaks import Measure
+from glgpt.checkpoint import stored_weights
 from glgpt.cli import main
 from glgpt.gl.device import Device
+from glgpt.models import family
 
 WIDE = str(Path(__file__).parents[1] / "goldens/wide")
 
@@ -70,6 +72,18 @@ def test_bench_says_what_it_does_and_keeps_to_its_time(
     asked.clear()
     assert main(["bench", "--seconds", "100", "--json"]) == 0
     assert asked == [64, 256, 1024] and "no products" not in capsys.readouterr().err
+
+
+def test_bench_needs_no_model(device: Device, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Fails if a model of random weights lacks what a model of a file has."""
+    small = family("gpt2")(vocab_size=200, n_positions=128, n_embd=32, n_layer=1, n_head=2)
+    monkeypatch.setattr(bench.models, "default", lambda: small)
+    monkeypatch.setattr(stored_weights, "available_processors", lambda: 4)
+    peaks = dict.fromkeys(("fma_gflops", "read_gbs", "empty_pass_us"), 1.0)
+    monkeypatch.setattr(bench, "device_peaks", lambda *_: peaks)
+    monkeypatch.setattr(bench, "products", lambda *_: [{"name": "matmul", "gflops": 1.0}])
+    assert main(["bench", "--quick", "--seconds", "1", "--json", "--device", "software"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"]["name"] == "random-124M"
 
 
 def test_a_measurement_ends_in_time(device: Device) -> None:
