@@ -64,14 +64,26 @@ def embedded(once: Callable[..., Path]) -> Path:
     )
 
 
-@pytest.fixture(scope="module")
-def model_and_page(embedded: Path) -> tuple[Path | None, Path]:
-    """The model of a module's tests and its page: the embedded one (None), unless the module names another."""
-    return None, embedded
+@pytest.fixture(scope="session")
+def narrow(once: Callable[..., Path]) -> tuple[Path, Path]:
+    """The folders of a model with the embedded model's blocks, heads and tokenizer, and of its page, f32."""
+
+    def fill(folder: Path) -> None:
+        write_small_model(folder / "model", EMBEDDED_BLOCKS)
+        export_few(folder / "model", folder / "page", ExportOptions("f32"), device="software")
+
+    folder = once("narrow", fill)
+    return folder / "model", folder / "page"
 
 
 @pytest.fixture(scope="module")
-def exported(model_and_page: tuple[Path | None, Path]) -> Path:
+def model_and_page(narrow: tuple[Path, Path]) -> tuple[Path, Path]:
+    """The folders of the model of a module's tests and of its page: `narrow`, unless the module names another."""
+    return narrow
+
+
+@pytest.fixture(scope="module")
+def exported(model_and_page: tuple[Path, Path]) -> Path:
     """The page that a module's tests open."""
     return model_and_page[1]
 
@@ -329,7 +341,7 @@ def trainee(trainee_once: tuple[Any, list[str]]) -> Iterator[Any]:
 
 
 @pytest.fixture
-def desktop(model_and_page: tuple[Path | None, Path]) -> Iterator[LanguageModel]:
+def desktop(model_and_page: tuple[Path, Path]) -> Iterator[LanguageModel]:
     """The model of the module's page on the desktop."""
     with LanguageModel.from_pretrained(model_and_page[0], device="software") as model:
         yield model

@@ -54,7 +54,7 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_view(page: Any) -> 
     assert word == page.locator(".text-token").last.get_attribute("aria-label").rsplit(",", 1)[0]
     page.get_by_role("button", name="MLP of block 2: open in Textures").focus()
     described = page.get_by_role("tooltip").inner_text()
-    assert "MLP of block 2" in described and "h.2.mlp.act" in described and "4 × 256" in described
+    assert "MLP of block 2" in described and "h.2.mlp.act" in described and "4 × 64" in described
     page.get_by_role("button", name="scores of block 3: open in Attention").hover()
     assert "scores of block 3" in page.get_by_role("tooltip").inner_text()
     for stage, shown in {
@@ -221,11 +221,11 @@ def test_where_a_head_looks_and_a_patch_are_chosen_and_kept_in_the_link(page: An
 def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> None:
     whole = page.evaluate("document.querySelector('.text-stream').textContent")
     go(page, "Attention")
-    page.get_by_role("combobox", name="Layer").select_option("0")
-    page.get_by_role("combobox", name="Head").select_option("1")
-    page.get_by_role("button", name="Ablate head 1 of block 0").click()
+    page.get_by_role("combobox", name="Layer").select_option("2")  # a head with little effect
+    page.get_by_role("combobox", name="Head").select_option("3")
+    page.get_by_role("button", name="Ablate head 3 of block 2").click()
     page.wait_for_function("glgpt.model.interventions.parts.length === 1")
-    assert "interventions=h.0.attn.1" in page.url
+    assert "interventions=h.2.attn.3" in page.url
     page.wait_for_function(
         "/the text (was “|is the same)/.test(document.querySelector('.interventions-bar').textContent)"
     )

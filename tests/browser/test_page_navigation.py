@@ -121,19 +121,18 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(text: Any) -> None:
     assert "shorten the prompt" in page.locator(".text-room").inner_text()
 
 
-def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(text: Any) -> None:
+def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(text: Any, desktop: LanguageModel) -> None:
     """The text is the same, at once or in steps beyond the context; the views show the tokens still in the context.
 
     The prompt nearly fills the context, so that few tokens leave it.
     """
     page, prompt, tokens = text, PLAY[:470], 60
-    with LanguageModel.from_pretrained() as desktop:
-        ids, context = desktop.encode(prompt), desktop.config.n_positions
-        wanted = list(desktop.generate_ids(ids, tokens, temperature=0.8, seed=5, eos=False))
-        whole = [*ids, *wanted]
-        total, at = len(whole), len(whole) - 2
-        assert len(ids) < context < total - 20 < context + context // 2
-        row = desktop.logits(whole[context // 2 : at])[-1].astype(float)
+    ids, context = desktop.encode(prompt), desktop.config.n_positions
+    wanted = list(desktop.generate_ids(ids, tokens, temperature=0.8, seed=5, eos=False))
+    whole = [*ids, *wanted]
+    total, at = len(whole), len(whole) - 2
+    assert len(ids) < context < total - 20 < context + context // 2
+    row = desktop.logits(whole[context // 2 : at])[-1].astype(float)
     asked = {"prompt": prompt, "temperature": 0.8, "seed": 5, "eos": False}
     made = page.evaluate("(o) => glgpt.generate(o)", asked | {"tokens": tokens})
     assert (made["ids"], made["stopped"]) == (wanted, "tokens")

@@ -30,7 +30,7 @@ def unpacked(data: str) -> np.ndarray[Any, Any]:
     return np.frombuffer(base64.b64decode(data), np.uint8).astype(int)
 
 
-def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Serve, browse: Browse) -> None:
+def test_a_recorded_run_is_there_while_shaders_compile(embedded: Path, serve: Serve, browse: Browse) -> None:
     """The recording is the model's own: its text, alternatives and attention equal the desktop's."""
     with LanguageModel.from_pretrained() as desktop:
         prompts = Prompts.load(desktop.path, desktop.config, ())
@@ -43,7 +43,7 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
         label = desktop.tokenizer.label
         machine = recorded_machine(desktop, ids, len(given), logits)
         names = [stage.title for stage in stages(desktop.config, 0)]
-    page = browse(serve(exported) + "#tokens=3", SLOW_SHADERS.replace("MS", "200"))
+    page = browse(serve(embedded) + "#tokens=3", SLOW_SHADERS.replace("MS", "200"))
     page.wait_for_function("document.querySelector('.text-recorded .text-token')")
     assert page.evaluate("glgpt.model === undefined || !glgpt.model.times.readyMs")
     assert "the text below is a recording" in page.locator(".shell-loading").inner_text()
@@ -91,7 +91,7 @@ def test_a_recorded_run_is_there_while_shaders_compile(exported: Path, serve: Se
     page.wait_for_function("!document.querySelector('.attention-still') && !document.querySelector('.shell-loading')")
 
 
-def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None:
+def test_the_first_seconds(embedded: Path, serve: Serve, browse: Browse) -> None:
     """At 10 Mbit/s, the first paint is within 1 s and the recorded run is interactive within 2 s.
 
     Both limits are extended by the time that this machine takes to fetch the page's script. The recorded text becomes
@@ -106,7 +106,7 @@ def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None
       new MutationObserver(() => {
         if (document.querySelector('.text-recorded .text-token')) globalThis.interactive ??= performance.now();
       }).observe(document, {subtree: true, childList: true});""")
-    page.goto(serve(exported))
+    page.goto(serve(embedded))
     page.wait_for_function("globalThis.interactive && performance.getEntriesByName('first-contentful-paint').length")
     paint, interactive, script = json.loads(
         page.evaluate("""JSON.stringify([
@@ -128,7 +128,7 @@ def test_the_first_seconds(exported: Path, serve: Serve, browse: Browse) -> None
 
 
 def test_the_recorded_text_stays_until_the_model_has_written_as_much(
-    exported: Path, serve: Serve, browse: Browse
+    embedded: Path, serve: Serve, browse: Browse
 ) -> None:
     """When the model is ready, nothing moves, and no text that a visitor may be reading disappears."""
     page = browse("about:blank#", SLOW_SHADERS.replace("MS", "80"))
@@ -138,9 +138,9 @@ def test_the_recorded_text_stays_until_the_model_has_written_as_much(
         const count = document.querySelectorAll('.text-token').length;
         if (count !== counts.at(-1)) counts.push(count);
       }).observe(document, {subtree: true, childList: true});""")
-    recorded = json.loads((exported / "recorded.json").read_text())
+    recorded = json.loads((embedded / "recorded.json").read_text())
     more = len(recorded["tokens"]) - recorded["given"] + 10
-    page.goto(serve(exported) + f"#tokens={more}&seed={recorded['seed']}")
+    page.goto(serve(embedded) + f"#tokens={more}&seed={recorded['seed']}")
     page.wait_for_function("document.querySelector('.text-recorded .text-token')")
     tops = (
         "['.shell-tabs', '.machine canvas', '.text-stream'].map((q) => "

@@ -81,14 +81,13 @@ def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
         assert place == pytest.approx(expected, abs=0.12), value  # ticks are far apart; a linear scale is off by 0.3
 
 
-def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any) -> None:
+def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any, desktop: LanguageModel) -> None:
     at = page.evaluate("document.querySelectorAll('.text-given').length") + 7
     page.locator(".text-token").nth(at).hover()
     group = page.get_by_role("group", name="Alternatives to")
     group.get_by_role("button").nth(8).wait_for()
     ids = written(page)
-    with LanguageModel.from_pretrained() as desktop:
-        logits = desktop.logits(ids[:at])[-1]
+    logits = desktop.logits(ids[:at])[-1]
     plain = np.exp(logits.astype(np.float64) - logits.max())
     plain /= plain.sum()
     drawn = Sampler(SamplingOptions(temperature=0.7, top_k=5, top_p=0.9)).probabilities(logits)
@@ -112,16 +111,15 @@ def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any)
     page.wait_for_function("document.querySelector('.text-alternatives') && !document.querySelector('.text-sampled')")
 
 
-def test_passes_end_with_the_word(page: Any) -> None:
+def test_passes_end_with_the_word(page: Any, desktop: LanguageModel) -> None:
     go(page, "Passes")
     page.locator("[data-view=passes] ol li button").last.click()
     said = page.locator(".passes-outcome")
     said.locator("b").wait_for()
     ids = written(page)
-    with LanguageModel.from_pretrained() as desktop:
-        assert desktop.tokenizer
-        logits = desktop.logits(ids)[-1]
-        label = desktop.tokenizer.label(int(logits.argmax()))
+    assert desktop.tokenizer
+    logits = desktop.logits(ids)[-1]
+    label = desktop.tokenizer.label(int(logits.argmax()))
     p = 100 / np.exp(logits.astype(np.float64) - logits.max()).sum()
     assert said.locator("code").first.inner_text() == label
     assert float(said.locator("b").inner_text().rstrip("%")) == pytest.approx(p, abs=0.51)

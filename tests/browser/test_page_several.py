@@ -35,15 +35,14 @@ NEVER_PAUSES = """() => {
 }"""
 
 
-def test_each_is_the_text_of_its_seed(opened: Any) -> None:
+def test_each_is_the_text_of_its_seed(opened: Any, desktop: LanguageModel) -> None:
     page = opened
     options = {"prompt": PROMPT, "tokens": 24, "seed": 11, **SAMPLED}
     found = page.evaluate(CONTINUATIONS, options)
     assert [text["seed"] for text in found["made"]] == [11, 12, 13, 14] and found["memory"] > 0
     assert found["texts"] == [[n] * 4 for n in range(1, 25)]
-    with LanguageModel.from_pretrained(device="software", dtype="f32") as model:
-        runs = model.generate_batch([PROMPT] * 4, 24, seeds=[11, 12, 13, 14], temperature=0.8, top_k=40, top_p=0.9)
-        expected = ["".join(run) for run in runs]
+    runs = desktop.generate_batch([PROMPT] * 4, 24, seeds=[11, 12, 13, 14], temperature=0.8, top_k=40, top_p=0.9)
+    expected = ["".join(run) for run in runs]
     assert [text["text"] for text in found["made"]] == expected
     for text in found["made"]:
         assert page.evaluate("(o) => glgpt.generate(o)", options | {"seed": text["seed"]})["ids"] == text["ids"]

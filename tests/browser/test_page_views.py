@@ -13,6 +13,7 @@ from browser import FOLLOW, PACK, writing
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.inference.model import LanguageModel
+from glgpt.system.files import data_path
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +32,12 @@ PAINTED = """(selector) => {
   for (let i = 3; i < data.length; i += 4) some += data[i] > 8;
   return some / (data.length / 4);
 }"""
+
+
+@pytest.fixture(scope="module")
+def model_and_page(embedded: Path) -> tuple[Path, Path]:
+    """The embedded model, whose attention is sharp enough for pictures that are mostly transparent, and its page."""
+    return data_path("weights/shakespeare"), embedded
 
 
 @pytest.fixture
@@ -73,10 +80,9 @@ def test_every_view_draws_and_fits_a_phone(page: Any) -> None:
     page.wait_for_function("/PASS/.test(document.querySelector('.device-verdict').textContent)")
 
 
-def test_raw_scores_are_those_of_every_pair(opened: Any) -> None:
+def test_raw_scores_are_those_of_every_pair(opened: Any, desktop: LanguageModel) -> None:
     ids = opened.evaluate("glgpt.encode('First Citizen: hear me')")
-    with LanguageModel.from_pretrained() as desktop:
-        _, found = desktop.run_with_cache(ids, ["h.2.attn.q", "h.2.attn.k", "h.2.attn.pattern"])
+    _, found = desktop.run_with_cache(ids, ["h.2.attn.q", "h.2.attn.k", "h.2.attn.pattern"])
     expected = found["h.2.attn.q"] @ found["h.2.attn.k"].transpose(0, 2, 1) / np.sqrt(found["h.2.attn.q"].shape[-1])
     script = """([ids, s]) => glgpt.borrow(async (model) => {
       const {attention} = await glgpt.drawing(model);
@@ -110,12 +116,11 @@ def test_queries_have_textures_only_while_a_view_shows_them(page: Any) -> None:
     assert not page.evaluate("glgpt.borrow(async (model) => model.cache.hasQueries(1))")
 
 
-def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any) -> None:
-    with LanguageModel.from_pretrained() as desktop:
-        ids = page.evaluate("glgpt.encode('To be')")
-        ids += list(desktop.generate_ids(ids, 30, temperature=0))
-        names = [f"h.{i}.attn.pattern" for i in range(6)]
-        _, found = desktop.run_with_cache(ids, names)
+def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any, desktop: LanguageModel) -> None:
+    ids = page.evaluate("glgpt.encode('To be')")
+    ids += list(desktop.generate_ids(ids, 30, temperature=0))
+    names = [f"h.{i}.attn.pattern" for i in range(6)]
+    _, found = desktop.run_with_cache(ids, names)
     total = len(ids)
     rows = [int((total - 1) * (0.5 + 0.5 * i / 5)) for i in range(6)]
     sharp = np.array([[np.mean([h[t, 1 : t - 1].max() for t in rows]) for h in found[name]] for name in names])
@@ -138,11 +143,10 @@ def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any) 
     assert not page.locator(".attention-beside").count()
 
 
-def test_the_lens_ends_with_the_models_own_answer(opened: Any) -> None:
+def test_the_lens_ends_with_the_models_own_answer(opened: Any, desktop: LanguageModel) -> None:
     ids = opened.evaluate("glgpt.encode('First Citizen: hear me')")
     blocks = opened.evaluate("(ids) => glgpt.borrow((model) => glgpt.lens(model, ids, ids.length - 1))", ids)
-    with LanguageModel.from_pretrained() as desktop:
-        logits, found = desktop.run_with_cache(ids, ["embed", *(f"h.{i}.resid_post" for i in range(6))])
+    logits, found = desktop.run_with_cache(ids, ["embed", *(f"h.{i}.resid_post" for i in range(6))])
     likely = np.exp(logits[-1] - logits[-1].max())
     best = np.argsort(-likely)[:6]
     assert [c["id"] for c in blocks[-1]["top"]] == best.tolist()
@@ -153,8 +157,7 @@ def test_the_lens_ends_with_the_models_own_answer(opened: Any) -> None:
     np.testing.assert_allclose([b["change"] for b in blocks][1:], changes, rtol=1e-4)
     # Inspecting does not change a later text.
     asked = {"ids": ids, "tokens": 20, "temperature": 0}
-    with LanguageModel.from_pretrained() as desktop:
-        expected = list(desktop.generate_ids(ids, 20, temperature=0))
+    expected = list(desktop.generate_ids(ids, 20, temperature=0))
     assert opened.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked) == expected
 
 
@@ -205,11 +208,10 @@ def test_timer_queries_are_taken_where_they_can_be_trusted(page: Any) -> None:
     page.evaluate("() => { glgpt.model.device.renderer = known; delete glgpt.model.device.gl.getParameter; }")
 
 
-def test_textures_say_the_value_under_the_cursor(page: Any) -> None:
-    with LanguageModel.from_pretrained() as desktop:
-        ids = page.evaluate("glgpt.encode('To be')")
-        text = [*ids, *desktop.generate_ids(ids, 30, temperature=0)]
-        _, found = desktop.run_with_cache(text, ["h.1.mlp.act"])
+def test_textures_say_the_value_under_the_cursor(page: Any, desktop: LanguageModel) -> None:
+    ids = page.evaluate("glgpt.encode('To be')")
+    text = [*ids, *desktop.generate_ids(ids, 30, temperature=0)]
+    _, found = desktop.run_with_cache(text, ["h.1.mlp.act"])
     go(page, "Textures")
     page.get_by_role("group", name="Block").get_by_role("button", name="1").click()
     page.get_by_role("button", name="mlp.act", exact=True).click()
@@ -260,13 +262,13 @@ def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any)
             assert bool(axis(which)) == bool(known) and (not known or all(map(known, axis(which)))), (name, which)
 
 
-def test_weights_are_shown_as_the_checkpoint_has_them(page: Any) -> None:
+def test_weights_are_shown_as_the_checkpoint_has_them(page: Any, model_and_page: tuple[Path, Path]) -> None:
     """Catches: a weight in panels, whose column tiles are stacked, is read or drawn as if they were side by side."""
     name = "h.0.attn.c_attn.weight"
     page.evaluate(FOLLOW, f"view=textures&texture={name}&prompt=To+be&tokens=30&temperature=0")
     stack = page.evaluate("(name) => glgpt.model.programs.generate.views[name].stack", name)
     assert stack > 1 or page.evaluate("glgpt.info().rows") == "strided"
-    with Checkpoint.open(None) as checkpoint:
+    with Checkpoint.open(model_and_page[0]) as checkpoint:
         shows(page, name, checkpoint.config.parameters[name].arrange(checkpoint.read(name)))
 
 
