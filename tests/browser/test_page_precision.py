@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from browser import PACK
 from exports import export_few
+from small_model import write_small_model
 from test_page_training import desktop_run
 from training_page import CONFIG, PLAY, SEED, STEPS, Browse, Serve, presets_for_tests
 
@@ -30,11 +31,15 @@ TRAIN = """async (options) => {
 
 @pytest.fixture(scope="module")
 def site(once: Callable[..., Path]) -> Iterator[Path]:
-    """A page that trains `mini` in f16."""
-    with presets_for_tests():
+    """The page of a small model that trains `mini` in f16."""
+
+    def fill(folder: Path) -> None:
+        write_small_model(folder / "small")
         options = ExportOptions("f16", train=("mini",), precision="f16")
-        made = once("halves", lambda folder: export_few(None, folder / "page", options))
-        yield made / "page"
+        export_few(folder / "small", folder / "page", options, device="software")
+
+    with presets_for_tests():
+        yield once("halves", fill) / "page"
 
 
 def test_losses_in_halves_equal_the_desktops_through_an_overflow(
