@@ -17,7 +17,7 @@ import pytest
 from browser import MEASURED
 from helpers.gguf_files import wide_llama
 from training_page import PLAY, QUIET
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from glgpt import LanguageModel
 from glgpt.cli import main
@@ -31,7 +31,7 @@ POLICY = "Content-Security-Policy"
 Evaluate = Callable[[str], Any]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def display() -> Iterator[str]:
     """A virtual X server."""
     if not shutil.which("Xvfb"):
@@ -48,15 +48,16 @@ def display() -> Iterator[str]:
     process.wait()
 
 
-@pytest.fixture
-def firefox(display: str, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def firefox(display: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address at which a Firefox with a fresh profile accepts BiDi commands."""
     found = shutil.which("firefox-esr") or shutil.which("firefox")
     if not found:
         pytest.fail("no Firefox on this machine: install it (Debian: apt install firefox-esr)")
-    (tmp_path / "user.js").write_text(PREFERENCES)
+    profile = tmp_path_factory.mktemp("firefox")
+    (profile / "user.js").write_text(PREFERENCES)
     process = subprocess.Popen(
-        [found, "--no-remote", "--profile", str(tmp_path), "--remote-debugging-port", "0", "about:blank"],
+        [found, "--no-remote", "--profile", str(profile), "--remote-debugging-port", "0", "about:blank"],
         env=os.environ | {"DISPLAY": display, "LIBGL_ALWAYS_SOFTWARE": "1"},
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -72,47 +73,66 @@ def firefox(display: str, tmp_path: Path) -> Iterator[str]:
     process.wait()
 
 
+class BiDi:
+    """A session with Firefox, and the errors that its pages have logged."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket, self._numbers = socket, count(1)
+        self.complaints: list[str] = []
+        self.call("session.new", capabilities={})
+        self.call("session.subscribe", events=["log.entryAdded"])
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while (answer := json.loads(self._socket.recv(timeout=600))).get("id") != number:
+            if answer.get("method") == "log.entryAdded" and answer["params"]["level"] == "error":
+                self.complaints.append(answer["params"]["text"])
+        assert answer["type"] == "success", answer
+        return dict(answer["result"])
+
+
+@pytest.fixture(scope="module")
+def session(firefox: str) -> Iterator[BiDi]:
+    """The session of the tests of this module, which share the browser."""
+    with connect(f"{firefox}/session", max_size=None) as socket:
+        yield BiDi(socket)
+
+
 @pytest.fixture
-def browse(firefox: str) -> Iterator[Callable[..., Evaluate]]:
-    """Opens an address; returns a function that evaluates JavaScript in the page and awaits its promise.
+def browse(session: BiDi) -> Iterator[Callable[..., Evaluate]]:
+    """Opens an address in a tab; returns a function that evaluates JavaScript in the page and awaits its promise.
 
     Fails the test for an uncaught exception, or an error in the console that does not contain `provokes`.
     With `measures`, the page has not measured its kernels yet.
     """
-    numbers = count(1)
-    complaints: list[str] = []
     provoked: list[str] = []
-    with connect(f"{firefox}/session", max_size=None) as socket:
+    tabs: list[str] = []
 
-        def call(method: str, **parameters: Any) -> dict[str, Any]:
-            number = next(numbers)
-            socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
-            while (answer := json.loads(socket.recv(timeout=600))).get("id") != number:
-                if answer.get("method") == "log.entryAdded" and answer["params"]["level"] == "error":
-                    complaints.append(answer["params"]["text"])
-            assert answer["type"] == "success", answer
-            return dict(answer["result"])
+    def open_page(address: str, provokes: str | None = None, measures: bool = False) -> Evaluate:
+        if provokes:
+            provoked.append(provokes)
+        context = session.call("browsingContext.create", type="tab")["context"]
+        tabs.append(context)
+        if not measures:
+            script = f"() => {{{MEASURED}}}"
+            session.call("script.addPreloadScript", functionDeclaration=script, contexts=[context])
+        session.call("browsingContext.navigate", context=context, url=address, wait="complete")
 
-        def open_page(address: str, provokes: str | None = None, measures: bool = False) -> Evaluate:
-            if provokes:
-                provoked.append(provokes)
-            call("session.new", capabilities={})
-            call("session.subscribe", events=["log.entryAdded"])
-            if not measures:
-                call("script.addPreloadScript", functionDeclaration=f"() => {{{MEASURED}}}")
-            context = call("browsingContext.getTree")["contexts"][0]["context"]
-            call("browsingContext.navigate", context=context, url=address, wait="complete")
+        def evaluate(script: str) -> Any:
+            asked = {"expression": f"Promise.resolve({script}).then(JSON.stringify)", "target": {"context": context}}
+            answer = session.call("script.evaluate", **asked, awaitPromise=True)
+            assert answer["type"] == "success", answer["exceptionDetails"]["text"]
+            return json.loads(answer["result"].get("value", "null"))
 
-            def evaluate(script: str) -> Any:
-                expression = f"Promise.resolve({script}).then(JSON.stringify)"
-                answer = call("script.evaluate", expression=expression, target={"context": context}, awaitPromise=True)
-                assert answer["type"] == "success", answer["exceptionDetails"]["text"]
-                return json.loads(answer["result"].get("value", "null"))
+        return evaluate
 
-            return evaluate
-
-        yield open_page
-        call("browsingContext.getTree")  # afterwards, all earlier log entries have arrived
+    yield open_page
+    session.call("browsingContext.getTree")  # afterwards, all earlier log entries have arrived
+    for tab in tabs:
+        session.call("browsingContext.close", context=tab)
+    complaints = session.complaints[:]
+    session.complaints.clear()
     assert [said for said in complaints if not any(part in said for part in provoked)] == [], "the page complained"
 
 
