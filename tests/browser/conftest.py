@@ -133,11 +133,23 @@ def small(once: Callable[..., Path]) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def single_file(once: Callable[..., Path]) -> Path:
-    """The embedded model's page as a single file, f32, which also trains `mini`."""
-    with presets_for_tests():
+def single_file(once: Callable[..., Path], small: tuple[Path, Path]) -> Path:
+    """The page of the model of `small` as a single file, f32, which also trains `mini`."""
+
+    def fill(folder: Path) -> None:
         options = ExportOptions("f32", single_file=True, train=("mini",))
-        return once("single", lambda folder: export_few(None, folder / "page.html", options)) / "page.html"
+        export_few(small[0], folder / "page.html", options, device="software")
+
+    with presets_for_tests():
+        return once("single", fill) / "page.html"
+
+
+@pytest.fixture(scope="session")
+def embedded_trains(once: Callable[..., Path]) -> Path:
+    """The embedded model's page, f32, which trains `mini`."""
+    with presets_for_tests():
+        options = ExportOptions("f32", train=("mini",))
+        return once("embedded-trains", lambda folder: export_few(None, folder / "page", options)) / "page"
 
 
 @pytest.fixture(scope="session")
@@ -256,11 +268,11 @@ def prepared(context: Any, complaints: list[str], measures: bool = False, worker
 def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterator[Callable[..., Any]]:
     """Opens an address in a fresh profile; fails the test for a complaint that does not match `provokes`.
 
-    The profile is in memory and the browser is shared with other tests. With `own`, the test has its own browser with a
-    profile on disk. With `own` or `keeps`, the page has its service worker. With `measures`, the page measures its
-    kernels itself, which otherwise would happen while a test waits. With `optimised`, Mesa optimises shaders, which
-    saves time for a large model. Animations are off unless a test asks for them,
-    because drawing their frames takes longer than generating the text.
+    The profile is in memory and the
+    browser is shared with other tests. With `own`, the test has its own browser with a profile on disk. With `own` or
+    `keeps`, the page has its service worker. With `measures`, the page measures its kernels itself, which otherwise
+    would happen while a test waits. With `optimised`, Mesa optimises shaders, which saves time for a large model.
+    Animations are off unless a test asks for them, because drawing their frames takes longer than generating the text.
     """
     expected = [TAKEN]
     contexts = []
@@ -283,7 +295,7 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
         page = prepared(context, complaints, measures, worker=own or keeps)
         if init:
             page.add_init_script(init)
-        page.goto(address if "#" in address else f"{address}#tokens={TOKENS}")
+        page.goto(address if "#" in address else f"{address}#tokens=1")
         return page
 
     yield open_page

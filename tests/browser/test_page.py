@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,6 @@ def model_and_page(small: tuple[Path, Path]) -> tuple[Path, Path]:
     return small
 
 
-@pytest.fixture
-def embedded_desktop() -> Iterator[LanguageModel]:
-    """The embedded model on the desktop."""
-    with LanguageModel.from_pretrained() as model:
-        yield model
-
-
 def assert_same(page: Any, desktop: Any) -> None:
     ids = desktop.encode(PROMPT)
     assert page.evaluate("(text) => glgpt.encode(text)", PROMPT) == ids
@@ -58,14 +51,15 @@ def assert_same(page: Any, desktop: Any) -> None:
     np.testing.assert_allclose(logits(page, ids).reshape(expected.shape), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_same_numbers_as_the_desktop(embedded: Path, serve: Serve, browse: Browse, embedded_desktop: Any) -> None:
-    page, desktop = browse(serve(embedded.parent, plain=True) + "page/"), embedded_desktop
+def test_same_numbers_as_the_desktop(embedded: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(embedded.parent, plain=True) + "page/")
     page.evaluate("glgpt.ready")
-    assert_same(page, desktop)
+    with LanguageModel.from_pretrained() as desktop:
+        assert_same(page, desktop)
+        long = (desktop.encode(PROMPT) * 20)[:256]
+        expected = desktop.logits(long)
     result = page.evaluate("glgpt.parity()")
     assert result["pass"] and result["greedyEqual"] and result["firstApart"] is None and result["maxError"] <= 1e-4
-    long = (desktop.encode(PROMPT) * 20)[:256]
-    expected = desktop.logits(long)
     np.testing.assert_allclose(logits(page, long).reshape(expected.shape), expected, atol=1e-4, rtol=1e-5)
 
 
@@ -230,7 +224,7 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
 
 
 @pytest.mark.alone
-def test_no_frame_waits_long_while_text_comes(embedded: Path, serve: Serve, browse: Browse) -> None:
+def test_no_frame_waits_long_while_text_comes(embedded_trains: Path, serve: Serve, browse: Browse) -> None:
     """No task takes 50 ms, corrected for the time that the machine spent on other processes.
 
     A worker sums numbers every 5 ms. A busy machine slows and delays it as it does the page; a factor of at most three
@@ -238,7 +232,7 @@ def test_no_frame_waits_long_while_text_comes(embedded: Path, serve: Serve, brow
     has it, a picture of the page would delay the driver's answers by 20 to 30 ms each.
     """
     flags = [*FLAGS, "--disable-gpu-rasterization"]
-    page = browse(serve(embedded) + "#tokens=60", reduced_motion="no-preference", flags=flags)
+    page = browse(serve(embedded_trains) + "#tokens=60", reduced_motion="no-preference", flags=flags)
     page.evaluate("glgpt.ready")
     page.wait_for_timeout(500)
     script = """async (settings) => {
@@ -279,10 +273,10 @@ def test_no_frame_waits_long_while_text_comes(embedded: Path, serve: Serve, brow
         assert all(duration < 50 * min(3, max(1, slowed)) + late for duration, late, slowed in tasks), tasks
 
 
-def test_single_file_from_disk(browse: Browse, single_file: Path, embedded_desktop: Any) -> None:
+def test_single_file_from_disk(browse: Browse, single_file: Path, desktop: Any) -> None:
     page = browse(single_file.as_uri())
     page.evaluate("glgpt.ready")
-    assert_same(page, embedded_desktop)
+    assert_same(page, desktop)
 
 
 def test_alternatives_are_those_of_the_logits(opened: Any, desktop: Any) -> None:

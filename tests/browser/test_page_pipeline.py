@@ -151,10 +151,15 @@ def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) ->
 
 @pytest.mark.parametrize("tokenizer", [pytest.param("bytes", marks=pytest.mark.soak), "bpe:300"])
 def test_the_score_is_the_desktops(
-    single_file: Path, browse: Browse, tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
+    embedded_trains: Path,
+    serve: Serve,
+    browse: Browse,
+    tmp_path: Path,
+    tokenizer: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The page's own model, with which both compare the new one, is the embedded model."""
-    page = browse(single_file.as_uri() + "#tokens=1")
+    page = browse(serve(embedded_trains) + "#tokens=1")
     page.evaluate("glgpt.ready")
     text = PLAY[:12_000] + "naïve – 漢字 🙂\n" * 20
     config = {"tokenizer": tokenizer, "evalEvery": 0, "sampleEvery": 0}

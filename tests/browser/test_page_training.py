@@ -163,7 +163,6 @@ def test_a_lost_context_goes_on_to_the_same_bits(trainee: Any) -> None:
     )
 
 
-@pytest.mark.alone
 def test_a_hidden_tab_goes_on_at_speed(site: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(site) + "#tokens=1", HIDDEN)
     page.evaluate("glgpt.ready")

@@ -261,8 +261,10 @@ def test_a_pause_waits_for_the_training_that_is_being_made(trainee: Any) -> None
 
 
 @pytest.mark.alone
-def test_the_speed_shown_is_that_of_the_clock(page: Any) -> None:
+def test_the_speed_shown_is_that_of_the_clock(embedded_trains: Path, serve: Serve, browse: Browse) -> None:
     """Takes ten steps after one that compiles; compares the median of five such runs."""
+    page = browse(serve(embedded_trains) + "#tokens=1")
+    page.evaluate("glgpt.ready")
     script = """async ([options, tokens]) => {
       const found = [];
       for (let i = 0; i < 5; i++) {
