@@ -97,7 +97,7 @@ def smaller(words: list[str]) -> list[str]:
     if words[1] == "dump" and "--layers" not in words:
         return [*words, "--layers", "1", "--heads", "0-1"]
     if words[1] == "eval" and "--suite" in words and "--tokens" not in words:
-        return [*words, "--tokens", "64"]
+        return [*words, "--tokens", "16"]
     if words[1] != "train":
         return [word.replace("@2000", f"@{STEPS}") for word in words]
     return [*words, "--steps", str(STEPS + 1)] if "--resume" in words else [*words, *SMALL, "--steps", str(STEPS)]
@@ -142,7 +142,7 @@ def test_the_commands_and_blocks_of_a_document_run(
     """A reader copies a command or a block that does not work, or prints something else."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "play.txt").write_text(TEXT, encoding="utf-8")
-    (tmp_path / "held.txt").write_text(TEXT[:1200], encoding="utf-8")
+    (tmp_path / "held.txt").write_text(TEXT[:600], encoding="utf-8")
     for block in blocks(path):
         try:
             if block.not_run:

@@ -57,7 +57,7 @@ def test_a_run_is_scored_on_the_text_it_kept_back(run: Path, capsys: Capture) ->
 def test_any_model_is_scored_on_any_text(run: Path, tmp_path: Path, capsys: Capture) -> None:
     held = tmp_path / "held.txt"
     held.write_text(TEXT[5000:])
-    args = ["eval", str(held), "--suite", "--tokens", "64", "--device", "software"]
+    args = ["eval", str(held), "--suite", "--tokens", "16", "--device", "software"]
     assert main([*args, "--model", str(run), "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["predictor"] for row in rows] == [
