@@ -34,9 +34,9 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     text.write_text(PLAY[:60_000], "utf-8")
     run = tmp_path / "run"
     host = commands(
-        "serve", str(text), "--preset", "nano", "--batch", "4", "--lr", "1e-3", "--out", str(run), "--grace", "20",
+        "serve", str(text), "--preset", "nano", "--context", "32", "--batch", "4", "--lr", "1e-3", "--out", str(run),
         "--rounds", str(ROUNDS), "--local-steps", str(STEPS), "--quorum", str(QUORUM), "--round-seconds", "240",
-        "--port", "0", "--eval-tokens", "2048",
+        "--grace", "20", "--port", "0", "--eval-tokens", "1024",
     )  # fmt: skip
     ready = host.wait(lambda: host.events("ready"))[0]
     dashboard = browse(ready["dashboard"], provokes="Failed to load")
