@@ -13,6 +13,7 @@ from browser import writing
 from glgpt import LanguageModel
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.sampling import Sampler
+from glgpt.system.files import data_path
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +21,12 @@ Serve = Callable[..., str]
 Browse = Callable[..., Any]
 
 SETTINGS = {"temperature": 0.7, "k": 5, "p": 0.9, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def model_and_page(embedded: Path) -> tuple[Path, Path]:
+    """The embedded model, which writes lines, and its page."""
+    return data_path("weights/shakespeare"), embedded
 
 
 @pytest.fixture
