@@ -28,7 +28,6 @@ from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 from glgpt.system.files import data_path
 
-TOKENS = 12  # tokens that a page generates when it opens, unless its address sets another number
 SMALL_SHARD = 256 << 10  # bytes of a shard of the small model's page
 LOUD = ("warning", "error", "assert")  # kinds of console messages that fail a test
 # Chromium may take the context away on a busy machine; the page must recover.
@@ -268,7 +267,7 @@ def prepared(context: Any, complaints: list[str], measures: bool = False, worker
 def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterator[Callable[..., Any]]:
     """Opens an address in a fresh profile; fails the test for a complaint that does not match `provokes`.
 
-    The profile is in memory and the
+    The page generates one token when it opens, unless its address has settings. The profile is in memory and the
     browser is shared with other tests. With `own`, the test has its own browser with a profile on disk. With `own` or
     `keeps`, the page has its service worker. With `measures`, the page measures its kernels itself, which otherwise
     would happen while a test waits. With `optimised`, Mesa optimises shaders, which saves time for a large model.
