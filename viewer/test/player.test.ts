@@ -1,12 +1,14 @@
 // Tests what a player draws into, with a context that records the calls.
 
 import { expect, test } from "vitest";
-import { Device } from "../src/runtime/gl/device";
+import { ContextLost, Device } from "../src/runtime/gl/device";
 import { readField, writtenBy } from "../src/runtime/engine/field";
 import { Player } from "../src/runtime/gl/player";
 import type { Pass, Program } from "../src/runtime/gl/program";
+import { pause } from "../src/runtime/gl/wait";
 
 const RECORDED = ["viewport", "scissor", "clear", "drawArrays", "drawArraysInstanced", "enable", "disable"];
+const COUNTED = ["createProgram", "deleteProgram", "createShader", "deleteShader"];
 const TARGET = { width: 12, height: 6, layers: 1, format: "float", role: "state" } as const;
 
 type Call = [name: string, ...values: unknown[]];
@@ -17,17 +19,19 @@ function pass(changes: Partial<Pass>): Pass {
   return { ...whole, slices: 0, clear: false, first_column: 0, keys: 0, flops: 0, nbytes: 0, ...changes };
 }
 
-/** Plays one pass at row 4 and returns its calls. */
-async function played(changes: Partial<Pass>, renderer: string): Promise<Call[]> {
+/** Returns a player of one pass, and the calls that it makes. */
+function playing(changes: Partial<Pass>, renderer: string): { player: Player; calls: Call[] } {
   const calls: Call[] = [];
   const gl = new Proxy<Record<string, unknown>>(
     {},
     {
       get: (_, key: string) => {
         if (RECORDED.includes(key)) return (...values: unknown[]) => void calls.push([key, ...values]);
+        if (COUNTED.includes(key)) return () => (calls.push([key]), {});
         if (/^(create|fence)/.test(key)) return () => ({});
         if (key === "getProgramParameter") return () => true;
         if (key === "getSyncParameter") return () => "SIGNALED";
+        if (key === "getError") return () => "NO_ERROR";
         return key === key.toUpperCase() ? key : () => 0;
       },
     },
@@ -46,7 +50,12 @@ async function played(changes: Partial<Pass>, renderer: string): Promise<Call[]>
     views: {},
     scalars: { pos: "int" },
   };
-  const player = new Player(device, program, { fetch: "texelFetch", storage: "float" }, new Map(), 100);
+  return { player: new Player(device, program, { fetch: "texelFetch", storage: "float" }, new Map(), 100), calls };
+}
+
+/** Plays one pass at row 4 and returns its calls. */
+async function played(changes: Partial<Pass>, renderer: string): Promise<Call[]> {
+  const { player, calls } = playing(changes, renderer);
   await player.prepare("e");
   player.set("pos", 4);
   calls.length = 0;
@@ -92,6 +101,23 @@ test.each(["GPU", "llvmpipe"])("on %s, a part of a target is cleared alone", asy
   expect(calls).toContainEqual(["scissor", 0, 0, 12, 2]);
   expect(names.indexOf("enable SCISSOR_TEST")).toBeLessThan(names.indexOf("clear COLOR_BUFFER_BIT"));
   expect(names.at(-1)).toBe("disable SCISSOR_TEST");
+});
+
+test.each([0, 1, 2, 3])("a player that is closed after %d tasks of its preparation leaves nothing", async (tasks) => {
+  const { player, calls } = playing({}, "GPU");
+  const prepared = player.prepare("e").then(
+    () => "prepared",
+    (error: unknown) => (error instanceof ContextLost ? "ended" : String(error)),
+  );
+  await Promise.resolve(); // the compilation begins
+  for (let i = 0; i < tasks; i++) await pause();
+  const ready = player.isPrepared("e");
+  player.close();
+  expect(await prepared).toBe(ready ? "prepared" : "ended");
+  const count = (name: string) => calls.filter(([call]) => call === name).length;
+  expect(count("createProgram")).toBe(1);
+  expect(count("deleteProgram")).toBe(1);
+  expect(count("deleteShader")).toBe(count("createShader"));
 });
 
 test("a target is covered in a viewport of twice its size only if the device has one so large", () => {

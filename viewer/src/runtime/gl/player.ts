@@ -3,7 +3,7 @@
 
 import { must, PageError } from "./errors";
 import { bytesOf, type Pass, type Program, type TextureFormat, type TextureSpec } from "./program";
-import type { Device, Options } from "./device";
+import { ContextLost, type Device, type Options } from "./device";
 import { Pace } from "./pace";
 import { Reader } from "./readback";
 import { compileAll } from "./shaders";
@@ -71,6 +71,7 @@ export class Player {
   private readonly scalars: DataView;
   private readonly blocks: WebGLBuffer[] = [];
   private block = 0;
+  private closed = false;
   /** The textures adopted last, and the sets of adopted textures for which commands are laid out. */
   private taken = "";
   private readonly adopted = new Set<string>();
@@ -289,32 +290,30 @@ export class Player {
 
   private async build(entries: readonly string[]): Promise<void> {
     const { generation } = this.device;
-    const texts = new Map<string, string>();
+    const still = () => this.still(generation);
+    const users = new Map<string, Pass>(); // a pass of each shader
     const todo = entries.filter((name) => !this.steps.has(this.key(name)));
     for (const name of todo) {
       for (const p of must(this.program.entries[name], `entry ${name}`).passes) {
-        if (!this.shaders.has(p.shader))
-          texts.set(p.shader, must(this.program.shaders[p.shader], `shader ${p.shader}`));
+        if (!this.shaders.has(p.shader) && !users.has(p.shader)) users.set(p.shader, p);
       }
     }
+    const text = (name: string) => must(this.program.shaders[name], `shader ${name}`);
+    const texts = new Map([...users.keys()].map((name) => [name, text(name)]));
     const busy = this.playsConcurrently || this.prepared.size > 0; // entries may be played while others compile
-    const compiled = await compileAll(this.device, texts, this.options, busy);
-    this.device.still(generation);
-    const yieldIfLate = this.yielder(generation);
-    for (const name of todo) {
-      for (const p of this.program.entries[name]!.passes) {
-        const program = this.shaders.has(p.shader) ? undefined : compiled.get(p.shader);
-        if (!program) continue;
-        if (busy) {
-          await this.reader.passed();
-          this.device.still(generation);
-        }
-        this.bindSamplers(program, p);
-        await yieldIfLate();
-        this.bindScalars(program);
-        this.shaders.set(p.shader, program);
-        await yieldIfLate();
+    const compiled = await compileAll(this.device, texts, this.options, busy, still);
+    still();
+    const yieldIfLate = this.yielder(still);
+    for (const [name, program] of compiled) this.shaders.set(name, program); // `close` deletes them
+    for (const [name, program] of compiled) {
+      if (busy) {
+        await this.reader.passed();
+        still();
       }
+      this.bindSamplers(program, users.get(name)!);
+      await yieldIfLate();
+      this.bindScalars(program);
+      await yieldIfLate();
     }
     if (!this.allocate(...todo)) {
       throw new PageError(`This device does not have enough memory for the working textures of ${todo.join(", ")}.`);
@@ -327,12 +326,18 @@ export class Player {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
 
-  /** Returns a function that lets the page draw between blocking driver calls. It throws if the context is lost. */
-  private yielder(generation: number): () => Promise<void> {
+  /** Throws ContextLost if the context with this number is gone, or this player is closed. */
+  private still(generation: number): void {
+    if (this.closed) throw new ContextLost();
+    this.device.still(generation);
+  }
+
+  /** Returns a function that lets the page draw between blocking driver calls, and then calls `still`. */
+  private yielder(still: () => void): () => Promise<void> {
     const yieldIfLate = yielder();
     return async () => {
       await yieldIfLate();
-      this.device.still(generation);
+      still();
     };
   }
 
@@ -502,8 +507,9 @@ export class Player {
     return this.laidOut(entry).reduce((sum, s) => sum + s.bands, 0);
   }
 
-  /** Releases GPU resources. The player cannot be used afterwards. */
+  /** Releases GPU resources and ends what is prepared. The player cannot be used afterwards. */
   close(): void {
+    this.closed = true;
     const { gl } = this.device;
     this.framebuffers.forEach((f) => gl.deleteFramebuffer(f));
     this.shaders.forEach((p) => gl.deleteProgram(p));

@@ -30,7 +30,8 @@ export function header(options: Options): string {
 }
 
 /**
- * Compiles and links fragment shaders by name. Resolves when all are ready; `Device.compiling` counts them.
+ * Compiles and links fragment shaders by name. Resolves when all are ready; `Device.compiling` counts them. Deletes
+ * those that it has made if it fails, or if `still`, called after each wait, throws.
  * In a browser without parallel compilation, any query waits for all commands issued before it, so fences, which do not
  * block, are polled first and the page stays responsive. `busy`: something else draws too, so that a query waits
  * for a fence as well.
@@ -40,14 +41,36 @@ export async function compileAll(
   texts: ReadonlyMap<string, string>,
   options: Options,
   busy = false,
+  still = stillOf(device),
 ): Promise<Map<string, WebGLProgram>> {
   if (!texts.size) return new Map();
+  const { gl, generation } = device;
   const ready = device.compiles(texts.size);
+  const made: Made = { programs: new Map(), shaders: new Map(), vertices: [] };
+  const remains = () => !device.lost && generation === device.generation;
   try {
-    return await compiled(device, texts, options, ready, busy);
+    await compiled(device, texts, options, ready, busy, still, made);
+    return made.programs;
+  } catch (error) {
+    if (remains()) made.programs.forEach((program) => gl.deleteProgram(program));
+    throw error;
   } finally {
     ready(texts.size); // also after a failure, when nothing is compiled any more
+    if (remains()) for (const shader of [...made.shaders.values(), ...made.vertices]) gl.deleteShader(shader);
   }
+}
+
+/** Holds what a compilation creates. */
+interface Made {
+  programs: Map<string, WebGLProgram>;
+  shaders: Map<string, WebGLShader>;
+  vertices: WebGLShader[];
+}
+
+/** Returns a function that throws ContextLost if the device's current context is gone. */
+function stillOf(device: Device): () => void {
+  const { generation } = device;
+  return () => device.still(generation);
 }
 
 async function compiled(
@@ -56,12 +79,13 @@ async function compiled(
   options: Options,
   ready: (compiled: number) => void,
   busy: boolean,
-): Promise<Map<string, WebGLProgram>> {
-  const { gl, parallel, generation } = device;
+  still: () => void,
+  { programs: found, shaders, vertices }: Made,
+): Promise<void> {
+  const { gl, parallel } = device;
   const vertex = vertexShader(gl, VERTEX);
   const sliced = vertexShader(gl, VERTEX.replace("\n", "\n#define SLICES 1\n"));
-  const found = new Map<string, WebGLProgram>();
-  const shaders = new Map<string, WebGLShader>();
+  vertices.push(vertex, sliced);
   const reader = Reader.of(device);
   for (const [name, text] of texts) {
     const shader = gl.createShader(gl.FRAGMENT_SHADER)!;
@@ -75,7 +99,7 @@ async function compiled(
     shaders.set(name, shader);
     if (parallel && found.size < texts.size) continue;
     await reader.passed();
-    device.still(generation);
+    still();
     if (!parallel) ready(found.size);
   }
   let done = 0;
@@ -85,32 +109,28 @@ async function compiled(
       await pause();
       since = performance.now();
     }
-    device.still(generation);
+    still();
     if (parallel) {
       while (!gl.getProgramParameter(program, parallel.COMPLETION_STATUS_KHR) && !device.lost) {
         await pause();
-        device.still(generation);
+        still();
       }
     } else {
       await pause(); // one at a time, so that no frame waits for all
-      device.still(generation);
+      still();
     }
     if (busy) {
       await reader.passed();
-      device.still(generation);
+      still();
     }
     if (!gl.getProgramParameter(program, gl.LINK_STATUS)) {
-      device.still(generation);
+      still();
       const shader = shaders.get(name)!;
       const said = gl.getShaderInfoLog(shader) || gl.getProgramInfoLog(program) || "no message";
       throw new PageError(shaderError(name, header(options) + (texts.get(name) ?? ""), said));
     }
     if (parallel) ready(++done);
   }
-  for (const shader of shaders.values()) gl.deleteShader(shader);
-  gl.deleteShader(vertex);
-  gl.deleteShader(sliced);
-  return found;
 }
 
 function vertexShader(gl: WebGL2RenderingContext, text: string): WebGLShader {
