@@ -39,7 +39,7 @@ RULES = {
 }
 ALLOWED = re.compile(
     r"behind (?:(?:a|an|the|its|one) )?(?:reverse )?(?:proxy|path|prefix|nginx|Caddy|TLS|NAT)"
-    r"|left behind|foreign (?:key|origin)|own (?:tokens|blocks|weight)"
+    r"|left behind|\.beside\(|foreign (?:key|origin)|own (?:tokens|blocks|weight)"
     r"|in (?:its|their) own way|a token before the previous one|each of its own blocks"
     r"|there (?:is|are) no|(?:is|are) no (?:longer|more|larger|slower|less)",
     re.IGNORECASE,

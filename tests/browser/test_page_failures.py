@@ -548,6 +548,78 @@ def test_damaged_documents_are_said(exported: Path, serve: Serve, browse: Browse
         alert.get_by_role("button", name="Try again").wait_for()
 
 
+COUNTED = """
+globalThis.created = 0;
+for (const name of ['createTexture', 'createShader']) {
+  const create = WebGL2RenderingContext.prototype[name];
+  WebGL2RenderingContext.prototype[name] = function (...args) { created++; return create.apply(this, args); };
+}"""
+
+
+@pytest.mark.parametrize("part", ["tokenizer", "capture", "recorded"])
+def test_a_failed_load_leaves_nothing_behind(exported: Path, serve: Serve, browse: Browse, part: str) -> None:
+    """Catches: weights are fetched, shaders compiled and a worker kept for a model that cannot be used."""
+    manifest = json.loads((exported / "manifest.json").read_text())
+    manifest["chat_template"] = {"source": "{{ messages }}", "named": {}, "special": {}}
+    manifest["recorded"] = manifest["recorded"] or "recorded.json"
+    broken = [manifest[part]] if part in manifest else [each[part] for each in manifest["recordings"]]
+    data = b"{}"
+    page = browse("about:blank#", HASTE + COUNTED)
+    for name in broken:
+        if part != "capture":  # which loading does not read, only fetches
+            manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        page.route(f"**/{name}", lambda route: route.fulfill(body=data))
+    held: list[Any] = []
+    fetched: list[str] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/manifest.json", answering(manifest))
+    page.route("**/weights-00.bin", hold)
+    page.on("request", lambda request: fetched.append(request.url.rpartition("/")[2]))
+    page.goto(serve(exported))
+    page.get_by_role("alert").wait_for()
+    said = page.get_by_role("alert").inner_text()
+    assert any(name in said for name in broken)
+    created = page.evaluate("created")
+    for route in held:
+        with contextlib.suppress(Exception):  # a request that the page has ended
+            route.continue_()
+    page.wait_for_timeout(500)
+    assert [name for name in fetched if name.startswith("weights") and name != "weights-00.bin"] == []
+    assert page.evaluate("[glgpt.contextLost.value, created]") == [True, created]
+    assert page.workers == []  # a damaged tokenizer fails before there is one
+
+
+def test_a_load_that_is_disposed_of_ends(exported: Path, serve: Serve, browse: Browse) -> None:
+    page = browse("about:blank#")
+    page.route("**/weights-00.bin", lambda _: None)  # never answered
+    page.goto(serve(exported))
+    page.wait_for_function("globalThis.glgpt?.progress.value.shaders > 0")
+    page.evaluate("Promise.race([glgpt.dispose(), new Promise((_, late) => setTimeout(() => late('not ended'), 9e3))])")
+    assert page.evaluate("glgpt.device.value.lost") and page.workers == []
+    assert "disposed of" in page.get_by_role("alert").inner_text()
+
+
+def test_a_second_model_that_cannot_be_loaded_leaves_no_texture(opened: Any) -> None:
+    script = """async () => {
+      const {own} = glgpt, {gl} = own.device, {manifest, recording, tokenizer, programs: {generate}} = own;
+      const kept = new Set(), made = gl.createTexture.bind(gl), deleted = gl.deleteTexture.bind(gl);
+      gl.createTexture = () => { const texture = made(); kept.add(texture); return texture; };
+      gl.deleteTexture = (texture) => { kept.delete(texture); deleted(texture); };
+      const fill = () => Promise.reject(new Error('provoked'));
+      const weights = {own: true, shared: () => new Map(), version: () => '', fill};
+      const about = {manifest, recording, tokenizer, weights, programs: {generate, capture: generate}};
+      const said = await own.beside(about).then(() => 'loaded', (error) => error.message);
+      await new Promise((done) => setTimeout(done, 300));
+      delete gl.createTexture;
+      delete gl.deleteTexture;
+      return [said, kept.size];
+    }"""
+    assert opened.evaluate(script) == ["provoked", 0]
+
+
 def answering(document: Any) -> Callable[[Any], None]:
     return lambda route: route.fulfill(body=json.dumps(document))
 

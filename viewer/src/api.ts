@@ -6,7 +6,7 @@ import { Completions } from "./completions";
 import { computed, effect, signal, untracked, type ReadonlySignal } from "@preact/signals-core";
 import { Device, type Compiling } from "./runtime/gl/device";
 import { Loader, type Progress as Fetched } from "./runtime/engine/loader";
-import { Queue } from "./runtime/gl/wait";
+import { aborted, Queue } from "./runtime/gl/wait";
 import { Model, type ModelOptions } from "./runtime/engine/model";
 import { checkOptions } from "./runtime/engine/options";
 import type { Parity } from "./runtime/engine/parity";
@@ -58,6 +58,8 @@ export type Used = "own" | "mine" | "file";
 /** The code of calls that few pages make, or a function that loads it for the first of them. */
 export type RareCode = typeof rareCalls | { load: () => Promise<typeof rareCalls> };
 
+const disposedOf = () => new PageError("This model was disposed of; call open() again.");
+
 export class Glgpt {
   /** Resolves when the model can be used. Rejects with a message for the user. */
   readonly ready: Promise<void>;
@@ -75,6 +77,7 @@ export class Glgpt {
   private last: number[] = [];
   private readonly queue = new Queue(); // one call at a time, since all share one set of caches
   private disposed = false;
+  private loader: Loader | null = null;
   private unfollow: () => void = () => {};
 
   /** @internal `open` of the embed module makes one. */
@@ -141,18 +144,19 @@ export class Glgpt {
   /** Resolves when the model can be used. Rejects if it cannot be loaded, and after `dispose`. */
   private async usable(): Promise<void> {
     if (!this.disposed) await this.ready;
-    if (this.disposed) throw new PageError("This model was disposed of; call open() again.");
+    if (this.disposed) throw disposedOf();
   }
 
   /**
-   * Stops running calls and releases the model's textures, its training and its WebGL context. All later calls reject.
-   * Resolves when everything is released. A training is saved first, as by `pause`.
+   * Stops loading and running calls, and releases the model's textures, its training and its WebGL context. All later
+   * calls reject. Resolves when everything is released. A training is saved first, as by `pause`.
    */
   async dispose(): Promise<void> {
     if (this.disposed) return;
     this.disposed = true;
     this.unfollow();
     await this.trains.value?.close();
+    this.loader?.close(disposedOf()); // also ends calls that wait for a lost context
     await this.queue.idle;
     const loaded = await this.ready.then(
       () => true,
@@ -172,15 +176,14 @@ export class Glgpt {
     const loading = "loader" in source ? Promise.resolve(source.loader) : loaderOf(source);
     loading.catch(() => {}); // awaited below, after what a browser without WebGL2 throws
     const device = (this.device.value = new Device(HOST));
-    const loader = await loading;
-    const follow = () => void (this.loading.value = { ...loader.progress.value, ...device.compiling.value });
-    const unfollow = effect(follow);
-    // Weights would delay it. Large ones are fetched later in any case.
-    const shown = this.show(loader);
-    const model = Model.load(device, loader, options, opened, shown).finally(unfollow);
-    [this.own] = await Promise.all([model, shown]);
+    try {
+      this.own = await this.load(device, await loading, options, opened);
+    } catch (error) {
+      this.loader?.close(error); // ends what is still under way
+      device.release();
+      throw error;
+    }
     this.current.value = { model: this.own, used: "own" };
-    if (this.disposed) this.release();
     this.unfollow = effect(() => {
       void this.trains.value?.training.session;
       untracked(() => void this.queue.run(() => this.leave()));
@@ -188,6 +191,24 @@ export class Glgpt {
     const busy = () => (this.trains.peek()?.busy ?? false) || this.model.batch.opens;
     this.warming = new WarmUp(this.own, this.queue, busy, (recording) => this.later(recording));
     this.warmedUp = this.warming.atRest().catch((error: unknown) => console.warn("warming up:", error));
+  }
+
+  /** Loads the page's model, or an opened one, and shows the recorded generation meanwhile. */
+  private async load(device: Device, loader: Loader, options: ModelOptions, opened: Opened | null): Promise<Model> {
+    this.loader = loader;
+    if (this.disposed) throw disposedOf();
+    const follow = () => void (this.loading.value = { ...loader.progress.value, ...device.compiling.value });
+    const unfollow = effect(follow);
+    // Weights would delay it. Large ones are fetched later in any case.
+    const shown = this.show(loader);
+    const model = Model.load(device, loader, options, opened, shown).finally(unfollow);
+    try {
+      const [loaded] = await Promise.race([Promise.all([model, shown]), aborted(loader.signal)]);
+      return loaded;
+    } catch (error) {
+      model.then((late) => late.close()).catch(() => {});
+      throw error;
+    }
   }
 
   /** Shows the recorded generation, if the page has one that can be fetched. Rejects if it is damaged. */

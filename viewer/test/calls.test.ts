@@ -79,7 +79,9 @@ beforeEach(async () => {
     training = training;
     busy = false;
   };
-  const opened = { loader: { manifest: {}, progress: signal({}) } } as unknown as Opened;
+  const opened = {
+    loader: { manifest: {}, progress: signal({}), signal: new AbortController().signal },
+  } as unknown as Opened;
   glgpt = new Glgpt({ TrainingCalls: calls } as unknown as RareCode, opened);
   await glgpt.ready;
   begin(MINE);

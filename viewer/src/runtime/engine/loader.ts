@@ -36,6 +36,7 @@ export interface Progress {
 export class Loader {
   private readonly counted = signal<Progress>({ done: 0, total: 0, cached: 0 });
   private prefetcher: Prefetcher<Uint8Array<ArrayBuffer>> | null = null; // shards that `begin` fetches
+  private readonly ending = new AbortController();
 
   private constructor(
     readonly manifest: Manifest,
@@ -49,6 +50,16 @@ export class Loader {
 
   get progress(): ReadonlySignal<Progress> {
     return this.counted;
+  }
+
+  /** Aborts, with the reason, when this is closed. */
+  get signal(): AbortSignal {
+    return this.ending.signal;
+  }
+
+  /** Ends what is fetched. All that needs a file rejects with `reason` from now on. */
+  close(reason: unknown): void {
+    this.ending.abort(reason);
   }
 
   private set(fields: Partial<Progress>): void {
@@ -153,6 +164,8 @@ export class Loader {
 
   /** Returns a file with its digest verified, from the cache or by fetching. A damaged file is fetched again. */
   private async file(name: string, expected: Expected, onBytes?: OnBytes): Promise<Uint8Array<ArrayBuffer>> {
+    const { signal } = this;
+    signal.throwIfAborted();
     const key = keyOf(name, expected);
     const kept = await this.cache?.match(key).catch(() => undefined);
     if (kept) {
@@ -166,6 +179,7 @@ export class Loader {
     }
     let problem = "";
     for (let attempt = 1; attempt <= TRIES; attempt++) {
+      signal.throwIfAborted();
       let got = 0;
       const counted: OnBytes | undefined =
         onBytes &&
@@ -174,7 +188,7 @@ export class Loader {
           onBytes(n);
         });
       try {
-        const data = await this.source.bytes(name, expected.bytes, counted, attempt > 1);
+        const data = await this.source.bytes(name, expected.bytes, counted, attempt > 1, signal);
         if (await matches(data, expected)) {
           await this.cache?.put(key, new Response(data)).catch(() => {}); // on a full disk, refetched next time
           return data;
@@ -187,6 +201,7 @@ export class Loader {
         problem = reason(error);
       }
       onBytes?.(-got);
+      signal.throwIfAborted();
       if (attempt === 1 && (await this.replaced())) throw new Replaced();
       if (attempt < TRIES) await new Promise((resolve) => setTimeout(resolve, 300 * attempt));
     }

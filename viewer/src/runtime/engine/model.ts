@@ -149,7 +149,10 @@ export class Model {
     return this.manifest.chat ? tokenizer.turn(this.manifest.chat, text) : tokenizer.prompt(text);
   }
 
-  /** Loads the page's model, or one that a visitor opened. Weights below `LARGE` are fetched after `others`. */
+  /**
+   * Loads the page's model, or one that a visitor opened. Weights below `LARGE` are fetched after `others`. If it
+   * fails, the caller closes the loader and releases the device, which ends what it has begun.
+   */
   static async load(
     device: Device,
     loader: Loader,
@@ -160,49 +163,63 @@ export class Model {
     const model = new Model(device, loader, modelOptions, loader.manifest, opened?.weights);
     model.tokenizer = opened?.tokenizer ?? null;
     const start = performance.now();
-    const { manifest } = model;
-    const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);
-    const fitting = playable(manifest.recordings, buffers, device.blends && modelOptions.storage !== "uint");
-    if (!fitting.length) {
-      const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
-      throw new PageError(
-        `This device can draw to ${buffers} ${buffers === 1 ? "texture" : "textures"} at once and the model needs ` +
-          `${least}. Update the browser and the graphics driver, or use another device.`,
-      );
-    }
+    const recordings = model.playable();
     // Fetch weights while programs are parsed, unless the device may lack the memory for them.
     if (!opened && loader.progress.value.total < LARGE) loader.begin(others);
-    const file = manifest.tokenizer;
+    const file = model.manifest.tokenizer;
     const vocabulary = file ? loader.unparsed(file) : null;
     vocabulary?.catch(() => {}); // awaited below
-    await model.kept(async () => {
-      const storage = modelOptions.storage ?? device.storage;
-      const choices = { device, recordings: fitting, storage, tuning: manifest.tuning, forced: modelOptions.fetch };
-      const chosen = model.kernels.choose(choices);
-      model.recording = chosen.recording;
-      model.options = { fetch: chosen.fetch, storage };
-      const { generate, capture } = chosen.recording;
-      const first = await model.program(generate);
-      const later = loader.unparsed(capture);
-      later.catch(() => {}); // awaited below
-      let captures: Program | (() => unknown) | null = null; // parsed when it is needed, which no text does
-      model.programs = {
-        generate: first,
-        get capture() {
-          if (typeof captures === "function") captures = parseProgram(captures(), capture);
-          return must(captures, capture);
-        },
-      };
-      const building = model.build();
-      building.catch(() => {}); // awaited below
-      await pause(); // the shaders compile from here on
-      if (file && vocabulary) model.tokenizer ??= new Tokenizer(parseTokenizer((await vocabulary)(), file));
-      void model.chatTemplate; // whose worker starts
-      captures = await later;
-      await building;
-    });
+    const words = async () => new Tokenizer(parseTokenizer((await vocabulary!)(), file!));
+    try {
+      await model.kept(() => model.begin(recordings, file ? words : null));
+    } catch (error) {
+      model.close();
+      throw error;
+    }
     model.times.readyMs = performance.now() - start;
     return model;
+  }
+
+  /** Returns the recordings that this device can play. Throws PageError if there is none. */
+  private playable(): Recording[] {
+    const { device, manifest, modelOptions } = this;
+    const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);
+    const fitting = playable(manifest.recordings, buffers, device.blends && modelOptions.storage !== "uint");
+    if (fitting.length) return fitting;
+    const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
+    throw new PageError(
+      `This device can draw to ${buffers} ${buffers === 1 ? "texture" : "textures"} at once and the model needs ` +
+        `${least}. Update the browser and the graphics driver, or use another device.`,
+    );
+  }
+
+  /** Builds the model with the best of these recordings, while its tokenizer is read. */
+  private async begin(recordings: Recording[], words: (() => Promise<Vocabulary>) | null): Promise<void> {
+    const { device, loader, manifest, modelOptions } = this;
+    const storage = modelOptions.storage ?? device.storage;
+    const choices = { device, recordings, storage, tuning: manifest.tuning, forced: modelOptions.fetch };
+    const chosen = this.kernels.choose(choices);
+    this.recording = chosen.recording;
+    this.options = { fetch: chosen.fetch, storage };
+    const { generate, capture } = chosen.recording;
+    const first = await this.program(generate);
+    const later = loader.unparsed(capture);
+    later.catch(() => {}); // awaited below
+    let captures: Program | (() => unknown) | null = null; // parsed when it is needed, which no text does
+    this.programs = {
+      generate: first,
+      get capture() {
+        if (typeof captures === "function") captures = parseProgram(captures(), capture);
+        return must(captures, capture);
+      },
+    };
+    const building = this.build();
+    building.catch(() => {}); // awaited below
+    await pause(); // the shaders compile from here on
+    if (words) this.tokenizer ??= await words();
+    void this.chatTemplate; // whose worker starts
+    captures = await later;
+    await building;
   }
 
   private async program(name: string): Promise<Program> {
@@ -233,7 +250,6 @@ export class Model {
   /** Creates textures, weights and shaders, at first and again after a lost context. */
   private async build(): Promise<void> {
     const { device, options } = this;
-    const { generation } = device;
     this.reader = Reader.of(device);
     this.generator.reset();
     this.cache.clear();
@@ -246,19 +262,32 @@ export class Model {
     this.seen = this.weights?.version() ?? "";
     const { generate } = this.programs;
     const queries = queriesOf(this, generate);
-    const start = performance.now();
     const { first } = this.compilation;
     const shared = this.weights?.shared();
-    this.player = new Player(device, generate, options, shared, this.drawFlops, queries, first);
+    const player = (this.player = new Player(device, generate, options, shared, this.drawFlops, queries, first));
+    const { generation } = device;
+    try {
+      await this.fill(queries, first);
+    } catch (error) {
+      if (!device.lost && generation === device.generation) player.close();
+      throw error;
+    }
+    this.whole = { player, generate };
+    this.generation = generation;
+    if (this.interventions.active) await this.interventions.apply(this.interventions.parts);
+  }
+
+  /** Fills the new player with the weights, while it compiles the entries `first`. */
+  private async fill(queries: readonly string[], first: readonly string[]): Promise<void> {
+    const { device } = this;
+    const { generation } = device;
+    const start = performance.now();
     const compiled = this.player.begun;
     compiled.catch(() => {}); // awaited below
     await this.reader.passed(); // else the page would wait for the driver, which creates textures
     device.still(generation);
     if (device.full || !this.player.allocate(...first)) {
-      await compiled.catch(() => {});
-      device.still(generation);
-      this.player.close();
-      throw new PageError(noMemory(generate, queries, this.manifest, this.weights === null));
+      throw new PageError(noMemory(this.programs.generate, queries, this.manifest, this.weights === null));
     }
     let uploading = 0;
     await this.weights?.fill(this.player);
@@ -275,9 +304,6 @@ export class Model {
     device.still(generation);
     this.player.play("prepare");
     device.still(generation);
-    this.whole = { player: this.player, generate: this.programs.generate };
-    this.generation = generation;
-    if (this.interventions.active) await this.interventions.apply(this.interventions.parts);
   }
 
   /** The recorded chunk sizes, greatest first; the last is 1 (`decode`). */
@@ -381,21 +407,28 @@ export class Model {
     }
   }
 
-  /** Runs `work`, and restarts it each time the context is lost while it runs. */
+  /**
+   * Runs `work`, and restarts it each time the context is lost while it runs. Resolves early if `signal` aborts.
+   * Rejects with the reason for which the loader is closed.
+   */
   private async kept(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
-    const { device } = this;
+    const { device, loader } = this;
     const given = new Promise((resolve) => {
-      if (signal?.aborted) resolve(null);
-      signal?.addEventListener("abort", resolve, { once: true });
+      for (const each of [loader.signal, signal]) {
+        if (each?.aborted) resolve(null);
+        each?.addEventListener("abort", resolve, { once: true });
+      }
     });
     for (;;) {
       await Promise.race([device.restored, given]);
+      loader.signal.throwIfAborted();
       if (signal?.aborted) return;
       const { generation } = device;
       try {
         await work();
         return;
       } catch (error) {
+        loader.signal.throwIfAborted();
         if (!device.lost && generation === device.generation) throw error;
         await pause();
       }

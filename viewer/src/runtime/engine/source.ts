@@ -10,9 +10,15 @@ export interface Source {
   readonly cache: string | null;
   /**
    * Returns the whole file. `onBytes` receives the size of each part; `fresh` bypasses every cache. Throws PageError
-   * for a file of more than `max` bytes.
+   * for a file of more than `max` bytes, and if `signal` ends a transfer.
    */
-  bytes(name: string, max: number, onBytes?: OnBytes, fresh?: boolean): Promise<Uint8Array<ArrayBuffer>>;
+  bytes(
+    name: string,
+    max: number,
+    onBytes?: OnBytes,
+    fresh?: boolean,
+    signal?: AbortSignal,
+  ): Promise<Uint8Array<ArrayBuffer>>;
 }
 
 const FIRST = 1 << 20; // bytes of the buffer for a file of unknown length
@@ -82,11 +88,18 @@ export class HttpSource implements Source {
     this.cache = `glgpt ${base.origin === location.origin ? base.pathname : base.href}`;
   }
 
-  async bytes(name: string, max: number, onBytes?: OnBytes, fresh = false): Promise<Uint8Array<ArrayBuffer>> {
+  async bytes(
+    name: string,
+    max: number,
+    onBytes?: OnBytes,
+    fresh = false,
+    signal?: AbortSignal,
+  ): Promise<Uint8Array<ArrayBuffer>> {
     let received = new Received(name, max);
     const parts = fetchStream(new URL(name, this.base), {
       tries: TRIES,
       wait: WAIT_MS,
+      signal,
       request: { cache: fresh ? "reload" : "default" },
       accept: (response) => {
         const length = announced(response);

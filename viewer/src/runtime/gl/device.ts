@@ -103,7 +103,12 @@ export class Device {
       resolve();
       this.loss.value = false;
     });
-    this.open();
+    try {
+      this.open();
+    } catch (error) {
+      this.release();
+      throw error;
+    }
   }
 
   /** The shaders of all compilations under way, or of the last one. */

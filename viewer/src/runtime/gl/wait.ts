@@ -40,6 +40,15 @@ export function sleep(ms: number, hidden = false): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
+/** Rejects with the reason of a signal once it is aborted. */
+export function aborted(signal: AbortSignal): Promise<never> {
+  return new Promise((_, reject) => {
+    const end = () => reject(signal.reason as Error);
+    if (signal.aborted) end();
+    else signal.addEventListener("abort", end, { once: true });
+  });
+}
+
 /** A worker's timer: browsers slow down the timers of a hidden page to one a second or less. */
 class WorkerClock {
   private worker: Worker | null = null;
