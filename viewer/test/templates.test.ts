@@ -1,7 +1,7 @@
 // Tests limits on chat templates: hostile ones are refused with a reason, and the next request works.
 
 import { afterEach, expect, test, vi } from "vitest";
-import { rendered, type Rendered } from "../src/runtime/chat/interpreter";
+import { rendered, type Rendered, type RenderJob } from "../src/runtime/chat/interpreter";
 import { templateSources } from "../src/runtime/chat/template";
 import { TemplateRenderer, type RenderWorker } from "../src/runtime/chat/renderer";
 
@@ -89,55 +89,97 @@ test("a list of templates has one for messages with tools", () => {
   }
 });
 
-test("a template without end ends its worker, and the next one is rendered", async () => {
-  vi.useFakeTimers();
-  const started: (RenderWorker & { ended: boolean })[] = [];
-  const start = () => {
-    const worker = {
-      ended: false,
-      onmessage: null as RenderWorker["onmessage"],
+type Said = Rendered | "ready" | "broken";
+
+/** Returns a renderer and its workers; `answer` returns what the worker of this number answers to a job. */
+function workers(answer: (worker: number) => Said | null = () => null) {
+  const started: { ended: boolean; say: (said: Said) => void }[] = [];
+  const renderer = new TemplateRenderer(() => {
+    const worker: RenderWorker = {
+      onmessage: null,
       onerror: null,
-      terminate: () => (worker.ended = true),
+      terminate: () => (state.ended = true),
       postMessage: () => {
-        const answer: Rendered = { texts: ["b"] };
-        for (const data of started.length > 1 ? ["ready", answer] : ["ready"]) {
-          worker.onmessage!.call({} as Worker, new MessageEvent<unknown>("message", { data }));
-        }
+        const said = answer(started.indexOf(state));
+        if (said) state.say(said);
       },
     };
-    started.push(worker);
-    return worker as unknown as RenderWorker;
-  };
-  const renderer = new TemplateRenderer(start);
-  const endless = expect(renderer.render({ source: "a", variables: [{}] })).rejects.toThrow("more than 3 s");
-  const next = renderer.render({ source: "b", variables: [{}] });
+    const say = (data: Said) => {
+      if (data === "broken") worker.onerror!.call({} as Worker, {} as ErrorEvent);
+      else worker.onmessage!.call({} as Worker, new MessageEvent("message", { data }));
+    };
+    const state = { ended: false, say };
+    started.push(state);
+    return worker;
+  });
+  return { renderer, started };
+}
+
+const [A, B] = ["a", "b"].map((source) => ({ source, variables: [{}] })) as [RenderJob, RenderJob];
+
+test("a template without end ends its worker, and the next one is rendered", async () => {
+  vi.useFakeTimers();
+  const { renderer, started } = workers((worker) => (worker ? { texts: ["b"] } : null));
+  const endless = expect(renderer.render(A)).rejects.toThrow("more than 3 s");
+  const next = renderer.render(B);
+  await vi.advanceTimersByTimeAsync(0);
+  started[0]!.say("ready");
   await vi.advanceTimersByTimeAsync(3000);
   await endless;
+  started[1]!.say("ready");
   expect(await next).toEqual(["b"]);
   expect(started.map(({ ended }) => ended)).toEqual([true, false]);
 });
 
 test("the time that a worker needs to start is not that of its template", async () => {
   vi.useFakeTimers();
-  const say = (data: Rendered | "ready") => {
-    worker.onmessage!.call({} as Worker, new MessageEvent("message", { data }));
-  };
-  const worker: RenderWorker = {
-    onmessage: null,
-    onerror: null,
-    terminate: () => undefined,
-    postMessage: () => undefined,
-  };
-  const renderer = new TemplateRenderer(() => worker);
-  const first = renderer.render({ source: "a", variables: [{}] });
-  await vi.advanceTimersByTimeAsync(50_000);
-  say("ready");
+  const { renderer, started } = workers();
+  const first = renderer.render(A);
+  await vi.advanceTimersByTimeAsync(19_000);
+  started[0]!.say("ready");
   await vi.advanceTimersByTimeAsync(2900);
-  say({ texts: ["a"] });
+  started[0]!.say({ texts: ["a"] });
   expect(await first).toEqual(["a"]);
-  const endless = expect(renderer.render({ source: "b", variables: [{}] })).rejects.toThrow(
-    "rendering it took more than 3 s",
-  );
+  const endless = expect(renderer.render(B)).rejects.toThrow("rendering it took more than 3 s");
   await vi.advanceTimersByTimeAsync(3000);
   await endless;
+});
+
+test("a worker that does not start is reported after 20 s, also if it was begun earlier", async () => {
+  vi.useFakeTimers();
+  const { renderer, started } = workers(() => ({ texts: ["b"] }));
+  renderer.begin();
+  await vi.advanceTimersByTimeAsync(5000);
+  const first = expect(renderer.render(A)).rejects.toThrow("not start within 20 s. Close other tabs and try again");
+  await vi.advanceTimersByTimeAsync(15_000);
+  await first;
+  expect(started.map(({ ended }) => ended)).toEqual([true]);
+  const next = renderer.render(B);
+  await vi.advanceTimersByTimeAsync(0);
+  started[1]!.say("ready");
+  expect(await next).toEqual(["b"]);
+});
+
+test("a worker that cannot be loaded is reported at once, and one that was begun is used", async () => {
+  const { renderer, started } = workers(() => ({ texts: ["b"] }));
+  const first = renderer.begin().render(A);
+  started[0]!.say("broken");
+  await expect(first).rejects.toThrow("cannot be loaded. Reload the page, whose policy must allow worker-src blob:");
+  const next = renderer.begin().render(B);
+  started[1]!.say("ready");
+  expect(await next).toEqual(["b"]);
+  expect(started.map(({ ended }) => ended)).toEqual([true, false]);
+  const refused = new TemplateRenderer(() => {
+    throw new Error("the policy refuses it");
+  });
+  await expect(refused.render(A)).rejects.toThrow("worker-src blob: (the policy refuses it)");
+});
+
+test("a closed renderer ends its worker and the template that it renders", async () => {
+  const { renderer, started } = workers();
+  const first = renderer.begin().render(A);
+  await new Promise((next) => setTimeout(next)); // the job waits for the worker
+  renderer.close();
+  await expect(first).rejects.toThrow("its worker was closed");
+  expect(started[0]!.ended).toBe(true);
 });

@@ -1,12 +1,15 @@
 // Renders chat templates in a worker, with a limit on time: a template that does not end must not stop the page.
 
-import { PageError } from "../gl/errors";
+import { PageError, reason } from "../gl/errors";
 import { Queue } from "../gl/wait";
 import type { Rendered, RenderJob } from "./interpreter";
 import TemplateWorker from "./template-worker?worker&inline";
 
 const TIMEOUT_MS = 3000; // of a job; usual templates take a few ms
-const START_TIMEOUT_MS = 60_000; // of a worker, which a slow device must load first
+const START_TIMEOUT_MS = 20_000; // of a worker, which a slow device must load first
+const WORKER = "the worker that renders it";
+const BUSY = `${WORKER} did not start within ${START_TIMEOUT_MS / 1000} s. Close other tabs and try again`;
+const BLOCKED = `${WORKER} cannot be loaded. Reload the page, whose policy must allow worker-src blob:`;
 
 /** The worker, or what tests put in its place. */
 export type RenderWorker = Pick<Worker, "postMessage" | "terminate" | "onmessage" | "onerror">;
@@ -14,8 +17,9 @@ export type RenderWorker = Pick<Worker, "postMessage" | "terminate" | "onmessage
 /** Renders one job at a time. Its worker starts with the first, and again after one that failed. */
 export class TemplateRenderer {
   private worker: RenderWorker | null = null;
+  private ready: Promise<RenderWorker> | null = null;
   private readonly queue = new Queue();
-  private closed = () => {}; // ends the wait for a worker that starts
+  private closed = () => {}; // ends the wait for an answer
 
   constructor(private readonly start: () => RenderWorker = () => new TemplateWorker()) {}
 
@@ -24,49 +28,65 @@ export class TemplateRenderer {
     return this.queue.run(() => this.run(job));
   }
 
-  /** Starts the worker before the first job, which then need not wait for it. */
+  /** Starts the worker before the first job, which reports a failure. */
   begin(): this {
-    this.queue.run(() => this.started()).catch(() => {}); // the first job reports it
+    void this.started();
     return this;
   }
 
-  /** Resolves when a new worker is ready, or does not start. */
-  private async started(): Promise<void> {
-    const worker = (this.worker = this.start());
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    const ready = await new Promise<boolean>((resolve) => {
-      timer = setTimeout(() => resolve(false), START_TIMEOUT_MS);
-      worker.onmessage = () => resolve(true);
-      worker.onerror = this.closed = () => resolve(false);
-    });
-    clearTimeout(timer);
-    if (!ready) this.close();
-  }
-
+  /** Ends the worker, and the job that it renders. */
   close(): void {
     this.worker?.terminate();
-    this.worker = null;
+    this.worker = this.ready = null;
     this.closed();
   }
 
+  /** Resolves to the worker when it is ready. */
+  private started(): Promise<RenderWorker> {
+    if (this.ready) return this.ready;
+    const ready = this.opened();
+    ready.catch(() => this.ready === ready && this.close()); // the next job tries again
+    return (this.ready = ready);
+  }
+
+  private async opened(): Promise<RenderWorker> {
+    let worker: RenderWorker;
+    try {
+      worker = this.worker = this.start();
+    } catch (error) {
+      throw new Error(`${BLOCKED} (${reason(error)})`);
+    }
+    await this.answer(worker, START_TIMEOUT_MS, BUSY, BLOCKED);
+    return worker;
+  }
+
   private async run(job: RenderJob): Promise<string[]> {
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    const said = await new Promise<Rendered>((resolve) => {
-      const limit = (ms: number, what: string) => {
-        clearTimeout(timer);
-        timer = setTimeout(() => resolve({ failed: `${what} took more than ${ms / 1000} s` }), ms);
-      };
-      const begin = () => limit(TIMEOUT_MS, "rendering it");
-      if (this.worker) begin();
-      else limit(START_TIMEOUT_MS, "starting the worker that renders it");
-      const worker = (this.worker ??= this.start());
-      worker.onmessage = ({ data }: MessageEvent<Rendered | "ready">) => (data === "ready" ? begin() : resolve(data));
-      worker.onerror = () => resolve({ failed: "the worker that renders it ended" });
+    try {
+      const worker = await this.started();
+      const late = `rendering it took more than ${TIMEOUT_MS / 1000} s`;
+      const answer = this.answer<Rendered>(worker, TIMEOUT_MS, late, `${WORKER} ended`);
       worker.postMessage(job);
+      const said = await answer;
+      if ("texts" in said) return said.texts;
+      throw new Error(said.failed.slice(0, 200));
+    } catch (error) {
+      this.close();
+      throw new PageError(`The chat template of this model cannot be used: ${reason(error)}`);
+    }
+  }
+
+  /** Resolves to the worker's next message. Rejects with `late` after `ms`, and with `broken` if the worker fails. */
+  private answer<T>(worker: RenderWorker, ms: number, late: string, broken: string): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      const fail = (why: string) => reject(new Error(why));
+      const timer = setTimeout(() => fail(late), ms);
+      const end = <V>(work: (value: V) => void, value: V) => {
+        clearTimeout(timer);
+        work(value);
+      };
+      worker.onmessage = ({ data }: MessageEvent<T>) => end(resolve, data);
+      worker.onerror = () => end(fail, broken);
+      this.closed = () => end(fail, "its worker was closed");
     });
-    clearTimeout(timer);
-    if ("texts" in said) return said.texts;
-    this.close();
-    throw new PageError(`The chat template of this model cannot be used: ${said.failed.slice(0, 200)}`);
   }
 }
