@@ -48,6 +48,19 @@ def test_a_folder_that_others_can_change_is_not_used(cache: Path) -> None:
         cache.chmod(mode)
         enable_shader_cache()
         assert ENABLED not in os.environ and FOLDER not in os.environ
+        assert not any(cache.iterdir())  # nothing is created in it
+
+
+@for_root
+def test_a_folder_to_which_others_can_add_files_is_not_used(cache: Path) -> None:
+    """The sticky bit keeps files from being replaced, but not from being added."""
+    cache.mkdir(parents=True)
+    cache.chmod(0o1777)
+    enable_shader_cache()
+    assert os.environ.pop(ENABLED) == "1" and os.environ.pop(FOLDER) == str(cache / "shaders")
+    (cache / "shaders").chmod(0o1777)
+    enable_shader_cache()
+    assert ENABLED not in os.environ and FOLDER not in os.environ
 
 
 def test_variables_that_are_set_decide(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
