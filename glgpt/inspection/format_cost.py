@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import GlgptError
 from glgpt.inference.model import LanguageModel
 from glgpt.program.tolerance import kl_divergence
-from glgpt.system.files import cache_path, read_json, write_json
+from glgpt.system.files import cache_path, read_cache, write_cache
 from glgpt.system.memory import available_memory
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.kernel_selection import DeviceSettings
@@ -97,9 +96,7 @@ def measure_cost(
         found = model.logits(ids)
     cost = FormatCost(float(kl_divergence(wanted, found).mean()), len(ids))
     known = _known() | {_key(checkpoint, dtype): {"kl": cost.kl, "tokens": cost.tokens}}
-    with contextlib.suppress(OSError):  # if the folder is not writable, the next process measures again
-        cache_file().parent.mkdir(parents=True, exist_ok=True)
-        write_json(cache_file(), known)
+    write_cache(cache_file(), known)
     return cost
 
 
@@ -108,10 +105,7 @@ def _key(checkpoint: Checkpoint, dtype: str) -> str:
 
 
 def _known() -> dict[str, Any]:
-    try:
-        return read_json(cache_file(), MAX_CACHE_BYTES)
-    except (GlgptError, OSError):
-        return {}
+    return read_cache(cache_file(), MAX_CACHE_BYTES)
 
 
 def _check_memory(checkpoint: Checkpoint, settings: DeviceSettings) -> None:

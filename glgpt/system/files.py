@@ -155,6 +155,21 @@ def write_json(path: Path, value: dict[str, Any], private: bool = False) -> None
         file.write(text.encode())
 
 
+def read_cache(path: Path, most: int) -> dict[str, Any]:
+    """Returns the JSON object of a cache file of up to `most` bytes; an empty one if it cannot be read."""
+    try:
+        return read_json(path, most)
+    except (GlgptError, OSError):
+        return {}
+
+
+def write_cache(path: Path, value: dict[str, Any]) -> None:
+    """Writes a cache file as `write_json` does. Does nothing if it cannot, since a cache can be done without."""
+    with contextlib.suppress(GlgptError, OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, value)
+
+
 def check_utf8(text: str, why: str) -> None:
     """Raises FileError for a text, such as a file name, that is not UTF-8; `why` describes what that prevents."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -22,7 +21,7 @@ from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
-from glgpt.system.files import cache_path, read_json, write_json
+from glgpt.system.files import cache_path, read_cache, write_cache
 
 FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
@@ -34,8 +33,8 @@ ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and the numb
 ADDED = 16  # numbers that a device adds up by blending to show that it can
 MIN_PROBE_S = 0.003  # minimum seconds of a long run of the probe
 STEADY = 1.3  # maximum ratio of the two best runs of a product; above it, the machine was busy
-VERSION = 11  # of the cached probe results
-MAX_CACHE_BYTES = 1 << 20  # maximum bytes of the cache file: thousands of drivers
+VERSION = 11  # of the cached results: those of the probe (probe.json) and of blending (blending.json)
+MAX_CACHE_BYTES = 1 << 20  # maximum bytes of a cache file: thousands of drivers
 _unsteady: dict[str, dict[str, float]] = {}  # results of a busy machine, used in this process only
 
 
@@ -143,12 +142,12 @@ def known_to_blend(device: Device, options: Options, pairs: bool = False) -> boo
     """Returns `adds_by_blending`, of which True is remembered per driver: it takes a shader and a read."""
     key = f"{probe_key(device, options)} {options.fetch}{' pairs' if pairs else ''}"
     file = cache_path() / "blending.json"
-    known = _read_cache(file)
+    known = read_cache(file, MAX_CACHE_BYTES)
     if known.get(key) is True:
         return True
     if not adds_by_blending(device, options, pairs):
         return False
-    _write_cache(file, known | {key: True})
+    write_cache(file, known | {key: True})
     return True
 
 
@@ -236,28 +235,13 @@ def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> 
     if not steady:
         _unsteady[key] = measured
         return measured
-    _write_cache(cache_file(), known | {key: measured})
+    write_cache(cache_file(), known | {key: measured})
     return measured
-
-
-def _read_cache(file: Path) -> dict[str, Any]:
-    """Returns the results in a file, none if it cannot be read."""
-    try:
-        return read_json(file, MAX_CACHE_BYTES)
-    except (GlgptError, OSError):
-        return {}
-
-
-def _write_cache(file: Path, known: dict[str, Any]) -> None:
-    """Writes results to a file. If the folder is not writable, the next process finds them again."""
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, known)
 
 
 def remembered_probes() -> dict[str, dict[str, float]]:
     """Returns the results of earlier probes by driver and version; skips damaged entries of the file."""
-    known = _read_cache(cache_file())
+    known = read_cache(cache_file(), MAX_CACHE_BYTES)
     return {key: found for key, found in known.items() if isinstance(found, dict) and _are_times(found.values())}
 
 

@@ -80,6 +80,12 @@ def test_a_close_format_is_not_warned_of(outliers: Path, dtype: str, capsys: pyt
     assert cache_file().is_file() == (dtype != "f32")
 
 
+def test_a_cost_is_measured_without_its_cache(outliers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails if a folder at the path of the cache ends the command."""
+    cache_file().mkdir(parents=True)
+    assert generate(outliers, "q4") == 0 and CHANGES in capsys.readouterr().err
+
+
 def test_a_short_context_and_several_samples_are_measured(outliers: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Fails if the text is longer than the requested context."""
     assert generate(outliers, "q4", "--context", "20", "--samples", "2") == 0

@@ -91,6 +91,18 @@ def test_blending_is_drawn_until_it_works_once(device: Device, cache: Path, monk
     assert not tune.known_to_blend(device, other) and not tune.known_to_blend(device, options, pairs=True)
 
 
+def test_a_device_opens_without_its_caches(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a folder at the path of a cache ends the start, which can do without it."""
+    measured = dict.fromkeys(ALL_NAMES, 1.0)
+    monkeypatch.setattr(tune, "probe", lambda *_: (measured, True))
+    monkeypatch.setattr(tune, "adds_by_blending", lambda *_: True)
+    for path in (cache, cache.with_name("blending.json")):
+        path.mkdir(parents=True)
+    found = choose(device)
+    assert found.measured == measured and tune.known_to_blend(device, found.options)
+    assert not any(cache.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("held_up", "steady"), [({4}, True), ({5}, True), ({5, 7, 9, 11}, True), ({4, 6, 8, 10}, False)]
