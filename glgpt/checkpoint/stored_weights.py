@@ -27,7 +27,7 @@ FORMAT_OF = {
 }  # fmt: skip
 _CHUNK = 1 << 20  # values compared at once
 SAMPLE = 4096  # values of a tensor that are compared before all of them are read
-AHEAD_BYTES = 64 << 20  # of the texels that threads pack ahead
+AHEAD_BYTES = 256 << 20  # of the texels that threads pack ahead, and of the tensors from which they pack them
 THREADS = 4  # more would wait for each other: between NumPy's loops, one runs at a time
 
 
@@ -70,9 +70,8 @@ def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | Non
 
     Returns None if it does not, and for blocks that are not finite, which `Checkpoint.read` refuses.
     """
-    parameter = checkpoint.config.parameters[name]
     coding = ALL[dtype].coding
-    if coding is None or not parameter.product or not parameter.keeps_blocks:
+    if coding is None or not _holds_blocks(checkpoint, name, dtype):
         return None
     found = checkpoint.blocks(name)
     if found is None:
@@ -81,39 +80,61 @@ def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | Non
     if kind == "Q4_0" and coding.minimum:
         with np.errstate(over="ignore"):
             levels, minimum = levels + np.int8(8), scale * np.float16(-8)
-    if coding != ALL[FORMAT_OF[kind]].coding and (kind, dtype) != ("Q4_0", "q8"):
-        return None
     if not np.isfinite(scale).all() or (minimum is not None and not np.isfinite(minimum).all()):
         return None
-    arranged = parameter.arrange(Blocks(coding, levels.T, scale.T, None if minimum is None else minimum.T))
+    arranged = checkpoint.config.parameters[name].arrange(
+        Blocks(coding, levels.T, scale.T, None if minimum is None else minimum.T)
+    )
     return arranged if isinstance(arranged, Blocks) else None
+
+
+def _holds_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> bool:
+    """True if the format `dtype` holds blocks of the tensor's type unchanged, and the parameter keeps them."""
+    parameter, kind = checkpoint.config.parameters[name], checkpoint.dtype(name)
+    if kind not in FORMAT_OF or not parameter.product or not parameter.keeps_blocks or checkpoint.adapts(name):
+        return False
+    return ALL[dtype].coding == ALL[FORMAT_OF[kind]].coding or (kind, dtype) == ("Q4_0", "q8")
 
 
 def packed(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> Generator[tuple[str, Iterable[Band]]]:
     """Yields the name and the bands of texels of each parameter, in the order of `layouts`.
 
-    NumPy lets other threads run while it works on an array. A parameter of more than `AHEAD_BYTES`, and all of them
+    NumPy lets other threads run while it works on an array. A parameter that takes more than `AHEAD_BYTES`, and all
     where there are few processors, are packed in bands while these are used. Raises GlgptError for a tensor that cannot
     be read, or that exceeds the format's range.
     """
     if available_processors() < THREADS:
         yield from ((name, _bands(checkpoint, name, layout)) for name, layout in layouts.items())
         return
-    ahead, names = 0, deque(layouts)
-    waiting: deque[tuple[str, Future[list[Band]] | None]] = deque()
+    names = deque(layouts)
+    begun: dict[str, Future[list[Band]] | None] = {}  # those that are not used yet, in order
+
+    def held(name: str) -> int:
+        """Returns the bytes that a parameter holds: its texels, and what they are packed from until they are."""
+        packing = begun.get(name)
+        source = 0 if packing and packing.done() else source_bytes(checkpoint, name, layouts[name])
+        return layouts[name].nbytes + source
+
     with ThreadPoolExecutor(THREADS, "packing") as pool:
         try:
-            while names or waiting:
-                while names and (not waiting or ahead + layouts[names[0]].nbytes <= AHEAD_BYTES):
+            while names or begun:
+                while names and (not begun or sum(map(held, begun)) + held(names[0]) <= AHEAD_BYTES):
                     name = names.popleft()
-                    ahead += layouts[name].nbytes
-                    large = layouts[name].nbytes > AHEAD_BYTES
-                    waiting.append((name, None if large else pool.submit(_whole, checkpoint, name, layouts[name])))
-                name, found = waiting.popleft()
+                    large = held(name) > AHEAD_BYTES
+                    begun[name] = None if large else pool.submit(_whole, checkpoint, name, layouts[name])
+                name, found = next(iter(begun.items()))
                 yield name, found.result() if found else _bands(checkpoint, name, layouts[name])
-                ahead -= layouts[name].nbytes
+                del begun[name]
         finally:  # also if the caller stops early
             pool.shutdown(cancel_futures=True)
+
+
+def source_bytes(checkpoint: Checkpoint, name: str, layout: Layout) -> int:
+    """Returns about how many bytes a tensor takes while it is packed: a byte a value as blocks, else float numbers."""
+    count = checkpoint.config.parameters[name].count
+    if _holds_blocks(checkpoint, name, layout.dtype):
+        return count
+    return count * (2 if checkpoint.dtype(name) == "F16" else 4)
 
 
 def _whole(checkpoint: Checkpoint, name: str, layout: Layout) -> list[Band]:

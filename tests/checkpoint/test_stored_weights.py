@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from helpers.gguf_files import VOCAB, WIDE_LLAMA, llama, wide_llama
 
 from glgpt.checkpoint import stored_weights
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.checkpoint.stored_weights import packed, texture_matrix, weight_formats
+from glgpt.checkpoint.stored_weights import THREADS, packed, source_bytes, texture_matrix, weight_formats
 from glgpt.errors import GlgptError
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
@@ -159,11 +160,11 @@ def test_formats_are_chosen_without_reading_weights(
     assert isinstance(formats, StoredFormats) and formats.by_name[DOWN] == chosen
 
 
-@pytest.mark.parametrize(("processors", "ahead"), [(4, 1), (4, 100_000), (4, 64 << 20), (3, 0)])
+@pytest.mark.parametrize(("processors", "ahead"), [(4, 1), (4, 200_000), (4, 256 << 20), (3, 0)])
 def test_parameters_are_packed_in_order_whatever_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: int, ahead: int
 ) -> None:
-    """Fails if threads pack other texels than the calling one, or more of them than may wait."""
+    """Fails if threads pack other texels than the calling one, or a parameter that exceeds the limit."""
     monkeypatch.setattr(stored_weights, "available_processors", lambda: processors)
     monkeypatch.setattr(stored_weights, "AHEAD_BYTES", ahead)
     with Checkpoint.open(wide_llama(tmp_path / "model.gguf", {}, "Q4_1")) as checkpoint:
@@ -172,7 +173,8 @@ def test_parameters_are_packed_in_order_whatever_fits(
         names = []
         for name, bands in packed(checkpoint, layouts):
             names.append(name)
-            assert isinstance(bands, list) == (layouts[name].nbytes <= ahead)
+            needed = layouts[name].nbytes + source_bytes(checkpoint, name, layouts[name])
+            assert isinstance(bands, list) == (needed <= ahead)
             expected = layouts[name].bands(texture_matrix(checkpoint, name, layouts[name].dtype))
             for (*place, texels), (*wanted, own) in zip(bands, expected, strict=True):
                 assert place == wanted
@@ -180,8 +182,65 @@ def test_parameters_are_packed_in_order_whatever_fits(
         assert names == list(layouts)
 
 
-def test_a_weight_that_cannot_be_read_ends_the_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the error of a thread is lost, or others go on packing after it."""
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_threads_hold_no_more_than_may_wait(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the tensors from which threads pack are not counted, which may be seven times their texels.
+
+    Blocks that the format does not hold are decoded to 32-bit floats.
+    """
+    begun: list[str] = []
+    seen: list[str] = []
+    stop = threading.Event()
+
+    def slow(checkpoint: Checkpoint, name: str, dtype: str) -> Any:
+        begun.append(name)
+        stop.wait(30)
+        return texture_matrix(checkpoint, name, dtype)
+
+    def note() -> None:
+        seen.extend(begun)
+        stop.set()
+
+    monkeypatch.setattr(stored_weights, "texture_matrix", slow)
+    monkeypatch.setattr(stored_weights, "available_processors", lambda: 4)
+    with Checkpoint.open(wide_llama(tmp_path / "model.gguf", {}, kind)) as checkpoint:
+        program = generation_program(checkpoint.config, Limits(), KERNELS["4x4"], "q4")
+        every = weight_layouts(program, checkpoint.config)
+        layouts = {name: layout for name, layout in every.items() if layout.dtype == "q4"}
+        needed = [4 * checkpoint.config.parameters[name].count + layout.nbytes for name, layout in layouts.items()]
+        monkeypatch.setattr(stored_weights, "AHEAD_BYTES", sum(needed[:2]))
+        threading.Timer(0.5, note).start()
+        assert [name for name, _ in packed(checkpoint, layouts)] == list(layouts)
+    assert sorted(seen) == sorted([*layouts][:2]) and sum(layouts[name].nbytes for name in [*layouts][:4]) < sum(
+        needed[:2]
+    )
+
+
+def test_an_error_ends_what_is_not_packed_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if threads go on packing all that was begun after the error of one."""
+    begun: list[str] = []
+    first: list[str] = []
+
+    def failing(checkpoint: Checkpoint, name: str, dtype: str) -> Any:
+        begun.append(name)
+        if name in first:
+            raise GlgptError("a broken tensor")
+        time.sleep(0.2)
+        return texture_matrix(checkpoint, name, dtype)
+
+    monkeypatch.setattr(stored_weights, "texture_matrix", failing)
+    monkeypatch.setattr(stored_weights, "available_processors", lambda: 4)
+    with Checkpoint.open(wide_llama(tmp_path / "model.gguf", {}, "Q4_1")) as checkpoint:
+        program = generation_program(checkpoint.config, Limits(), KERNELS["4x4"], weight_formats(checkpoint, None))
+        layouts = weight_layouts(program, checkpoint.config)
+        first.append(next(iter(layouts)))
+        with pytest.raises(GlgptError, match="a broken tensor"):
+            list(packed(checkpoint, layouts))
+    assert len(begun) <= 1 + 2 * THREADS < len(layouts)
+
+
+def test_a_weight_that_cannot_be_read_ends_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the error of a thread is lost, or a thread is left."""
     read = texture_matrix
     done: list[str] = []
 

@@ -35,6 +35,9 @@ class Checkpoint:
     def read(self, name: str) -> NDArray[np.float32]:
         return self.weights[name]
 
+    def dtype(self, name: str) -> str:
+        return "F32"
+
     def blocks(self, name: str) -> None:
         """Returns None: no weights are quantized."""
 
