@@ -63,6 +63,32 @@ it("takes the data set that was chosen after files that are read late", async ()
   expect(train.text.value).toBe("quick text");
 });
 
+it("continues a download when a file that is chosen cannot be read", async () => {
+  let arrive: (found: { text: string; source: string }) => void = () => {};
+  models.engine.fetchText = (_, options) =>
+    new Promise((resolve, reject) => {
+      arrive = resolve as typeof arrive;
+      options?.signal?.addEventListener("abort", () => reject(new Error("Stopped.")));
+    });
+  const fetched = train.fetchFrom("https://texts.example/book.txt");
+  await train.take([new File([new Uint8Array([0xff])], "a.bin")]);
+  expect(train.problem.value).toBe("a.bin is not UTF-8 text.");
+  arrive({ text: "a book", source: "texts.example" });
+  await fetched;
+  expect([train.text.value, train.source.value]).toEqual(["a book", "texts.example"]);
+});
+
+it("takes the files that were chosen last, although earlier ones are read later", async () => {
+  const file = new File([], "a.txt");
+  let read: (bytes: ArrayBuffer) => void = () => {};
+  file.arrayBuffer = () => new Promise((resolve) => (read = resolve));
+  const first = train.take([file]);
+  await train.take([new File(["second"], "b.txt")]);
+  read(new TextEncoder().encode("first").buffer);
+  await first;
+  expect(train.text.value).toBe("second");
+});
+
 it("ends a download when another text is chosen", async () => {
   const fetched = train.fetchFrom("https://texts.example/book.txt");
   await train.put(["typed"], "");

@@ -223,7 +223,7 @@ class TrainStore extends TextStore {
         await training.load(await chosenFiles(files), this.text.value);
         return;
       }
-      const replaced = this.chooseText();
+      const choice = this.beginChoice();
       const parts: string[] = [];
       for (const file of files) {
         const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
@@ -234,8 +234,9 @@ class TrainStore extends TextStore {
         }
       }
       if (!parts.join("")) throw new Error(`${files[0]!.name} is empty.`);
-      if (replaced()) return;
+      if (choice.replaced()) return;
       if (training.session) throw new Error("Reset the training first: another text needs a new training.");
+      choice.make();
       const names = files.map((f) => f.name);
       await this.prepare(
         parts,

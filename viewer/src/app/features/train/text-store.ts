@@ -13,6 +13,12 @@ export const HELD = 0.1; // share of the text that is held out
 /** Reports a preparation and its share done (null: unknown); `what` null: it has ended. */
 export type Busy = (what: string | null, share?: number | null) => void;
 
+/** A choice of a text: `make` lets it replace earlier ones, `replaced` is true once a later one is made. */
+interface Choice {
+  make: () => void;
+  replaced: () => boolean;
+}
+
 export class TextStore extends SettingsStore {
   /** The text to train on, after clean-up. */
   readonly text = signal("");
@@ -31,17 +37,28 @@ export class TextStore extends SettingsStore {
   protected cleaned: Promise<void> = Promise.resolve();
   private asked = 0; // texts that were cleaned up
   private choices = 0; // texts that were chosen
+  private latest = 0; // number of the last choice that was made
   private stopFetching: AbortController | null = null;
   private fetched: FetchedText | null = null; // the last fetched text, with its source
 
+  /** Begins the choice of a text that is read first. Earlier choices go on until it is made. */
+  protected beginChoice(): Choice {
+    const mine = ++this.choices;
+    const make = () => {
+      this.latest = mine;
+      this.cancelFetching();
+    };
+    return { make, replaced: () => mine < this.latest };
+  }
+
   /**
-   * Begins the choice of a text: earlier ones that still load are ignored, and a download ends. Returns a function that
-   * is true once a later choice has begun.
+   * Makes the choice of a text: earlier ones that still load are ignored, and a download ends. Returns a function that
+   * is true once a later choice is made.
    */
   protected chooseText(): () => boolean {
-    const mine = ++this.choices;
-    this.cancelFetching();
-    return () => mine !== this.choices;
+    const { make, replaced } = this.beginChoice();
+    make();
+    return replaced;
   }
 
   /** Sets the documents to train on and cleans them up. */
