@@ -223,7 +223,10 @@ export class Device {
     return texture;
   }
 
-  /** True if an allocation failed since the last check. Waits for the driver. */
+  /**
+   * True if an allocation failed since the last check. Waits for the driver. The context has one list of errors: after
+   * an await, the failure may be that of other work, such as a training's.
+   */
   get full(): boolean {
     const { gl } = this;
     for (let error = gl.getError(); ; error = gl.getError()) {
