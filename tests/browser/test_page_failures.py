@@ -602,22 +602,40 @@ def test_a_load_that_is_disposed_of_ends(exported: Path, serve: Serve, browse: B
     assert "disposed of" in page.get_by_role("alert").inner_text()
 
 
-def test_a_second_model_that_cannot_be_loaded_leaves_no_texture(opened: Any) -> None:
+SECOND = """async () => {
+      const {manifest, recording, tokenizer, programs: {generate}} = own;
+      const fill = () => Promise.reject(new Error('provoked'));
+      const weights = {own: true, shared: () => new Map(), version: () => '', fill};
+      return own.beside({manifest, recording, tokenizer, weights, programs: {generate, capture: generate}});
+    }"""
+CHANGED = """async () => {
+      const full = Object.getOwnPropertyDescriptor(own.device.constructor.prototype, 'full');
+      Object.defineProperty(own.device, 'full', {get: () => full.get.call(own.device) || true, configurable: true});
+      try {
+        await glgpt.intervene(['h.0.mlp']);
+      } finally {
+        delete own.device.full;
+      }
+    }"""
+
+
+@pytest.mark.parametrize(
+    ("load", "said"), [(SECOND, "provoked"), (CHANGED, "enough memory for the working")], ids=["second", "changed"]
+)
+def test_a_program_that_cannot_be_loaded_leaves_no_texture(opened: Any, load: str, said: str) -> None:
     script = """async () => {
-      const {own} = glgpt, {gl} = own.device, {manifest, recording, tokenizer, programs: {generate}} = own;
+      const {own} = glgpt, {gl} = own.device;
       const kept = new Set(), made = gl.createTexture.bind(gl), deleted = gl.deleteTexture.bind(gl);
       gl.createTexture = () => { const texture = made(); kept.add(texture); return texture; };
       gl.deleteTexture = (texture) => { kept.delete(texture); deleted(texture); };
-      const fill = () => Promise.reject(new Error('provoked'));
-      const weights = {own: true, shared: () => new Map(), version: () => '', fill};
-      const about = {manifest, recording, tokenizer, weights, programs: {generate, capture: generate}};
-      const said = await own.beside(about).then(() => 'loaded', (error) => error.message);
+      const said = await (LOAD)().then(() => 'loaded', (error) => error.message);
       await new Promise((done) => setTimeout(done, 300));
       delete gl.createTexture;
       delete gl.deleteTexture;
       return [said, kept.size];
     }"""
-    assert opened.evaluate(script) == ["provoked", 0]
+    message, kept = opened.evaluate(script.replace("LOAD", load))
+    assert said in message and kept == 0
 
 
 def answering(document: Any) -> Callable[[Any], None]:

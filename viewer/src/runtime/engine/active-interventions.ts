@@ -51,8 +51,14 @@ export class ActiveInterventions {
       throw new PageError("This page was exported without support for changes to the model.");
     const generate = parseProgram(await loader.packed(recording.interventions), recording.interventions);
     const { player: main } = must(whole, "the whole model");
+    const { generation } = device;
     const player = new Player(device, generate, options, main.shared(), drawFlops, queriesOf(this.model, generate));
-    await player.prepare(...compilation.first);
+    try {
+      await player.prepare(...compilation.first);
+    } catch (error) {
+      if (!device.lost && generation === device.generation) player.close();
+      throw error;
+    }
     player.play("prepare");
     return { player, generate };
   }
