@@ -169,7 +169,10 @@ def test_a_full_disk_is_named_and_leaves_nothing(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["logits", "dump", "tokenizer train"])
 def test_a_file_that_cannot_grow_is_named(command: str, place: Path) -> None:
-    """Simulates a full disk with a limit on file sizes, in a separate process, since the limit is per process."""
+    """Simulates a full disk with a limit on file sizes, in a separate process, since the limit is per process.
+
+    The process writes no compiled files (-B), which would be cut off too.
+    """
     import subprocess
     import sys
 
@@ -182,7 +185,7 @@ def test_a_file_that_cannot_grow_is_named(command: str, place: Path) -> None:
     Path("play.txt").write_text(Path(__file__).read_text())
     before = kinds(place)
     found = subprocess.run(
-        [sys.executable, "-c", code, *words.split(), "--out", out], capture_output=True, text=True, check=False
+        [sys.executable, "-B", "-c", code, *words.split(), "--out", out], capture_output=True, text=True, check=False
     )
     assert found.returncode == 2 and found.stdout == ""
     assert "out" in found.stderr and "File too large" in found.stderr and found.stderr.count("\n") == 1, found.stderr
