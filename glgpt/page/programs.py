@@ -57,7 +57,7 @@ class Recording:
     @property
     def plain(self) -> Recording:
         """The recording without blending, with which it shares probes and captures."""
-        return replace(self, kernel=replace(self.kernel, blends=False))
+        return replace(self, kernel=self.kernel.unblended)
 
     @property
     def limits(self) -> Limits:

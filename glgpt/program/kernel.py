@@ -36,6 +36,11 @@ class Kernel:
         return f"{self.tile_rows}x{4 * self.tile_cols}"
 
     @property
+    def unblended(self) -> Kernel:
+        """Returns the kernel without blending, as the probe measures it."""
+        return replace(self, blends=False, pairs=False)
+
+    @property
     def label(self) -> str:
         """Returns the name and the kind of one-row products: `4x8`, `8x4-contiguous`, `4x8-blended` or `4x8-paired`."""
         blended = "-paired" if self.pairs else "-blended" if self.blends else ""

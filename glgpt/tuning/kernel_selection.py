@@ -292,7 +292,7 @@ def estimated_seconds(program: Program, entry: str, choice: Choice) -> float:
     """Estimates how long an entry takes, from its products and texels at the speeds that the probe measured."""
     (rows, inner, columns), (row_inner, row_columns, _) = PROBE, ROW_PROBE
     fetch = choice.options.fetch
-    flops_per_s = 2e3 * rows * inner * columns / choice.measured[f"{choice.kernel.label} {fetch}"]
+    flops_per_s = 2e3 * rows * inner * columns / choice.measured[f"{choice.kernel.unblended.label} {fetch}"]
     bytes_per_s = 4e3 * row_inner * row_columns / min(choice.measured[f"{name} {fetch}"] for name in COLUMNS)
     passes = program.entries[entry].passes
     written = sum(16 * p.viewport[0] * p.viewport[1] * len(p.outputs) for p in passes)

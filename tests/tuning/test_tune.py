@@ -15,6 +15,7 @@ from glgpt.errors import DeviceError, GlgptError
 from glgpt.gl.device import Device
 from glgpt.gl.player import Options, Player
 from glgpt.program.kernel import KERNELS, Kernel
+from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 from glgpt.tuning import kernel_selection as tune
@@ -101,6 +102,21 @@ def test_a_device_opens_without_its_caches(device: Device, cache: Path, monkeypa
     found = choose(device)
     assert found.measured == measured and tune.known_to_blend(device, found.options)
     assert not any(cache.iterdir())
+
+
+def test_an_estimate_of_training_needs_no_measurement_of_blending(device: Device) -> None:
+    """Fails if a GPU that blends cannot plan a training: the probe measures kernels without blending."""
+    remember_probe()
+    rec = Recorder()
+    with rec.entry("product"):
+        x, w = (rec.fixed(name, Layout(8, 8), "state") for name in "xw")
+        ops.matmul(rec, x, w, None, "y")
+    choice = choose(device)
+    seconds = [
+        tune.estimated_seconds(rec.program(), "product", replace(choice, kernel=kernel))
+        for kernel in (Kernel(4, 2), Kernel(4, 2, blends=True, pairs=True))
+    ]
+    assert seconds[0] == seconds[1] > 0
 
 
 @pytest.mark.slow
