@@ -602,6 +602,19 @@ def test_a_load_that_is_disposed_of_ends(exported: Path, serve: Serve, browse: B
     assert "disposed of" in page.get_by_role("alert").inner_text()
 
 
+def test_a_call_that_waits_for_a_lost_context_ends_with_the_object(
+    exported: Path, serve: Serve, browse: Browse
+) -> None:
+    page = browse(serve(exported), provokes="disposed of")  # the views draw what is gone
+    page.evaluate("glgpt.ready")
+    page.evaluate("""() => {
+      glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext();
+      globalThis.waiting = glgpt.generate({prompt: 'To be', tokens: 4});
+    }""")
+    page.evaluate("Promise.race([glgpt.dispose(), new Promise((_, late) => setTimeout(() => late('not ended'), 9e3))])")
+    assert page.evaluate("waiting.then((g) => g.ids)") == []
+
+
 SECOND = """async () => {
       const {manifest, recording, tokenizer, programs: {generate}} = own;
       const fill = () => Promise.reject(new Error('provoked'));
