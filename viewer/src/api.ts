@@ -190,7 +190,9 @@ export class Glgpt {
     });
     const busy = () => (this.trains.peek()?.busy ?? false) || this.model.batch.opens;
     this.warming = new WarmUp(this.own, this.queue, busy, (recording) => this.later(recording));
-    this.warmedUp = this.warming.atRest().catch((error: unknown) => console.warn("warming up:", error));
+    this.warmedUp = this.warming.atRest().catch((error: unknown) => {
+      if (!this.disposed) console.warn("warming up:", error);
+    });
   }
 
   /** Loads the page's model, or an opened one, and shows the recorded generation meanwhile. */
