@@ -615,6 +615,26 @@ def test_a_call_that_waits_for_a_lost_context_ends_with_the_object(
     assert page.evaluate("waiting.then((g) => g.ids)") == []
 
 
+def test_changes_that_cannot_be_made_again_are_off(exported: Path, serve: Serve, browse: Browse) -> None:
+    """Catches: after a lost context, texts of the unchanged model while the page lists changes."""
+    page = browse(serve(exported), provokes="provoked")
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))  # a view may be the first to draw again
+    page.evaluate("glgpt.ready")
+    error, parts, count = page.evaluate("""async () => {
+      await glgpt.intervene(['h.0.mlp']);
+      const {interventions, device} = glgpt.model, lose = device.gl.getExtension('WEBGL_lose_context');
+      interventions.open = () => Promise.reject(new Error('provoked'));
+      lose.loseContext();
+      setTimeout(() => lose.restoreContext(), 200);
+      const text = () => glgpt.generate({prompt: 'To be', tokens: 4});
+      const error = await text().then(() => '', (error) => error.message);
+      return [error, interventions.parts, (await text()).ids.length];
+    }""")
+    assert (parts, count) == ([], 4)
+    assert any("h.0.mlp could not be changed again: provoked" in line for line in (error, *said))
+
+
 SECOND = """async () => {
       const {manifest, recording, tokenizer, programs: {generate}} = own;
       const fill = () => Promise.reject(new Error('provoked'));

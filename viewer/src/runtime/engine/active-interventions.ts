@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals-core";
 import { Player } from "../gl/player";
-import { must, PageError } from "../gl/errors";
+import { must, PageError, reason } from "../gl/errors";
 import {
   parseIntervention,
   patched,
@@ -43,6 +43,21 @@ export class ActiveInterventions {
     if (parts.length) writeInterventions(now.player, model.manifest, resolved);
     model.play(now);
     this.applied.value = [...parts];
+  }
+
+  /** Applies the active ones to a model that was built again. If they cannot be, none is active any more. */
+  async applyAgain(): Promise<void> {
+    const { parts } = this;
+    try {
+      await this.apply(parts);
+    } catch (error) {
+      if (this.model.stale) throw error; // it will be built again
+      this.applied.value = [];
+      throw new PageError(
+        `The graphics context was lost, and ${parts.join(", ")} could not be changed again: ${reason(error)}. ` +
+          "The model is unchanged now; apply the changes again.",
+      );
+    }
   }
 
   private async open(): Promise<Played> {

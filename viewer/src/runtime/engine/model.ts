@@ -274,7 +274,7 @@ export class Model {
     }
     this.whole = { player, generate };
     this.generation = generation;
-    if (this.interventions.active) await this.interventions.apply(this.interventions.parts);
+    if (this.interventions.active) await this.interventions.applyAgain();
   }
 
   /** Fills the new player with the weights, while it compiles the entries `first`. */
