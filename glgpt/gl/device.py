@@ -352,7 +352,7 @@ def _device(index: int) -> Device:
 def open_device(select: str | int = "auto") -> Device:
     """Returns a device, opening it if needed: "auto", "software", "gpu", or an EGL device index.
 
-    Raises DeviceError, with what was tried, if there is no such device, and in a forked process.
+    Raises DeviceError, with what was tried, if it does not exist, and in a forked process.
     """
     _check_process()
     if str(select).isdecimal():

@@ -67,12 +67,12 @@ class Conversation:
         self._replace((checked_messages(own) if own else []) + self.messages[self._systems() :])
 
     def edit(self, index: int, text: str) -> None:
-        """Replaces the text of a message. Raises ArgumentError if there is no such message."""
+        """Replaces the text of a message. Raises ArgumentError if it does not exist."""
         changed = self.messages[self._checked(index)] | {"content": text}
         self._replace(self.messages[:index] + checked_messages([changed]) + self.messages[index + 1 :])
 
     def remove(self, index: int, end: int | None = None) -> None:
-        """Removes a message, or those from `index` up to `end`. Raises ArgumentError if there is no such message."""
+        """Removes a message, or those from `index` up to `end`. Raises ArgumentError if it does not exist."""
         start = self._checked(index)
         self._replace(self.messages[:start] + self.messages[start + 1 if end is None else end :])
 
@@ -110,7 +110,7 @@ class Conversation:
     def regenerate(self) -> Iterator[str]:
         """Removes the last answer and returns a new one; with a seed, the next number is the seed.
 
-        Raises ArgumentError if there is no message of the user.
+        Raises ArgumentError without a message of the user.
         """
         end = len(self.messages)
         while end and self.messages[end - 1]["role"] == "assistant":

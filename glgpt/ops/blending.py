@@ -29,7 +29,7 @@ STREAM_UNIT = 32  # columns of a residual stream that every format's tiles divid
 def stream_strides(weights: Sequence[Tensor]) -> int:
     """Returns the equal parts of a residual stream to which products with all of these weights can add.
 
-    A fragment computes a texel of each. 0 if there is no such number: a row must be divided evenly.
+    A fragment computes a texel of each. 0 if a row cannot be divided evenly.
     """
     if any(w.cols % STREAM_UNIT or w.layout.panel or (w.layout.groups > 1 and w.layout.format.packed) for w in weights):
         return 0

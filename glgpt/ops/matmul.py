@@ -218,7 +218,7 @@ def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
     """Returns the layout of a weight for software GL: panels as wide as `PANEL` fragments read, stacked in few layers.
 
     Software GL runs the fragments of 4 x 2 pixels together. If together they read a whole row of a panel, the next row
-    follows it in memory, and the processor prefetches it; the rows of a wide tile are too far apart for that.
+    follows it in memory, and the processor prefetches it; the rows of a wide tile are too distant for that.
     """
     limit = rec.limits.max_texture_size
     whole = one_layer(rows, cols, dtype)
@@ -249,7 +249,7 @@ def matvec(
 
     If `slice_texels` is None, it is chosen here. A target of one row wastes half of every quad and leaves a GPU mostly
     idle, so K is split and the consumer adds up the partial sums. A fragment takes `contiguous` neighbouring texels of
-    a row of w, which is faster on software GL. With 0 it takes two texels that are half a row apart, or one of a wide
+    a row of w, which is faster on software GL. With 0 it takes two texels at a distance of half a row, or one of a wide
     row. It always takes one texel of packed weights; if that has more column tiles than a pass can write, neighbouring
     fragments take a part of them each.
     """

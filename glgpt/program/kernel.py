@@ -14,7 +14,7 @@ class Kernel:
 
     4x4 fits four draw buffers; 4x8 and 8x4 need eight. `contiguous` is the number of neighbouring texels that a
     fragment of a one-row product takes from f32 weights in panels (`ops.panels`). If it is 0, weights have no panels,
-    and a fragment takes two texels that are half a row apart. With `blends`, the device adds up the slices of one-row
+    and a fragment takes two texels at a distance of half a row. With `blends`, the device adds up the slices of one-row
     products by blending (`ops.products`), which takes eight draw buffers; else another pass adds up partial sums. With
     `pairs`, two pixels add up their slices before they are blended, which takes derivatives of each column of a quad.
     """

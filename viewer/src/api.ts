@@ -195,7 +195,7 @@ export class Glgpt {
     });
   }
 
-  /** Loads the page's model, or an opened one, and shows the recorded generation meanwhile. */
+  /** Loads the page's model, or an opened one. Shows the recorded generation until then. */
   private async load(device: Device, loader: Loader, options: ModelOptions, opened: Opened | null): Promise<Model> {
     this.loader = loader;
     if (this.disposed) throw disposedOf();

@@ -121,7 +121,7 @@ export class Training {
     return this.queue.run(() => this.begin(options));
   }
 
-  /** Runs `work` with the current session, which no other replaces meanwhile. */
+  /** Runs `work` with the current session, which no other replaces while it runs. */
   hold<T>(work: (session: Session) => Promise<T>): Promise<T> {
     return this.queue.run(() => work(this.current()));
   }

@@ -246,7 +246,7 @@ class ChatStore {
     if (!this.answering.value) await this.save(); // otherwise the answer stores it
   }
 
-  /** Stores the conversation. If another tab has changed it meanwhile, this tab continues with a copy. */
+  /** Stores the conversation. If another tab has changed it, this tab continues with a copy. */
   private save(): Promise<void> {
     const { opened } = this;
     const { value: then } = this.current;
