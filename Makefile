@@ -14,7 +14,7 @@ TOKENS ?= 200
 SEED   ?=
 OUT    ?= out/chat
 NPM    := $(BIN)/python viewer/build.py
-# What tests need is compiled when they first use it: compiling all of torch and transformers would take half a minute.
+# Modules are compiled when tests first use them: compiling all of torch and transformers would take half a minute.
 PIP    := -m pip install -q --no-compile
 # Tests of commands and servers wait, so one worker more than there are processors. In a browser, the processors are busy.
 test test-all: WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)

@@ -108,18 +108,20 @@ def packed(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> Generator[t
         return
     names = deque(layouts)
     begun: dict[str, Future[list[Band]] | None] = {}  # those that are not used yet, in order
+    sources = {name: source_bytes(checkpoint, name, layout) for name, layout in layouts.items()}
 
     def held(name: str) -> int:
         """Returns the bytes that a parameter holds: its texels, and what they are packed from until they are."""
         packing = begun.get(name)
-        source = 0 if packing and packing.done() else source_bytes(checkpoint, name, layouts[name])
-        return layouts[name].nbytes + source
+        return layouts[name].nbytes + (0 if packing and packing.done() else sources[name])
 
     with ThreadPoolExecutor(THREADS, "packing") as pool:
         try:
             while names or begun:
-                while names and (not begun or sum(map(held, begun)) + held(names[0]) <= AHEAD_BYTES):
+                ahead = sum(map(held, begun)) if names else 0
+                while names and (not begun or ahead + held(names[0]) <= AHEAD_BYTES):
                     name = names.popleft()
+                    ahead += held(name)
                     large = held(name) > AHEAD_BYTES
                     begun[name] = None if large else pool.submit(_whole, checkpoint, name, layouts[name])
                 name, found = next(iter(begun.items()))

@@ -16,13 +16,13 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Cost, Recorder, Region
 from glgpt.program.tensor import Tensor
 
-# The pixels of products with floats, with integers, and on devices whose derivatives add up pairs of pixels.
+# The pixels of products with floats, with integers, and of both where derivatives add up pairs of pixels.
 FLOATS, WITH_INTEGERS, PAIRS = Pixels(2, 1, False), Pixels(1, 2, False), Pixels(1, 2, True)
 SLICE_TEXELS = 6  # texels of K in a slice of f32 or f16 weights
 LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # the first of these that divides K is used instead, so that all slices are alike
 # Texels of sums of pairs with integers: below the first number slices of K are half as long, from the second on twice.
 MIN_SUMS, MIN_SUMS_OF_LONG_SLICES = 4_000, 250_000
-WIDE_SLICES = 3  # slices of the product that makes logits; pairs need an even number
+WIDE_SLICES = 3  # slices of the product that makes logits; one more if a column has two bands
 STREAM_UNIT = 32  # columns of a residual stream that every format's tiles divide evenly
 
 
@@ -74,7 +74,7 @@ def products(rec: Recorder, x: Stream, weights: Sequence[Tensor], name: str) -> 
         defines = place | _walk(w, k4, pixels, weights) | x.defines
         regions.append(Region("matvec", x.inputs | {"w": w}, _region(pixels, width, _outputs(w)), defines))
         sums = place | {"SHARED": w.layout.format.column_tiles_per_texel, "TILE": w.layout.width} | pixels.paired
-        found.append((w.cols, sums | {"SPLIT_K": 1 if pixels.pairs else pixels.bands}, first))
+        found.append((w.cols, sums | {"SPLIT_K": pixels.sums}, first))
         first += width
         cost = Cost(cost.flops + 2 * x.cols * w.cols, cost.nbytes + w.layout.nbytes)
     kind: Defines = {"K4": k4, "SLICE": -(-k4 // (slices * pixels.bands)), **_band(pixels)}
@@ -116,9 +116,9 @@ def _row(y: Row) -> tuple[dict[str, Tensor], Defines]:
 
 
 def _pixels(rec: Recorder, pairs: bool, weights: Sequence[Tensor]) -> Pixels:
-    """Returns the pixels of products with these weights, in blocks so high that the columns fit a texture.
+    """Returns the pixels of products with these weights.
 
-    There is room for another product next to the widest one.
+    Blocks are high enough that the widest product fits a texture twice: others are drawn next to it.
     """
     integers = any(w.layout.format.quantised for w in weights)
     pixels = PAIRS if pairs else WITH_INTEGERS if integers else FLOATS
@@ -130,7 +130,7 @@ def _pixels(rec: Recorder, pairs: bool, weights: Sequence[Tensor]) -> Pixels:
 
 def _region(pixels: Pixels, width: int, values: int) -> Layout:
     """Returns the layout of what a shader computes in `width` columns of pixels, or of pairs of them."""
-    return Layout((1 if pixels.pairs else pixels.bands) * pixels.by, 4 * values * width, (1, values))
+    return Layout(pixels.sums * pixels.by, 4 * values * width, (1, values))
 
 
 def _walk(w: Tensor, k4: int, pixels: Pixels, weights: Sequence[Tensor]) -> Defines:

@@ -73,6 +73,11 @@ class Pixels:
     pairs: bool
 
     @property
+    def sums(self) -> int:
+        """Returns the number of sums of a column, which its readers add up."""
+        return 1 if self.pairs else self.bands
+
+    @property
     def paired(self) -> Defines:
         """Returns the define of shaders that read what pairs have written."""
         return {"PAIRS": 1} if self.pairs else {}

@@ -177,7 +177,7 @@ def adds_by_blending(device: Device, options: Options, pairs: bool = False) -> b
         player.write_matrix("w", states["w"], weights.reshape(-1, cols))
         player.play("probe")
         found = player.read(program.entries["probe"].outputs["sum"].texture)
-    drawn = np.concatenate([*(found[0, :strides] if pairs else found[:, 0])]).ravel()
+    drawn = (found[0, :strides] if pairs else found[:, 0]).ravel()
     return bool(np.array_equal(drawn, _sums_of_pairs(terms) if pairs else _sums(terms.reshape(-1, cols))))
 
 

@@ -327,6 +327,7 @@ describe("ping-pong states", () => {
       lost: false,
       generation: 0,
       still: () => {},
+      isCurrent: () => true,
       compiles: () => () => {},
       parallel: null,
       limits: { maxTextureSize: 4, maxLayers: 4, drawBuffers: 4, textureUnits: 4, uniformBlock: 64 },

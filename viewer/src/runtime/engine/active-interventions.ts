@@ -71,7 +71,7 @@ export class ActiveInterventions {
     try {
       await player.prepare(...compilation.first);
     } catch (error) {
-      if (!device.lost && generation === device.generation) player.close();
+      if (device.isCurrent(generation)) player.close();
       throw error;
     }
     player.play("prepare");

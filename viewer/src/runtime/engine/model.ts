@@ -269,7 +269,7 @@ export class Model {
     try {
       await this.fill(queries, first);
     } catch (error) {
-      if (!device.lost && generation === device.generation) player.close();
+      if (device.isCurrent(generation)) player.close();
       throw error;
     }
     this.whole = { player, generate };
@@ -384,7 +384,7 @@ export class Model {
 
   /** True if the context was lost and the model was not built again. */
   get stale(): boolean {
-    return this.device.lost || this.generation !== this.device.generation;
+    return !this.device.isCurrent(this.generation);
   }
 
   private async upload(pieces: Shard["pieces"], data: Uint8Array): Promise<void> {
@@ -429,7 +429,7 @@ export class Model {
         return;
       } catch (error) {
         loader.signal.throwIfAborted();
-        if (!device.lost && generation === device.generation) throw error;
+        if (device.isCurrent(generation)) throw error;
         await pause();
       }
     }

@@ -237,7 +237,7 @@ async function times(
       ]),
     );
   } finally {
-    if (!device.lost && generation === device.generation) for (const { player } of probes.reverse()) player.close();
+    if (device.isCurrent(generation)) for (const { player } of probes.reverse()) player.close();
   }
 }
 

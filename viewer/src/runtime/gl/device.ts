@@ -143,9 +143,14 @@ export class Device {
     this.gl.getExtension("WEBGL_lose_context")?.loseContext();
   }
 
+  /** True if the context with this number is in use, and its objects exist. */
+  isCurrent(generation: number): boolean {
+    return !this.lost && generation === this.generation;
+  }
+
   /** Throws ContextLost if the context with this number is gone. Call it after each wait, before using its objects. */
   still(generation: number): void {
-    if (this.lost || generation !== this.generation) throw new ContextLost();
+    if (!this.isCurrent(generation)) throw new ContextLost();
   }
 
   /** Resolves after `ms` milliseconds, also in a hidden page. */

@@ -47,16 +47,16 @@ export async function compileAll(
   const { gl, generation } = device;
   const ready = device.compiles(texts.size);
   const made: Made = { programs: new Map(), shaders: new Map(), vertices: [] };
-  const remains = () => !device.lost && generation === device.generation;
   try {
     await compiled(device, texts, options, ready, busy, still, made);
     return made.programs;
   } catch (error) {
-    if (remains()) made.programs.forEach((program) => gl.deleteProgram(program));
+    if (device.isCurrent(generation)) made.programs.forEach((program) => gl.deleteProgram(program));
     throw error;
   } finally {
     ready(texts.size); // also after a failure, when nothing is compiled any more
-    if (remains()) for (const shader of [...made.shaders.values(), ...made.vertices]) gl.deleteShader(shader);
+    if (device.isCurrent(generation))
+      for (const shader of [...made.shaders.values(), ...made.vertices]) gl.deleteShader(shader);
   }
 }
 
