@@ -9,9 +9,11 @@ import { pause } from "../src/runtime/gl/wait";
 
 const RECORDED = ["viewport", "scissor", "clear", "drawArrays", "drawArraysInstanced", "enable", "disable"];
 const COUNTED = ["createProgram", "deleteProgram", "createShader", "deleteShader"];
+const BINDING = ["useProgram", "uniformBlockBinding"];
 const TARGET = { width: 12, height: 6, layers: 1, format: "float", role: "state" } as const;
 
 type Call = [name: string, ...values: unknown[]];
+type Playing = { player: Player; calls: Call[] };
 
 function pass(changes: Partial<Pass>): Pass {
   const outputs: [string, number][] = [["a", 0]];
@@ -19,8 +21,8 @@ function pass(changes: Partial<Pass>): Pass {
   return { ...whole, slices: 0, clear: false, first_column: 0, keys: 0, flops: 0, nbytes: 0, ...changes };
 }
 
-/** Returns a player of one pass, and the calls that it makes. */
-function playing(changes: Partial<Pass>, renderer: string): { player: Player; calls: Call[] } {
+/** Returns a player of one pass, and the calls that it makes. `hear` hears the name of each. */
+function playing(changes: Partial<Pass>, renderer: string, hear: (name: string) => void = () => {}): Playing {
   const calls: Call[] = [];
   const gl = new Proxy<Record<string, unknown>>(
     {},
@@ -32,7 +34,7 @@ function playing(changes: Partial<Pass>, renderer: string): { player: Player; ca
         if (key === "getProgramParameter") return () => true;
         if (key === "getSyncParameter") return () => "SIGNALED";
         if (key === "getError") return () => "NO_ERROR";
-        return key === key.toUpperCase() ? key : () => 0;
+        return key === key.toUpperCase() ? key : () => (hear(key), 0);
       },
     },
   );
@@ -118,6 +120,21 @@ test.each([0, 1, 2, 3])("a player that is closed after %d tasks of its preparati
   expect(count("createProgram")).toBe(1);
   expect(count("deleteProgram")).toBe(1);
   expect(count("deleteShader")).toBe(count("createShader"));
+});
+
+test.each([1, 2, 3, 4, 5])("nothing is bound after a player is closed %d promises after it binds", async (promises) => {
+  const bound: string[] = [];
+  const closeSoon = async (name: string) => {
+    if (!BINDING.includes(name)) return;
+    bound.push(name);
+    if (bound.length > 1) return;
+    for (let i = 0; i < promises; i++) await Promise.resolve();
+    player.close();
+    bound.push("closed");
+  };
+  const { player } = playing({}, "GPU", (name) => void closeSoon(name));
+  await player.prepare("e").catch(() => {});
+  expect(bound.at(-1)).toBe("closed");
 });
 
 test("a target is covered in a viewport of twice its size only if the device has one so large", () => {

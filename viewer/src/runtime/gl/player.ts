@@ -303,7 +303,7 @@ export class Player {
     const busy = this.playsConcurrently || this.prepared.size > 0; // entries may be played while others compile
     const compiled = await compileAll(this.device, texts, this.options, busy, still);
     still();
-    const yieldIfLate = this.yielder(still);
+    const yieldIfLate = yielder();
     for (const [name, program] of compiled) this.shaders.set(name, program); // `close` deletes them
     for (const [name, program] of compiled) {
       if (busy) {
@@ -312,8 +312,10 @@ export class Player {
       }
       this.bindSamplers(program, users.get(name)!);
       await yieldIfLate();
+      still(); // here, since this may be closed between the end of a called function and the next line of this one
       this.bindScalars(program);
       await yieldIfLate();
+      still();
     }
     if (!this.allocate(...todo)) {
       throw new PageError(`This device does not have enough memory for the working textures of ${todo.join(", ")}.`);
@@ -322,6 +324,7 @@ export class Player {
       this.laidOut(name);
       this.prepared.add(name);
       await yieldIfLate();
+      still();
     }
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
   }
@@ -330,15 +333,6 @@ export class Player {
   private still(generation: number): void {
     if (this.closed) throw new ContextLost();
     this.device.still(generation);
-  }
-
-  /** Returns a function that lets the page draw between blocking driver calls, and then calls `still`. */
-  private yielder(still: () => void): () => Promise<void> {
-    const yieldIfLate = yielder();
-    return async () => {
-      await yieldIfLate();
-      still();
-    };
   }
 
   /** Binds a new shader's samplers to units in the order of a pass's inputs. Waits for the driver, as `bindScalars`. */
