@@ -54,7 +54,7 @@ test: setup $(VENV)/dev  ## the quick tests, which catch every fault of make mut
 test-all: setup $(VENV)/dev  ## the quick and the slow tests
 	$(PYTEST)
 
-test-slow: setup viewer browsers $(VENV)/page $(VENV)/reference $(VENV)/models $(FEDERATE)/installed  ## soak tests, statistics of many samples, repeats in other browsers, formats and families, before a release
+test-slow: setup viewer browsers $(VENV)/page $(VENV)/reference $(VENV)/models $(FEDERATE)/installed  ## tests that take long: many samples, other browsers, formats and families; each night, before a release
 	$(PYTEST) -m soak
 	$(PYTEST) -m "soak and not alone" tests/browser
 	$(BIN)/python -m pytest -m "soak and alone" tests/browser
@@ -73,8 +73,7 @@ test-proxy: setup proxy $(VENV)/dev  ## a page and a split server behind nginx, 
 	$(BIN)/python -m pytest tests/proxy
 
 test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers proxy  ## federated training with Flower, in a separate environment
-	$(FEDERATE)/bin/python -m pytest -n 2 --dist worksteal -m "not kills" tests/federation
-	$(FEDERATE)/bin/python -m pytest tests/browser/test_page_federation.py
+	$(FEDERATE)/bin/python -m pytest -n 3 --dist worksteal -m "not kills" tests/browser/test_page_federation.py tests/federation
 
 test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn (takes some minutes)
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation
@@ -94,6 +93,9 @@ fuzz-signals: setup viewer $(VENV)/dev  ## kills and interrupts at random moment
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
 	@$(NPM) --version  # installs the packages once, before two targets use them
 	@$(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),-Otarget) lint-code lint-python lint-page
+
+# With more memory for new objects, Node collects garbage less often: 60 instead of 85 seconds of eslint's processor time.
+lint-code lint-page: export NODE_OPTIONS ?= --max-semi-space-size=64
 
 lint-python: $(VENV)/dev
 	$(BIN)/ruff check .
