@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 VIEWER = Path(__file__).parents[2] / "viewer"
+BUNDLER = VIEWER / "node_modules/.bin/rolldown"
 _MAIN = "import {{ readFileSync }} from 'node:fs';\n{body}\nconst given = JSON.parse(readFileSync(0, 'utf8'));\n"
 _PRINT = "process.stdout.write(JSON.stringify(await main(given)));\n"
 
@@ -20,15 +23,22 @@ def run_typescript(folder: Path, body: str, given: Any) -> Any:
 
     `body` imports modules of the page as `page/<path>`. `folder` holds the bundle.
     """
-    node, bundler = shutil.which("node"), VIEWER / "node_modules/.bin/rolldown"
-    if not node or not bundler.exists():
+    node = shutil.which("node")
+    if not node or not BUNDLER.exists():
         pytest.skip("the page's packages are not installed: make viewer")
-    entry, bundle = folder / "main.ts", folder / "main.mjs"
-    body = body.replace("page/", f"{VIEWER / 'src'}/")
-    entry.write_text(_MAIN.format(body=body) + _PRINT, encoding="utf-8")
-    subprocess.run(
-        [bundler, entry, "-f", "esm", "-p", "node", "-o", bundle], cwd=VIEWER, check=True, stdout=subprocess.DEVNULL
-    )
+    bundle = folder / "main.mjs"
+    bundle.write_text(_bundled(body), encoding="utf-8")
     done = subprocess.run([node, bundle], input=json.dumps(given), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
+
+
+@cache
+def _bundled(body: str) -> str:
+    """Returns a program that calls `body`'s main, once for the tests that share it."""
+    with TemporaryDirectory(prefix="glgpt-bundle-") as folder:
+        entry, bundle = Path(folder, "main.ts"), Path(folder, "main.mjs")
+        entry.write_text(_MAIN.format(body=body.replace("page/", f"{VIEWER / 'src'}/")) + _PRINT, encoding="utf-8")
+        command = [BUNDLER, entry, "-f", "esm", "-p", "node", "-o", bundle]
+        subprocess.run(command, cwd=VIEWER, check=True, stdout=subprocess.DEVNULL)
+        return bundle.read_text(encoding="utf-8")
