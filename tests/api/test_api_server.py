@@ -273,6 +273,7 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
     assert client.models.list().data[0].id == client.models.retrieve("model.gguf").id
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_no_value_of_a_field_fails_the_server(web: httpx.Client) -> None:
     """Fails if a wrong type or an extreme value gives status 500, or an error that does not name the field."""

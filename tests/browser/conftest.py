@@ -57,10 +57,9 @@ def embedded(once: Callable[..., Path]) -> Path:
             pytest.fail("the page is not built: make viewer")
     except GlgptError:
         pytest.fail("the page is not built: make viewer")
-    return (
-        once("exported", lambda folder: export(None, folder / "sub" / "page", ExportOptions("f32", shard_size=8 << 20)))
-        / "sub/page"
-    )
+    options = ExportOptions("f32", shard_size=8 << 20)
+    with few_recordings(*FEW):
+        return once("exported", lambda folder: export(None, folder / "sub" / "page", options)) / "sub/page"
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ FEW = ("4x4", *USUAL)  # also for devices with four draw buffers
 
 @contextmanager
 def few_recordings(*names: str) -> Iterator[None]:
-    """Makes exports have these recordings, by default `FEW`. Only `embedded` has all of them."""
+    """Makes exports have these recordings, by default `FEW`."""
 
     def few(dtype: Any) -> list[programs.Recording]:
         return [r for r in every(dtype) if r.name in (names or FEW)]

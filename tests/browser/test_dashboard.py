@@ -212,6 +212,7 @@ def test_the_end_is_said_when_the_server_stops(session: Session, visit: Callable
         expect(page.get_by_role("button", name=name)).to_be_disabled()
 
 
+@pytest.mark.soak
 def test_a_server_that_restarts_is_found_again(session: Session, visit: Callable[..., Any]) -> None:
     page = visit(session.link, provokes=SILENT)
     one = session.join("one")

@@ -136,6 +136,7 @@ def browse(session: BiDi) -> Iterator[Callable[..., Evaluate]]:
     assert [said for said in complaints if not any(part in said for part in provoked)] == [], "the page complained"
 
 
+@pytest.mark.soak
 def test_firefox_passes_the_self_test(
     small: tuple[Path, Path], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
@@ -258,6 +259,7 @@ def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
     assert figures["model"] < figures["chance"] and {"unigram", "bigram", "trigram", "embedded"} <= set(figures)
 
 
+@pytest.mark.soak
 def test_firefox_keeps_the_policy_of_a_single_file(single_file: Path, browse: Callable[..., Evaluate]) -> None:
     evaluate = browse(single_file.as_uri(), provokes=POLICY)
     watch(evaluate)

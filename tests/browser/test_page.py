@@ -207,6 +207,7 @@ def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Br
     assert page.evaluate("glgpt.parity().then((r) => r.pass)")
 
 
+@pytest.mark.soak
 def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
@@ -322,6 +323,7 @@ def test_a_token_costs_a_few_texels_of_reading(exported: Path, serve: Serve, bro
         assert page.evaluate(script, {"alternatives": 8, **more}) == 160
 
 
+@pytest.mark.soak
 def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
     flags = [flag for flag in FLAGS if "angle" not in flag]
     flags += ["--use-angle=swiftshader", "--enable-unsafe-swiftshader"]

@@ -123,6 +123,7 @@ def drop(page: Any, name: str, text: str) -> None:
     )
 
 
+@pytest.mark.soak
 def test_saved_conversations(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path) -> None:
     """Catches: a file of the terminal that the page refuses, a hostile file that replaces a conversation."""
     page = browse(serve(deep("llama")[1]) + f"#answer={ANSWER}&temperature=0&system=own")

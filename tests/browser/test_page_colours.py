@@ -138,6 +138,7 @@ def brightness(page: Any, selector: str) -> float:
     return float(page.evaluate(script, shot))
 
 
+@pytest.mark.soak
 def test_drawings_follow_a_change_of_the_scheme(site: Path, serve: Serve, browse: Browse) -> None:
     """Pictures are transparent and show the page's background; curves use its colours and are drawn again."""
     page = browse(serve(site) + "#prompt=To+be&tokens=12&view=text", color_scheme="light")

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from browser import LOSE_AT
+from helpers.soak import mostly_soak
 
 from glgpt.inference.model import LanguageModel
 
@@ -143,7 +144,7 @@ def test_a_device_uses_what_drawing_has_shown(
     [
         ("targets > 4", "Reload the page: it then uses fewer.", 4),
         pytest.param("targets > 2 && !sessionStorage.lost", "Reload the page to try again.", 8, marks=pytest.mark.soak),
-        ("!sessionStorage.lost", "Reload the page to try again.", 8),
+        pytest.param("!sessionStorage.lost", "Reload the page to try again.", 8, marks=pytest.mark.soak),
         ("this.isEnabled(this.BLEND)", "it then uses neither blending nor 16-bit floats.", 8),
     ],
     ids=["eight targets", "four targets, once", "one target, once", "blending"],
@@ -230,6 +231,7 @@ globalThis.lose = async (device) => {
 };"""
 
 
+@pytest.mark.soak
 def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, browse: Browse) -> None:
     """Catches: a model whose upload was interrupted by a lost context is used as if its textures were complete."""
     first = """
@@ -307,10 +309,10 @@ WebGL2RenderingContext.prototype.CALL = function (...args) {
 @pytest.mark.parametrize(
     ("call", "count"),
     [
-        ("texStorage3D", 10),
+        pytest.param("texStorage3D", 10, marks=pytest.mark.soak),
         pytest.param("linkProgram", 12, marks=pytest.mark.soak),
         ("getUniformLocation", 8),
-        ("framebufferTextureLayer", 60),
+        pytest.param("framebufferTextureLayer", 60, marks=pytest.mark.soak),
     ],
     ids=["textures", "compiling", "linking", "framebuffers"],
 )
@@ -380,6 +382,7 @@ def test_a_lost_context_comes_back(exported: Path, serve: Serve, browse: Browse,
     assert ids == list(desktop.generate_ids(PROMPT, 64, temperature=0)) and len(set(ids)) > 4
 
 
+@pytest.mark.soak
 def test_a_text_survives_the_end_of_the_gpu_process(
     exported: Path, serve: Serve, browse: Browse, desktop: LanguageModel, tmp_path: Path
 ) -> None:
@@ -446,6 +449,7 @@ WATCHED = """async () => {
 }"""
 
 
+@pytest.mark.soak
 def test_a_full_disk_keeps_nothing_and_harms_nothing(exported: Path, serve: Serve, browse: Browse) -> None:
     address = serve(exported)
     page = browse("about:blank#", provokes="Failed to load resource|QuotaExceeded", keeps=True)
@@ -556,7 +560,7 @@ for (const name of ['createTexture', 'createShader']) {
 }"""
 
 
-@pytest.mark.parametrize("part", ["tokenizer", "capture", "recorded"])
+@pytest.mark.parametrize("part", mostly_soak(["tokenizer", "capture", "recorded"], ("tokenizer",)))
 def test_a_failed_load_leaves_nothing_behind(exported: Path, serve: Serve, browse: Browse, part: str) -> None:
     """Catches: weights are fetched, shaders compiled and a worker kept for a model that cannot be used."""
     manifest = json.loads((exported / "manifest.json").read_text())

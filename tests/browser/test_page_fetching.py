@@ -86,6 +86,7 @@ def page(site: Path, serve: Serve, browse: Browse, stranger: str, tmp_path: Path
     return page
 
 
+@pytest.mark.soak
 def test_a_text_comes_whole_or_in_words_for_people(page: Any, stranger: str) -> None:
     def fetch(path: str, **options: Any) -> Any:
         Stranger.asked, Stranger.ranges = [], []

@@ -61,6 +61,7 @@ def test_nothing_moves_while_a_page_loads(
     assert total < MAX_SHIFT, found
 
 
+@pytest.mark.soak
 def test_the_bar_of_changes_moves_nothing(site: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(site) + "#view=blocks&tokens=8", **LAPTOP)
     page.evaluate("glgpt.ready")

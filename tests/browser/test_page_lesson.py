@@ -152,6 +152,7 @@ def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None
     )
 
 
+@pytest.mark.soak
 def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_desktop(
     opened: Any, desktop: LanguageModel
 ) -> None:

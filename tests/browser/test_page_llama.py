@@ -13,6 +13,7 @@ import pytest
 from browser import activation, preferring
 from exports import export_few
 from helpers.gguf_files import llama
+from helpers.soak import mostly_soak
 
 from glgpt.inference.model import LanguageModel
 from glgpt.page.export_options import ExportOptions
@@ -20,7 +21,7 @@ from glgpt.page.export_options import ExportOptions
 
 @pytest.mark.parametrize(
     ("kind", "rows"),
-    [("Q4_1", "strided"), pytest.param("Q8_0", "contiguous", marks=pytest.mark.soak), ("BF16", "strided")],
+    mostly_soak([("Q4_1", "strided"), ("Q8_0", "contiguous"), ("BF16", "strided")], [("Q4_1", "strided")]),
 )
 def test_a_gguf_file_as_it_is_stored_passes_parity(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], kind: str, rows: str

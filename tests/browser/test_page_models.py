@@ -59,6 +59,7 @@ def logits(page: Any) -> np.ndarray[Any, Any]:
     return logits_of(page, page.evaluate("(p) => glgpt.encode(p)", PROMPT))
 
 
+@pytest.mark.soak
 def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
     page = browse(serve(site) + "#tokens=6&temperature=0", COUNTED)
     page.set_default_timeout(SLOW)
@@ -111,6 +112,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     assert page.evaluate(BYTES) <= before + drawing  # all memory of the other model is released
 
 
+@pytest.mark.soak
 def test_training_continues_while_its_model_is_looked_at(trainee: Any) -> None:
     page = trainee
     page.evaluate(FOLLOW, "prompt=To+be&tokens=6")
@@ -137,6 +139,7 @@ def test_training_continues_while_its_model_is_looked_at(trainee: Any) -> None:
     page.wait_for_function("!document.querySelector('.models-chip')")
 
 
+@pytest.mark.soak
 def test_a_lost_context_is_found_again_by_the_model_in_training(trainee: Any) -> None:
     page = trainee
     page.evaluate(FOLLOW, "prompt=To+be&tokens=4")

@@ -59,6 +59,7 @@ def test_back_and_forward_go_from_tab_to_tab(trainee: Any) -> None:
     go(page, "Text")
 
 
+@pytest.mark.soak
 def test_a_pasted_link_is_applied_while_training_goes_on(trainee: Any) -> None:
     page = trainee
     page.wait_for_function(DONE)

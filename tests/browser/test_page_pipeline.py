@@ -107,6 +107,7 @@ def test_a_newcomer_walks_from_a_text_to_a_score(site: Path, serve: Serve, brows
     assert origin["source"] == "glgpt addition" and origin["bytes"] == sums.size and origin["sha256"] == sums.digest()
 
 
+@pytest.mark.soak
 def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: Browse) -> None:
     """Also: the page shows how long the steps will take on this device before they start."""
     page = browse(serve(site) + "#tokens=1&view=train&step=train&steps=6&evalEvery=3&sampleEvery=0")
@@ -149,7 +150,8 @@ def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) ->
     assert wanted.items() <= link_now.items()
 
 
-@pytest.mark.parametrize("tokenizer", [pytest.param("bytes", marks=pytest.mark.soak), "bpe:300"])
+@pytest.mark.soak
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_the_score_is_the_desktops(
     embedded_trains: Path,
     serve: Serve,

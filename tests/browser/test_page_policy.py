@@ -79,6 +79,7 @@ def test_a_folder_keeps_its_policy(site: Path, serve: Serve, browse: Browse) -> 
     refused(page)
 
 
+@pytest.mark.soak
 def test_a_single_file_keeps_its_policy(browse: Browse, single_file: Path) -> None:
     address = single_file.as_uri() + "#prompt=To+be&tokens=2"
     page = browse(address, LISTEN, provokes="Content Security Policy|violates")

@@ -42,6 +42,7 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
         yield once("halves", fill) / "page"
 
 
+@pytest.mark.soak
 def test_losses_in_halves_equal_the_desktops_through_an_overflow(
     site: Path, serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from glgpt.page.export_options import ExportOptions
 @pytest.mark.parametrize(
     ("dtype", "rows"),
     [
-        ("q8", "contiguous"),
+        pytest.param("q8", "contiguous", marks=pytest.mark.soak),
         ("q4", "contiguous"),
         pytest.param("q8", "strided", marks=pytest.mark.soak),
         pytest.param("q4", "strided", marks=pytest.mark.soak),
@@ -63,6 +63,7 @@ def test_the_page_has_the_desktops_numbers(
     page.wait_for_function("/texel (sixteen bytes|32 numbers)/.test(document.body.textContent)")
 
 
+@pytest.mark.soak
 def test_the_page_keeps_every_type_of_a_gguf_file(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any]
 ) -> None:
@@ -114,7 +115,8 @@ def test_caches_are_half_floats_where_drawing_shows_that_they_work(
         page.close()
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("q8", marks=pytest.mark.soak), "q4"])
+@pytest.mark.soak
+@pytest.mark.parametrize("dtype", ["q8", "q4"])
 def test_products_of_integers_are_measured(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], dtype: str
 ) -> None:

@@ -127,6 +127,7 @@ def test_the_first_seconds(embedded: Path, serve: Serve, browse: Browse) -> None
     assert page.evaluate(text).startswith(before)
 
 
+@pytest.mark.soak
 def test_the_recorded_text_stays_until_the_model_has_written_as_much(
     embedded: Path, serve: Serve, browse: Browse
 ) -> None:

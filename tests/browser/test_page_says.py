@@ -48,6 +48,7 @@ def go(page: Any, title: str) -> None:
     page.get_by_role("navigation", name="Views").get_by_role("button", name=title).click()
 
 
+@pytest.mark.soak
 def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
     """A tick's position in the legend is the picture's opacity at its value."""
     go(page, "Attention")

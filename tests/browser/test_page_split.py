@@ -136,6 +136,7 @@ def agrees_with_the_desktop(page: Any, desktop: LanguageModel) -> None:
     assert blocks[-1]["top"][0]["id"] == int(desktop.logits(ids)[3].argmax())
 
 
+@pytest.mark.soak
 def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
     usual: Process, split_page: Callable[[str], str], browse: Callable[..., Any], desktop: LanguageModel
 ) -> None:
@@ -173,6 +174,7 @@ def stops_while_the_server_hangs(page: Any, process: Process, desktop: LanguageM
     assert generated(page, 12) == wanted(desktop, 12, temperature=0.8, seed=5)
 
 
+@pytest.mark.soak
 def test_the_page_guesses_ahead_where_latency_is_high(
     usual: Process, split_page: Callable[[str], str], browse: Callable[..., Any], desktop: LanguageModel
 ) -> None:
@@ -240,6 +242,7 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
     np.testing.assert_allclose(found, np.array(page.evaluate(weigh)), rtol=1e-3)
 
 
+@pytest.mark.soak
 def test_a_full_server_is_tried_again(
     server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
@@ -363,6 +366,7 @@ def generated(page: Any, tokens: int, **settings: Any) -> str:
     return found
 
 
+@pytest.mark.soak
 def test_a_page_with_the_head_draws_the_tokens(
     server: Callable[..., Process],
     split_page: Callable[..., str],
@@ -379,6 +383,7 @@ def test_a_page_with_the_head_draws_the_tokens(
     agrees_with_the_desktop(page, desktop)
 
 
+@pytest.mark.soak
 def test_the_cut_moves_while_a_text_is_written(
     server: Callable[..., Process],
     split_page: Callable[..., str],

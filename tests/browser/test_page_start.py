@@ -42,6 +42,7 @@ BOTH = """(settings) => glgpt.queue.run(async () => {
 SETTINGS = ({"topP": 0.9, "temperature": 0.8}, {}, {"temperature": 1.7, "minP": 0.02})
 
 
+@pytest.mark.soak
 def test_the_first_token_needs_few_programs(site: Path, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
     page = browse(serve(site), LINKS)
     page.set_default_timeout(SLOW)

@@ -67,7 +67,8 @@ def test_losses_equal_the_desktops(trainee: Any) -> None:
     np.testing.assert_allclose([p["bits"] for p in found], np.array(list(judged.values())) / np.log(2), atol=1e-4)
 
 
-@pytest.mark.parametrize("tokenizer", [pytest.param("bytes", marks=pytest.mark.soak), "bpe:300"])
+@pytest.mark.soak
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_what_is_saved_writes_the_same_text_on_the_desktop(trainee: Any, tmp_path: Path, tokenizer: str) -> None:
     page = trainee
     text = PLAY[:30_000] + "naïve – 漢字 🙂"
@@ -163,6 +164,7 @@ def test_a_lost_context_goes_on_to_the_same_bits(trainee: Any) -> None:
     )
 
 
+@pytest.mark.soak
 def test_a_hidden_tab_goes_on_at_speed(site: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(site) + "#tokens=1", HIDDEN)
     page.evaluate("glgpt.ready")
@@ -178,10 +180,8 @@ def test_a_hidden_tab_goes_on_at_speed(site: Path, serve: Serve, browse: Browse)
     assert page.evaluate(script, options) < 30_000  # with one throttled timer per step, it would take 50 s
 
 
-@pytest.mark.parametrize(
-    ("init", "storage", "buffers"),
-    [pytest.param("no float", "uint", 8, marks=pytest.mark.soak), ("four", "float", 4)],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("init", "storage", "buffers"), [("no float", "uint", 8), ("four", "float", 4)])
 def test_poorer_devices_train_the_same(
     site: Path, serve: Serve, browse: Browse, init: str, storage: str, buffers: int
 ) -> None:
@@ -253,6 +253,7 @@ def test_what_cannot_be_trained_is_said(trainee: Any) -> None:
         assert key in said({"text": PLAY, "config": {key: value}})
 
 
+@pytest.mark.soak
 def test_the_bpe_of_the_page_tests_is_the_desktops(tmp_path: Path) -> None:
     """Checks viewer/test/bpe.json, with which Vitest tests the page's tokenizer."""
     for i, case in enumerate(json.loads((data_path("viewer") / "test/bpe.json").read_text())):

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 FINITE = "glgpt.training.session.points.every((p) => !p.step || Number.isFinite(p.loss))"
 
 
+@pytest.mark.soak
 def test_a_run_broken_by_its_rate_goes_back_and_learns(trainee: Any) -> None:
     page = trainee
     page.evaluate(FOLLOW, "tokens=1&view=train&step=train")
@@ -48,6 +49,7 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(trainee: Any) -> None:
     page.evaluate(FOLLOW, "tokens=1&view=text")
 
 
+@pytest.mark.soak
 def test_a_state_that_is_no_number_is_not_kept(trainee: Any) -> None:
     """AdamW's update is as large as its rate. The step's loss is computed before the update, so it is still finite."""
     step, _ = trainee.evaluate(TRAIN, [TWELVE, 4])
@@ -78,6 +80,7 @@ def test_a_state_that_is_no_number_is_not_kept(trainee: Any) -> None:
     assert trainee.evaluate(FINITE)
 
 
+@pytest.mark.soak
 def test_a_training_that_cannot_begin_leaves_the_one_before(trainee: Any) -> None:
     whole = whole_run(trainee)
     step, _ = trainee.evaluate(TRAIN, [TWELVE, 5])
@@ -116,6 +119,7 @@ def test_a_training_that_cannot_begin_leaves_the_one_before(trainee: Any) -> Non
     assert trainee.evaluate(STATE) == whole
 
 
+@pytest.mark.soak
 def test_what_is_asked_for_at_once_is_done_in_turn(trainee: Any) -> None:
     """Queues steps, samples and a reset at once: none may see textures that another one uses or has deleted."""
     script = """async (options) => {
@@ -149,6 +153,7 @@ LOSE = """async () => {
 }"""
 
 
+@pytest.mark.soak
 def test_all_that_was_asked_for_survives_a_lost_context(trainee: Any) -> None:
     """During running steps and in a paused training, no request is dropped, and each single step is saved."""
     script = """async (options) => {
@@ -182,6 +187,7 @@ def test_all_that_was_asked_for_survives_a_lost_context(trainee: Any) -> None:
     assert trainee.evaluate(script, options) == [2, 2, 3, 1, True]
 
 
+@pytest.mark.soak
 def test_a_context_lost_while_a_training_is_made_is_waited_for(trainee: Any) -> None:
     """Creating it starts again after the loss and gives the same numbers."""
     script = """async ([options, cases]) => {

@@ -184,6 +184,7 @@ def test_passes_are_played_timed_and_linked(page: Any) -> None:
     painted(page, ".plane canvas", 0.3)
 
 
+@pytest.mark.soak
 def test_timer_queries_are_taken_where_they_can_be_trusted(page: Any) -> None:
     """Catches: a GPU's passes are timed without queries, or by queries that a clock change has invalidated.
 

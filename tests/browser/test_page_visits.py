@@ -46,6 +46,7 @@ def another(page: Any, address: str) -> Any:
     return tab
 
 
+@pytest.mark.soak
 def test_two_tabs_keep_a_run_each(page: Any) -> None:
     address = page.url
     other = another(page, address)
@@ -71,6 +72,7 @@ def test_two_tabs_keep_a_run_each(page: Any) -> None:
     assert fourth.evaluate(RESTORE) is None
 
 
+@pytest.mark.soak
 def test_a_full_storage_is_said_and_training_goes_on(site: Path, serve: Serve, browse: Browse) -> None:
     address = serve(site)
     page = browse(address + "#tokens=1&view=train", provokes="QuotaExceeded")
@@ -204,6 +206,7 @@ def halting(small: tuple[Path, Path]) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.soak
 def test_a_page_closed_as_it_loads_begins_again(halting: str, browse: Browse) -> None:
     page = browse(halting + "#tokens=1", keeps=True)
     assert Halting.begun.wait(60)

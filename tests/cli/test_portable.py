@@ -33,6 +33,7 @@ def run(code: str, folder: Path) -> str:
     return found.stdout
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_commands_run_without_them(tmp_path: Path) -> None:
     (tmp_path / "play.txt").write_text(PLAY)

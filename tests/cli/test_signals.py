@@ -88,6 +88,7 @@ def strike(moments: int, seed: int, longest: float = 2.0) -> list[str]:
     return [what for what in found if what]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_random_moments() -> None:
     """Runs a short part of this file's main program."""

@@ -73,6 +73,7 @@ def test_attention_figure(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_train_and_plot(tmp_path: Path) -> None:
     out = run("train_and_plot.py", "--steps", "20", folder=tmp_path)

@@ -119,7 +119,8 @@ def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
     assert friend.events("left")[0]["rounds"] == 1
 
 
-@pytest.mark.parametrize("quorum", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("quorum", [1, 2])
 def test_two_gateways_train_one_model(tmp_path, play, commands, quorum):
     """Each is a Flower node. One without devices delays no round, unless the quorum needs more updates."""
     terms = ("--rounds", "100", "--local-steps", "1", "--gateways", "2", "--quorum", str(quorum), "--grace", "1")
@@ -346,6 +347,7 @@ def supernode(folder: Path, superlink: int, config: str) -> subprocess.Popen[byt
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
 
+@pytest.mark.soak
 def test_a_supernode_of_ones_own_trains_beside_the_gateway(tmp_path, play, commands):
     """It trains on its own text. One without a text delays no other."""
     (port,) = (place.port for place in places(Place(port=0), (), 1))

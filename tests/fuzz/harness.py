@@ -65,7 +65,7 @@ class Parser:
     name: str
     make: Callable[[], list[Files]]
     run: Callable[[Path], None]
-    short: int = 150  # cases in `make test`; fewer where a case starts a process
+    short: int = 80  # cases in `make test-all`; fewer where a case starts a process
 
     def seeds(self) -> list[Files]:
         """Returns the files that `make` gave first."""

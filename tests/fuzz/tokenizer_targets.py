@@ -255,7 +255,7 @@ def _merged(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
 
 TOKENIZERS = [
     Parser("tokenizer", _plain_files, _plain),
-    Parser("tokenizer-json", _documents, _document, short=600),
-    Parser("tokenizer-text", lambda: [_described(layout=name) for name in LAYOUTS], _tokenize, short=60),
+    Parser("tokenizer-json", _documents, _document, short=300),
+    Parser("tokenizer-text", lambda: [_described(layout=name) for name in LAYOUTS], _tokenize, short=30),
     Parser("bpe-training", lambda: [_described(size=size) for size in (257, 259, 262)], _train, short=12),
 ]

@@ -254,6 +254,7 @@ ARRAYS: list[Any] = [np.array([1, 2]), np.array([], np.int32), np.array([0.5, np
 VALUES = [*ARRAYS, "", "x", True, False, -1, 0, 1 << 63, float("nan"), float("inf"), -0.5]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_any_value_of_any_key_is_read_or_refused(tmp_path: Path) -> None:
     """Checks that a value of another type than the one expected is a FileError at most."""

@@ -235,6 +235,7 @@ def test_losses_are_those_of_the_logits(goldens: Path, name: str) -> None:
             list(model.losses([[1, 10**6]]))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_guesses_leave_the_text_unchanged(tmp_path: Path) -> None:
     """Fails if a row of a guess has other bits than a step alone, or a wrong guess stays in the caches."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.chat_models import CHATML, TEMPLATES, chat_llama, turns
+from helpers.soak import mostly_soak
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,7 +55,7 @@ def fresh_logits(conversation: Conversation) -> Floats:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("template", ["chatml", "alternating", "headers", "words"])
+@pytest.mark.parametrize("template", mostly_soak(["chatml", "alternating", "headers", "words"], ("chatml", "words")))
 @pytest.mark.parametrize("ahead", [False, True], ids=["at once", "read ahead"])
 def test_a_turn_computes_what_is_new_and_has_the_bits_of_a_fresh_start(
     opened: Callable[..., LanguageModel], template: str, ahead: bool

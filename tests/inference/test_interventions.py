@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.soak import mostly_soak
 
 from glgpt import Ablate, Attend, LanguageModel, Patch, Scale, Steer
 from glgpt.errors import GlgptError
@@ -124,7 +125,7 @@ def every_kind(model: LanguageModel) -> list[list[Intervention]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", range(5))
+@pytest.mark.parametrize("case", mostly_soak(range(5), (0, 2)))
 def test_a_generation_is_that_of_its_logits(model: LanguageModel, case: int) -> None:
     """Fails if an edit applies to a prompt's chunks only, at another position, or after the choice of a token."""
     interventions = every_kind(model)[case]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.reference import random_weights, save_checkpoint
+from helpers.soak import mostly_soak
 
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
@@ -89,6 +90,7 @@ def test_a_model_beyond_the_given_memory_is_refused(device: Device, goldens: Pat
     load(goldens / "wide", max_texture_memory=size).close()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_fifty_models_leave_nothing(device: Device, goldens: Path) -> None:
     """Fails if a closed model keeps GL objects until the driver has none left."""
@@ -177,7 +179,7 @@ def large() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", mostly_soak(["f32", "f16"], ("f16",)))
 def test_loading_holds_little_more_than_the_model(large: Path, dtype: str) -> None:
     """Fails if loading holds a second copy of the weights: peak memory of 2.3 times their f32 size on software GL."""
     size = (large / "model.safetensors").stat().st_size

@@ -345,6 +345,7 @@ def test_logits_that_overflow_are_refused_and_can_be_looked_into(tmp_path: Path)
         assert not np.isfinite(model.run_with_cache([1, 2, 3])[1]["logits"]).all()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_embedded_model_is_float64_to_rounding() -> None:
     """Compares the default model at its full context: every activation, and every chunk size of a prompt."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.reference import random_weights, save_checkpoint, within
+from helpers.soak import mostly_soak
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from test_model import TEXT, load
@@ -93,7 +94,7 @@ def test_a_llama_runs_in_it(goldens: Path, tmp_path: Path, dtype: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "near"), [("q8", 0.002), ("q4", 0.03)])
+@pytest.mark.parametrize(("dtype", "near"), mostly_soak([("q8", 0.002), ("q4", 0.03)], [("q4", 0.03)]))
 def test_the_embedded_model_predicts_nearly_as_well(dtype: str, near: float) -> None:
     """Fails if weights are rounded more coarsely than their bits allow."""
     nats, close = [], []

@@ -18,6 +18,7 @@ TEXT = (Path(__file__).parents[1] / "data/shakespeare-validation.txt").read_text
 WINDOW = 40
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_comparison_is_that_of_the_logits_of_each_window() -> None:
     """Fails if a window is left out, or the formats are exchanged."""
@@ -40,6 +41,7 @@ def test_a_comparison_is_that_of_the_logits_of_each_window() -> None:
     assert 1e-4 < found.kl < 0.05 and 0.8 < found.agreement < 1
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_eval_prints_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Fails if the command does not compare --dtype with --compare-to."""

@@ -107,5 +107,6 @@ def test_other_things_that_torch_saves_are_refused(tmp_path, saved, zip_format):
         torch_tensors(tmp_path / "some.bin")
 
 
+@pytest.mark.soak
 def test_goldens_are_current():
     subprocess.run([sys.executable, GOLDENS / "make.py", "--check"], check=True)

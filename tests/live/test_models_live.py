@@ -163,6 +163,7 @@ def test_the_embedded_model_agrees_at_its_full_context() -> None:
         assert [*prompt, *ours.generate_ids(prompt, 64, temperature=0)] == made
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_full_124m_shape_agrees(tmp_path: Path) -> None:
     """Fails for a fault that appears only with a vocabulary of 50257, twelve heads of 64, or a real model's chunk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from helpers.soak import mostly_soak
 
 from glgpt.inference.programs import capture_program, generation_program
 from glgpt.models.families.gpt2 import SIZES, GPT2Config
@@ -40,14 +41,14 @@ def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("dtype", mostly_soak(FORMATS, ("q4",)))
 def test_the_largest_gpt2_fits(dtype: str) -> None:
     """Fails if gpt2-xl, with 25 heads and 48 layers, exceeds the usual limits."""
     assert "decode" in generation_program(SIZES["1558M"], Limits(), KERNELS["4x8"], dtype).entries
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("dtype", mostly_soak(FORMATS, ("f32", "q4")))
 @pytest.mark.parametrize(("kernel", "size"), [("4x4", 4096), ("4x4", 16384), ("4x8", 4096), ("8x4", 4096)])
 def test_a_token_of_124m_takes_few_passes(kernel: str, dtype: str, size: int) -> None:
     """Fails if decoding a token costs more than 130 draws."""

@@ -47,6 +47,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
     return lambda out, *shapes, **more: export_player(out, PlayerOptions(shapes, common=False, **more))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_export_lists_its_files_with_their_digests(
     tmp_path: Path, config: Path, small: Callable[..., dict[str, Any]]

@@ -53,6 +53,7 @@ def test_a_run_is_scored_on_the_text_it_kept_back(run: Path, capsys: Capture) ->
     assert len(found["sample"]) > 50 and found["copies"]["longest_copy"] < 20 and found["task"] is None
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_any_model_is_scored_on_any_text(run: Path, tmp_path: Path, capsys: Capture) -> None:
     held = tmp_path / "held.txt"

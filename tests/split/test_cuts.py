@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.soak import mostly_soak
 
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import ArgumentError, GlgptError
@@ -20,6 +21,7 @@ from glgpt.models.part import Part, checked_chain
 from glgpt.wire.messages import Ask
 
 GOLDENS = sorted(path.parent.name for path in (Path(__file__).parents[1] / "goldens").glob("*/reference.npz"))
+SOME = ("vocab3-untied", "llama-grouped")
 LAST = 5  # number of generated tokens
 
 
@@ -77,7 +79,7 @@ def split_rows(parts: list[Stage], ids: list[int]) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GOLDENS)
+@pytest.mark.parametrize("name", mostly_soak(GOLDENS, SOME))
 def test_every_cut_of_a_golden_gives_the_same_bits(
     name: str, goldens: Path, stages: Callable[..., list[Stage]]
 ) -> None:
@@ -91,7 +93,7 @@ def test_every_cut_of_a_golden_gives_the_same_bits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GOLDENS)
+@pytest.mark.parametrize("name", mostly_soak(GOLDENS, SOME))
 def test_windows_and_batches_of_a_golden_give_the_same_bits(name: str, goldens: Path, serve: Any) -> None:
     """The embedding and the head run locally, as when `eval --window` and `logits_batch` read a text.
 
@@ -124,8 +126,8 @@ def test_three_stages_with_both_ends_here(goldens: Path, stages: Callable[..., l
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
-@pytest.mark.parametrize("name", ["vocab3-untied", "llama-grouped"])
+@pytest.mark.parametrize("dtype", mostly_soak(["f16", "q8", "q4"], ("q4",)))
+@pytest.mark.parametrize("name", SOME)
 def test_narrow_weights_are_cut_alike(goldens: Path, stages: Callable[..., list[Stage]], name: str, dtype: str) -> None:
     ids, wanted = unsplit(goldens / name, dtype)
     with Checkpoint.open(goldens / name) as checkpoint:
@@ -218,7 +220,7 @@ def llama_unsplit(goldens: Path) -> Unsplit:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", ["0", "1", "+0-1", "head", "embed", "0-1"])
+@pytest.mark.parametrize("blocks", mostly_soak(["0", "1", "+0-1", "head", "embed", "0-1"], ("1", "head")))
 def test_over_a_server_the_text_is_the_unsplit_one(
     blocks: str, goldens: Path, serve: Any, llama_unsplit: Unsplit
 ) -> None:

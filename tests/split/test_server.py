@@ -687,6 +687,7 @@ def test_sessions_leave_memory_flat(sessions: int, serve: Any, folder: Path, raw
         assert resident[1] - resident[0] < 8 << 20, resident
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, folder: Path, raw: Any) -> None:
     """Tests all split points with one server, sessions of two parts at once, and parts that are reloaded."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.soak import mostly_soak
 
 from glgpt.cli import main
 from glgpt.errors import FileError, quoted
@@ -167,7 +168,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(place: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["logits", "dump", "tokenizer train"])
+@pytest.mark.parametrize("command", mostly_soak(["logits", "dump", "tokenizer train"], ("dump",)))
 def test_a_file_that_cannot_grow_is_named(command: str, place: Path) -> None:
     """Simulates a full disk with a limit on file sizes, in a separate process, since the limit is per process.
 

@@ -58,7 +58,6 @@ def test_texts_around_the_message_are_encoded_with_it(tokenizer: Tokenizer) -> N
         ("hello", "0 times instead of once"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
         ("{{ 'a' * 4000000000 }}", "MemoryError"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "too much time or memory"),
         ("{{ 'a' * 2000000 }}", "2,000,000 characters"),
     ],
 )

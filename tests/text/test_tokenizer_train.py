@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.soak import mostly_soak
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -252,7 +253,7 @@ train_bpe(Text.of_string(text), 20_000, Path(sys.argv[1]), show)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are read from /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", mostly_soak([signal.SIGTERM, signal.SIGINT], (signal.SIGINT,)))
 def test_a_signal_ends_training_at_once(tmp_path: Path, number: signal.Signals) -> None:
     """Regression: SIGTERM was ignored until the library had learned its last merge."""
     handled = "import signal\nsignal.signal(signal.SIGTERM, signal.default_int_handler)\n"

@@ -120,6 +120,7 @@ def test_more_tokens_than_a_texture_has_rows_are_refused() -> None:
         training_program(CONFIG, Recipe(9, 30), Limits(LIMIT), KERNELS["4x4"])
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_device_of_small_textures_is_probed(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Fails if the initial measurements need larger textures than the device has."""

@@ -118,6 +118,7 @@ def test_a_shape_left_open_is_that_of_the_largest_step(tmp_path: Path) -> None:
         assert np.isfinite(t.step(*steps[0]))  # the refusal broke nothing
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_saved_training_keeps_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if another probe chooses another kernel, whose sums have another order, so that the bits differ."""
