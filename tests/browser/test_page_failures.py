@@ -596,11 +596,12 @@ def test_a_failed_load_leaves_nothing_behind(exported: Path, serve: Serve, brows
     assert page.workers == []  # a damaged tokenizer fails before there is one
 
 
-def test_a_load_that_is_disposed_of_ends(exported: Path, serve: Serve, browse: Browse) -> None:
+@pytest.mark.parametrize(("file", "begun"), [("weights-00.bin", "progress.value.shaders"), ("manifest.json", "device")])
+def test_a_load_that_is_disposed_of_ends(exported: Path, serve: Serve, browse: Browse, file: str, begun: str) -> None:
     page = browse("about:blank#")
-    page.route("**/weights-00.bin", lambda _: None)  # never answered
+    page.route(f"**/{file}", lambda _: None)  # never answered
     page.goto(serve(exported))
-    page.wait_for_function("globalThis.glgpt?.progress.value.shaders > 0")
+    page.wait_for_function(f"globalThis.glgpt?.{begun}")
     page.evaluate("Promise.race([glgpt.dispose(), new Promise((_, late) => setTimeout(() => late('not ended'), 9e3))])")
     assert page.evaluate("glgpt.device.value.lost") and page.workers == []
     assert "disposed of" in page.get_by_role("alert").inner_text()

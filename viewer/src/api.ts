@@ -35,8 +35,8 @@ import { samplingDefaults } from "./runtime/engine/sampling-defaults";
 
 export type { Answered, ChatOptions, Continuation, ContinuationsOptions, Generated, GenerateOptions };
 
-const loaderOf = (source: Source) =>
-  Loader.open(source, source instanceof HttpSource && source.base.href === folder().href ? exportId() : "");
+const loaderOf = (source: Source, ending: AbortController) =>
+  Loader.open(source, source instanceof HttpSource && source.base.href === folder().href ? exportId() : "", ending);
 
 /** `glgpt.chat`: a function, with OpenAI's interface as `completions`. */
 export interface Chat {
@@ -78,6 +78,7 @@ export class Glgpt {
   private readonly queue = new Queue(); // one call at a time, since all share one set of caches
   private disposed = false;
   private loader: Loader | null = null;
+  private readonly ending = new AbortController(); // of the page's own loader
   private unfollow: () => void = () => {};
 
   /** @internal `open` of the embed module makes one. */
@@ -156,6 +157,7 @@ export class Glgpt {
     this.disposed = true;
     this.unfollow();
     await this.trains.value?.close();
+    this.ending.abort(disposedOf());
     this.loader?.close(disposedOf()); // also ends calls that wait for a lost context
     await this.queue.idle;
     const loaded = await this.ready.then(
@@ -173,7 +175,7 @@ export class Glgpt {
 
   private async open(source: Source | Opened, options: ModelOptions): Promise<void> {
     const opened = "loader" in source ? source : null;
-    const loading = "loader" in source ? Promise.resolve(source.loader) : loaderOf(source);
+    const loading = "loader" in source ? Promise.resolve(source.loader) : loaderOf(source, this.ending);
     loading.catch(() => {}); // awaited below, after what a browser without WebGL2 throws
     const device = (this.device.value = new Device(HOST));
     try {

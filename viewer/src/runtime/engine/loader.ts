@@ -36,13 +36,13 @@ export interface Progress {
 export class Loader {
   private readonly counted = signal<Progress>({ done: 0, total: 0, cached: 0 });
   private prefetcher: Prefetcher<Uint8Array<ArrayBuffer>> | null = null; // shards that `begin` fetches
-  private readonly ending = new AbortController();
 
   private constructor(
     readonly manifest: Manifest,
     private readonly source: Source,
     private readonly cache: Cache | null,
     private readonly text: Uint8Array<ArrayBuffer>, // of the manifest
+    private readonly ending = new AbortController(),
     private readonly read: (document: unknown) => unknown = (document) => document,
   ) {
     this.set({ total: manifest.shards.reduce((sum, s) => sum + s.bytes, 0) });
@@ -66,10 +66,15 @@ export class Loader {
     this.counted.value = { ...this.counted.peek(), ...fields };
   }
 
-  /** Reads the manifest. Raises Replaced where it is of another export than `id`; "": of any. */
-  static async open(source: Source, id = ""): Promise<Loader> {
+  /**
+   * Reads the manifest. Raises Replaced where it is of another export than `id`; "": of any. `ending` ends this, with
+   * its reason, and later closes the loader.
+   */
+  static async open(source: Source, id = "", ending = new AbortController()): Promise<Loader> {
+    const { signal } = ending;
     const read = (fresh: boolean) =>
-      source.bytes("manifest.json", MAX_MANIFEST_BYTES, undefined, fresh).catch((error: unknown) => {
+      source.bytes("manifest.json", MAX_MANIFEST_BYTES, undefined, fresh, signal).catch((error: unknown) => {
+        signal.throwIfAborted();
         throw new PageError(`${reason(error)} ${REMEDY}`);
       });
     const fits = (read: unknown) => !id || (read as { export_id?: string } | null)?.export_id === id;
@@ -80,7 +85,8 @@ export class Loader {
       found = parseJson(text, "manifest.json");
       if (!fits(found)) throw new Replaced();
     }
-    return new Loader(parseManifest(found), source, source.cache === null ? null : await openCache(source.cache), text);
+    const cache = source.cache === null ? null : await openCache(source.cache);
+    return new Loader(parseManifest(found), source, cache, text, ending);
   }
 
   /**
@@ -88,7 +94,7 @@ export class Loader {
    * returns the content of each packed file.
    */
   static of(manifest: Manifest, source: Source, read: (document: unknown) => unknown): Loader {
-    return new Loader(manifest, source, null, new Uint8Array(), read);
+    return new Loader(manifest, source, null, new Uint8Array(), undefined, read);
   }
 
   /** Counts from now on the bytes of weights that come from elsewhere. */
