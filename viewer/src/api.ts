@@ -77,8 +77,7 @@ export class Glgpt {
   private last: number[] = [];
   private readonly queue = new Queue(); // one call at a time, since all share one set of caches
   private disposed = false;
-  private loader: Loader | null = null;
-  private readonly ending = new AbortController(); // of the page's own loader
+  private readonly ending = new AbortController(); // ends the request for the manifest, then closes the loader
   private unfollow: () => void = () => {};
 
   /** @internal `open` of the embed module makes one. */
@@ -157,8 +156,7 @@ export class Glgpt {
     this.disposed = true;
     this.unfollow();
     await this.trains.value?.close();
-    this.ending.abort(disposedOf());
-    this.loader?.close(disposedOf()); // also ends calls that wait for a lost context
+    this.ending.abort(disposedOf()); // also ends calls that wait for a lost context
     await this.queue.idle;
     const loaded = await this.ready.then(
       () => true,
@@ -181,7 +179,7 @@ export class Glgpt {
     try {
       this.own = await this.load(device, await loading, options, opened);
     } catch (error) {
-      this.loader?.close(error); // ends what is still under way
+      this.ending.abort(error); // ends what is still under way
       device.release();
       throw error;
     }
@@ -199,8 +197,9 @@ export class Glgpt {
 
   /** Loads the page's model, or an opened one. Shows the recorded generation until then. */
   private async load(device: Device, loader: Loader, options: ModelOptions, opened: Opened | null): Promise<Model> {
-    this.loader = loader;
-    if (this.disposed) throw disposedOf();
+    const { signal } = this.ending;
+    signal.throwIfAborted();
+    signal.addEventListener("abort", () => loader.close(signal.reason), { once: true });
     const follow = () => void (this.loading.value = { ...loader.progress.value, ...device.compiling.value });
     const unfollow = effect(follow);
     // Weights would delay it. Large ones are fetched later in any case.

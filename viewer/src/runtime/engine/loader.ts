@@ -42,7 +42,7 @@ export class Loader {
     private readonly source: Source,
     private readonly cache: Cache | null,
     private readonly text: Uint8Array<ArrayBuffer>, // of the manifest
-    private readonly ending = new AbortController(),
+    private readonly ending: AbortController,
     private readonly read: (document: unknown) => unknown = (document) => document,
   ) {
     this.set({ total: manifest.shards.reduce((sum, s) => sum + s.bytes, 0) });
@@ -94,7 +94,7 @@ export class Loader {
    * returns the content of each packed file.
    */
   static of(manifest: Manifest, source: Source, read: (document: unknown) => unknown): Loader {
-    return new Loader(manifest, source, null, new Uint8Array(), undefined, read);
+    return new Loader(manifest, source, null, new Uint8Array(), new AbortController(), read);
   }
 
   /** Counts from now on the bytes of weights that come from elsewhere. */

@@ -312,7 +312,7 @@ export class Player {
       }
       this.bindSamplers(program, users.get(name)!);
       await yieldIfLate();
-      still(); // here, since this may be closed between the end of a called function and the next line of this one
+      still(); // not in a function that is awaited: this may be closed before the next line runs
       this.bindScalars(program);
       await yieldIfLate();
       still();
