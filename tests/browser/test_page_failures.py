@@ -116,6 +116,7 @@ HASTE = """
 // Timers take a tenth of their time: before a file is fetched again, and before the page suggests a reload.
 const wait = globalThis.setTimeout;
 globalThis.setTimeout = (call, ms, ...rest) => wait(call, ms / 10, ...rest);"""
+DISPOSE = "Promise.race([glgpt.dispose(), new Promise((_, late) => setTimeout(() => late('not ended'), 9e3))])"
 GREEDY = "glgpt.generate({prompt: 'To be', tokens: 8, temperature: 0}).then((r) => r.ids)"
 DRAWABLE = "(({limits, storage}) => [limits.drawBuffers, storage])(glgpt.info())"
 
@@ -602,7 +603,7 @@ def test_a_load_that_is_disposed_of_ends(exported: Path, serve: Serve, browse: B
     page.route(f"**/{file}", lambda _: None)  # never answered
     page.goto(serve(exported))
     page.wait_for_function(f"globalThis.glgpt?.{begun}")
-    page.evaluate("Promise.race([glgpt.dispose(), new Promise((_, late) => setTimeout(() => late('not ended'), 9e3))])")
+    page.evaluate(DISPOSE)
     assert page.evaluate("glgpt.device.value.lost") and page.workers == []
     assert "disposed of" in page.get_by_role("alert").inner_text()
 
@@ -616,7 +617,7 @@ def test_a_call_that_waits_for_a_lost_context_ends_with_the_object(
       glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext();
       globalThis.waiting = glgpt.generate({prompt: 'To be', tokens: 4});
     }""")
-    page.evaluate("Promise.race([glgpt.dispose(), new Promise((_, late) => setTimeout(() => late('not ended'), 9e3))])")
+    page.evaluate(DISPOSE)
     assert page.evaluate("waiting.then((g) => g.ids)") == []
 
 

@@ -58,6 +58,11 @@ def test_texts_around_the_message_are_encoded_with_it(tokenizer: Tokenizer) -> N
         ("hello", "0 times instead of once"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
         ("{{ 'a' * 4000000000 }}", "MemoryError"),
+        pytest.param(
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "too much time or memory",
+            marks=pytest.mark.soak,
+        ),
         ("{{ 'a' * 2000000 }}", "2,000,000 characters"),
     ],
 )
