@@ -230,7 +230,8 @@ def test_no_frame_waits_long_while_text_comes(embedded_trains: Path, serve: Serv
 
     A worker sums numbers every 5 ms. A busy machine slows and delays it as it does the page; a factor of at most three
     is attributed to the machine. Without a GPU, Chromium paints the page on the CPU; painted by llvmpipe, as `FLAGS`
-    has it, a picture of the page would delay the driver's answers by 20 to 30 ms each.
+    has it, a picture of the page would delay the driver's answers by 20 to 30 ms each. The worker does not see all that
+    can delay the page's two processes, so at most one of three runs may have a long task.
     """
     flags = [*FLAGS, "--disable-gpu-rasterization"]
     page = browse(serve(embedded_trains) + "#tokens=60", reduced_motion="no-preference", flags=flags)
@@ -270,8 +271,11 @@ def test_no_frame_waits_long_while_text_comes(embedded_trains: Path, serve: Serv
       });
     }"""
     for settings in ({}, {"temperature": 0}):
-        tasks = page.evaluate(script, settings)
-        assert all(duration < 50 * min(3, max(1, slowed)) + late for duration, late, slowed in tasks), tasks
+        runs, calm = [], []
+        while len(runs) < 2 or (len(runs) == 2 and calm[0] != calm[1]):
+            runs.append(page.evaluate(script, settings))
+            calm.append(all(took < 50 * min(3, max(1, slowed)) + late for took, late, slowed in runs[-1]))
+        assert sum(calm) == 2, runs
 
 
 def test_single_file_from_disk(browse: Browse, single_file: Path, desktop: Any) -> None:
