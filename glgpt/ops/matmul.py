@@ -345,7 +345,7 @@ class _Pixels:
         found = self.place | {"K4": self.k4, "SLICE": self.slice_texels}
         found |= {"PARTS": self.parts} if self.parts > 1 else {}
         if _integers_in_panels(layout) and _whole_groups(layout, self.k4, self.slice_texels):
-            return found | {"AT_ONCE": 2 if layout.format.column_tiles_per_texel > 4 else 1, "WHOLE_GROUPS": 1}
+            return found | {"AT_ONCE": 1, "WHOLE_GROUPS": 1}
         return found | {"AT_ONCE": INTEGERS[1] if _integers_on_a_gpu(layout) else 1}
 
 

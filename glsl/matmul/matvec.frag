@@ -149,26 +149,21 @@ void main() {
 #endif
 #define START_GROUP(n, i, j) of_group[n] = vec4(0.0);
     Y_TILES(START_GROUP)
-    for (int k = 0; k < W_GROUP / 4; k += AT_ONCE) {
-      vec4 xs[AT_ONCE];
-      W_TEXEL w[4 * COLUMNS * AT_ONCE];
-      for (int m = 0; m < AT_ONCE; m++) {
+    for (int k = 0; k < W_GROUP / 4; k++) {
 #ifdef X_OF_GROUP
-        xs[m] = X(of_x.z, of_x.y, of_x.x + k + m);
+      vec4 x = X(of_x.z, of_x.y, of_x.x + k);
 #else
-        xs[m] = FACTOR(first + k + m);
+      vec4 x = FACTOR(first + k);
 #endif
-        for (int o = 0; o < 4; o++) {
-          for (int n = 0; n < COLUMNS; n++) {
-            w[4 * (COLUMNS * m + n) + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row_of_w + 4 * (k + m) + o, at[n].x);
-          }
+      W_TEXEL w[4 * COLUMNS];
+      for (int o = 0; o < 4; o++) {
+        for (int n = 0; n < COLUMNS; n++) {
+          w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row_of_w + 4 * k + o, at[n].x);
         }
       }
-      for (int m = 0; m < AT_ONCE; m++) {
-        vec4 x = xs[m];
-        Y_TILES(ADD_TO_GROUP)
-        ADD_INPUTS(x)
-      }
+      const int m = 0;  // the only texel of K of this round, since AT_ONCE is 1
+      Y_TILES(ADD_TO_GROUP)
+      ADD_INPUTS(x)
     }
 #define SCALING(n) w_scaling(tile, row, at[n / W_SHARED], TILE_OF(n))
 #define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(acc[n], of_group[n] * W_UNIT(TILE_OF(n)), SCALING(n), inputs);
