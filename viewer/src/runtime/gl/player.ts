@@ -439,19 +439,19 @@ export class Player {
     gl.bufferSubData(gl.UNIFORM_BUFFER, 0, scalars);
     gl.bindBufferBase(gl.UNIFORM_BUFFER, 0, block);
     let program: WebGLProgram | null = null;
-    let before: readonly WebGLTexture[] = [];
+    let framebuffer: WebGLFramebuffer | null = null;
+    const bound: WebGLTexture[] = [];
     const last = Math.min(end, steps.length);
     for (let i = first; i < last; i++) {
       const s = steps[i]!;
       if (s.program !== program) gl.useProgram((program = s.program));
       for (let unit = 0; unit < s.units.length; unit++) {
-        if (before[unit] !== s.units[unit]) {
+        if (bound[unit] !== s.units[unit]) {
           gl.activeTexture(gl.TEXTURE0 + unit);
-          gl.bindTexture(gl.TEXTURE_2D_ARRAY, s.units[unit]!);
+          gl.bindTexture(gl.TEXTURE_2D_ARRAY, (bound[unit] = s.units[unit]!));
         }
       }
-      before = s.units;
-      gl.bindFramebuffer(gl.DRAW_FRAMEBUFFER, s.framebuffer);
+      if (s.framebuffer !== framebuffer) gl.bindFramebuffer(gl.DRAW_FRAMEBUFFER, (framebuffer = s.framebuffer));
       const y = s.row < 0 ? 0 : scalars.getInt32(4 * s.row, true);
       gl.viewport(0, y, s.covering[0], s.covering[1]);
       if (s.scissored) {
