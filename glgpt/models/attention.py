@@ -107,16 +107,22 @@ def limits_of(config: ModelConfig, i: int) -> ops.ScoreLimits:
 def _pattern(net: Network, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int) -> Tensor:
     """Returns the pattern of block i for t tokens of each sequence, `[t n_head, keys]`."""
     c, n, scores, pattern = net.config, net.batch.size, in_block(i, SCORES), in_block(i, PATTERN)
-    ends, limits = _ends_at_position(net, scores), limits_of(c, i)
-    rows = ops.AttentionRows(t, c.n_head, c.scale(i), n, limits)
-    s = ops.scores(net.rec, q, k, rows, tile_rows, scores, to_position=ends)
-    ends = _ends_at_position(net, pattern)
-    return net.keep(ops.softmax(net.rec, net.keep(s), n * c.n_head, pattern, net.heads, to_position=ends))
+    ends, drawn = _ends_at_position(net, scores), _drawn_to_position(net, scores)
+    rows = ops.AttentionRows(t, c.n_head, c.scale(i), n, limits_of(c, i), drawn)
+    s = net.keep(ops.scores(net.rec, q, k, rows, tile_rows, scores, to_position=ends))
+    ends, drawn = _ends_at_position(net, pattern), _drawn_to_position(net, pattern)
+    keys = replace(rows, drawn_to_position=drawn).keys
+    return net.keep(ops.softmax(net.rec, s, n * c.n_head, pattern, net.heads, to_position=ends, keys=keys))
 
 
 def _ends_at_position(net: Network, name: str) -> bool:
     """True if values of an attention activation past the row's own position are never read."""
     return net.cached and net.edits is None and name not in net.names
+
+
+def _drawn_to_position(net: Network, name: str) -> bool:
+    """True if such values are not drawn, where software OpenGL would shade each; a GPU has fragments to spare."""
+    return net.kernel.suits_software and _ends_at_position(net, name)
 
 
 def decode(net: Network, row: DecodedRow, i: int) -> DecodedRow:
@@ -161,6 +167,5 @@ def _scores_of(net: Network, q: Tensor, k: Tensor, i: int) -> Tensor:
     n_head, scale, name, limits = net.config.n_head, net.config.scale(i), in_block(i, SCORES), limits_of(net.config, i)
     if net.rows:
         return ops.scores_rows(net.rec, q, k, n_head, scale, name, net.rows, limits)
-    drawn = net.kernel.suits_software and _ends_at_position(net, name)  # a GPU has fragments to spare
-    rows = ops.AttentionRows(1, n_head, scale, limits=limits, drawn_to_position=drawn)
+    rows = ops.AttentionRows(1, n_head, scale, limits=limits, drawn_to_position=_drawn_to_position(net, name))
     return ops.scores(net.rec, q, k, rows, 1, name)

@@ -107,6 +107,11 @@ class AttentionRows:
     limits: ScoreLimits = UNLIMITED
     drawn_to_position: bool = False  # keys beyond all positions are not drawn (`to_position` discards their texels)
 
+    @property
+    def keys(self) -> int:
+        """The `keys` of the window of a pass with a column for each four keys."""
+        return self.positions if self.drawn_to_position else 0
+
 
 def scores(
     rec: Recorder,
@@ -122,16 +127,17 @@ def scores(
 
     If q or k has fewer heads than `n_head`, neighbouring heads share one (grouped-query attention, Ainslie et al.
     2023). The gradient assumes that `pos` is 0 and that q and k have only these rows. With `to_position`, texels
-    beyond the position of every row of a fragment are not written, since a chunk of a prompt needs few of the keys.
+    beyond the position of every row of a fragment are not written, since a chunk of a prompt needs few of the keys;
+    `rows.drawn_to_position` does the same for all rows of the pass, and takes precedence.
     """
     count, n_head, batch = rows.positions, rows.n_head, rows.batch
     padded = -(-count // tile_rows) * tile_rows
     y = rec.scratch(name, Layout(padded * n_head * batch, k.rows // batch, (tile_rows, 1)))
     width = max(q.cols, k.cols)  # values of all heads
     defines = {"N_HEAD": n_head, "BATCH": batch, "D4": width // n_head // 4, "SCALE": rows.scale, "MASKED": masked}
-    defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols} | _to_position(to_position)
+    defines |= {"Q_GROUP": width // q.cols, "K_GROUP": width // k.cols} | _to_position(to_position and not rows.keys)
     defines |= rows.limits.defines
-    window = Window((y.layout.width, y.layout.height), keys=count if rows.drawn_to_position else 0)
+    window = Window((y.layout.width, y.layout.height), keys=rows.keys)
     rec.emit("scores", {"q": q, "k": k}, {"y": y}, defines, window=window, cost=Cost(2 * count * k.rows * width))
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
@@ -165,17 +171,28 @@ def _attend_vjp(rec: Recorder, x: Tensor, dz: Tensor, rows: AttentionRows, name:
     return y
 
 
-def softmax(rec: Recorder, x: Tensor, n_head: int, name: str, dtype: str = "f32", to_position: bool = False) -> Tensor:
+def softmax(
+    rec: Recorder,
+    x: Tensor,
+    n_head: int,
+    name: str,
+    dtype: str = "f32",
+    to_position: bool = False,
+    keys: int = 0,
+) -> Tensor:
     """Records the softmax of each row of scores up to its position; values beyond are zero.
 
     `n_head` consecutive rows have the same position. The result and the gradient of the scores are stored as `dtype`;
-    sums are f32. `to_position` works as in `scores`.
+    sums are f32. `to_position` works as in `scores`. With `keys`, keys of the positions from `pos` + `keys` on are not
+    drawn, which takes precedence unless a texel holds keys of several column tiles.
     """
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * min(2, -(-x.cols // 4)), x.layout.tiles))
     rec.emit("softmax_stats", {"x": x}, {"y": stats}, {"N_HEAD": n_head})
     tiles = x.layout.tiles[0], FORMATS[dtype].column_tiles_per_texel
     y = rec.scratch(name, Layout(x.rows, x.cols, tiles, dtype))
-    rec.emit("softmax", {"x": x, "stats": stats}, {"y": y}, {"N_HEAD": n_head} | _to_position(to_position))
+    keys = keys if tiles[1] == 1 else 0
+    defines, window = _to_position(to_position and not keys), Window((y.layout.width, y.layout.height), keys=keys)
+    rec.emit("softmax", {"x": x, "stats": stats}, {"y": y}, {"N_HEAD": n_head, **defines}, window=window)
 
     def vjp(d: Sequence[Tensor], sums: Gradients) -> Gradients:
         inputs = {"x": y, "dy": d[0]}

@@ -460,7 +460,7 @@ export class Player {
       }
       if (s.slices) this.addUp(s);
       else if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, s.covering[2], 3);
-      else this.banded(s);
+      else this.banded(s, scalars);
       if (s.scissored) gl.disable(gl.SCISSOR_TEST);
     }
     if (last === steps.length) this.pingPong.swap(entry, this.textures);
@@ -483,10 +483,10 @@ export class Player {
   }
 
   /** Draws a step in vertical bands, one draw for each. */
-  private banded(s: Step): void {
+  private banded(s: Step, scalars: DataView): void {
     const { gl } = this.device;
     gl.enable(gl.SCISSOR_TEST);
-    const width = s.width - s.firstColumn;
+    const width = this.lastColumn(s, scalars) - s.firstColumn;
     for (let i = 0; i < s.bands; i++) {
       const left = Math.floor((i * width) / s.bands);
       gl.scissor(s.firstColumn + left, 0, Math.floor(((i + 1) * width) / s.bands) - left, s.height);
