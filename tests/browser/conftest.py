@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from browser import MEASURED, TEST_FLAGS, find_chromium, wait_without_eval
 from deep_models import write_deep_model
-from exports import FEW, export_few, few_recordings
+from helpers.exports import FEW, export_few, few_recordings
 from playwright.sync_api import sync_playwright
 from small_model import EMBEDDED_BLOCKS, write_small_model
 from training_page import presets_for_tests

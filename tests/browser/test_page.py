@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import FLAGS, activation, logits, preferring
-from exports import export_few
+from helpers.exports import export_few
 
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.model import LanguageModel

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import activation, preferring
-from exports import export_few
+from helpers.exports import export_few
 from helpers.gguf_files import llama
 from helpers.soak import mostly_soak
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import activation
-from exports import USUAL, few_recordings
+from helpers.exports import USUAL, few_recordings
 from helpers.gguf_files import LLAMA, TOKENS, WIDE_LLAMA, llama, tokenizer, wide_llama
 from helpers.reference import random_weights, save_checkpoint
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import PACK
-from exports import export_few
+from helpers.exports import export_few
 from small_model import write_small_model
 from test_page_training import desktop_run
 from training_page import CONFIG, PLAY, SEED, STEPS, Browse, Serve, presets_for_tests

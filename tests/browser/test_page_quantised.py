@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import activation, preferring
-from exports import export_few
+from helpers.exports import export_few
 from helpers.gguf_files import wide_llama
 from helpers.reference import random_weights, save_checkpoint
 from test_page_views import shows

@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from exports import few_recordings
+from helpers.exports import few_recordings
 from test_page_chat import ask, messages
 from test_page_player import few_mixes, give, load
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exports import export_few
+from helpers.exports import export_few
 from helpers.split_proxies import Delaying
 from small_model import write_small_model
 from websockets.sync.client import connect

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from browser import wait_without_eval
-from exports import export_few
+from helpers.exports import export_few
 from training_page import STATE, TRAIN, TWELVE
 
 from glgpt.page.export_options import ExportOptions

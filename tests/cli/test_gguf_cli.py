@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.command_line import refused
+from helpers.exports import few_recordings
 from helpers.gguf_files import LLAMA, llama, tokenizer
 from helpers.small_page import small_page
 
@@ -50,7 +51,8 @@ def test_a_page_and_a_run_begin_from_a_file(
     built = small_page(tmp_path / "dist")
     monkeypatch.setattr("glgpt.page.export.built_page", lambda: built)
     page, run = tmp_path / "page", tmp_path / "run"
-    assert main(["export", "--model", model, "--out", str(page), "--device", "software"]) == 0
+    with few_recordings("4x4"):
+        assert main(["export", "--model", model, "--out", str(page), "--device", "software"]) == 0
     manifest = json.loads((page / "manifest.json").read_text())
     assert manifest["model"] == "Tiny" and manifest["chat"] == [261, None, 262]
     (tmp_path / "text.txt").write_text("hello world, hello\n" * 200)

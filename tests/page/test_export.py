@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import functools
 import gzip
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from helpers.exports import few_recordings
 from helpers.reference import random_weights, save_checkpoint
 from helpers.small_page import small_page
 from PIL import Image
@@ -25,6 +28,7 @@ from glgpt.errors import GlgptError
 from glgpt.inference.programs import weight_layouts
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page import export as module
+from glgpt.page import programs as page_programs
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 from glgpt.page.output.files import Shards
@@ -44,13 +48,25 @@ def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def every_recording() -> None:
+    """Lets a test's pages have all recordings."""
+
+
+@pytest.fixture(autouse=True)
+def recordings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lets the pages of the other tests have one recording."""
+    with contextlib.nullcontext() if "every_recording" in request.fixturenames else few_recordings("4x4"):
+        yield
+
+
 @functools.cache
-def recorded(arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+def recorded(count: int, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
     return record_page(*arguments)
 
 
 def recorded_once(*arguments: Any) -> tuple[Any, Any]:
-    programs, recordings = recorded(arguments)
+    programs, recordings = recorded(len(page_programs.page_recordings("f32")), arguments)
     return dict(programs), copy.deepcopy(recordings)
 
 
@@ -65,7 +81,7 @@ def tree(folder: Path) -> dict[str, bytes]:
         *(pytest.param(*other, marks=pytest.mark.slow) for other in (("dhead3-relu", "f16"), ("vocab3-untied", "f32"))),
     ],
 )
-def test_a_folder_is_complete(goldens: Path, tmp_path: Path, name: str, dtype: str) -> None:
+def test_a_folder_is_complete(goldens: Path, tmp_path: Path, every_recording: None, name: str, dtype: str) -> None:
     out = tmp_path / "out"
     manifest = export(goldens / name, out, ExportOptions(dtype, shard_size=1 << 16))
     assert json.loads((out / "manifest.json").read_text()) == manifest
