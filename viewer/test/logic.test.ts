@@ -351,7 +351,10 @@ describe("the probe", () => {
     const narrow = all.slice(0, 2).map((each) => ({ ...each, draw_buffers: 4 }));
     const known = [...narrow, all[2]!, wide];
     const llvmpipe = "ANGLE (Mesa/X.org, llvmpipe (LLVM 15.0.6 256 bits), OpenGL ES 3.2)";
-    expect(guess(known, both, llvmpipe)).toEqual({ recording: wide, fetch: "textureLod" });
+    const swiftshader = "ANGLE (Google, Vulkan 1.3.0 (SwiftShader Device (Subzero) (0x0000C0DE)), SwiftShader driver)";
+    for (const software of [llvmpipe, swiftshader]) {
+      expect(guess(known, both, software)).toEqual({ recording: wide, fetch: "textureLod" });
+    }
     expect(guess(known, both, "ANGLE (NVIDIA, NVIDIA H200)")).toEqual({ recording: all[2], fetch: "texelFetch" });
     expect(guess(narrow.slice(1), ["textureLod"], "")).toEqual({ recording: narrow[1], fetch: "textureLod" });
   });

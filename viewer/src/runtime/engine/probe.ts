@@ -112,23 +112,23 @@ function missing(
 
 class Interrupted extends Error {}
 
-const MESA_SOFTWARE = /llvmpipe|softpipe/i;
+const SOFTWARE = /llvmpipe|softpipe|swiftshader/i;
 
 /**
- * Returns the default for a device without measurements, based on measured devices. Mesa's software drivers use
- * contiguous columns and `textureLod`, all others strided columns and `texelFetch`. The kernel is the first with the
- * most draw buffers.
+ * Returns the default for a device without measurements, based on measured devices. Mesa's software drivers and
+ * SwiftShader use contiguous columns and `textureLod`, all others strided columns and `texelFetch`. The kernel is the
+ * first with the most draw buffers.
  */
 export function guess(
   recordings: readonly Recording[],
   fetches: readonly Fetch[],
   renderer: string,
 ): Pick<Chosen, "recording" | "fetch"> {
-  const mesa = MESA_SOFTWARE.test(renderer);
-  const rows = mesa ? "contiguous" : "strided";
+  const software = SOFTWARE.test(renderer);
+  const rows = software ? "contiguous" : "strided";
   const suited = recordings.filter((r) => r.rows === rows);
   const among = suited.length ? suited : recordings;
-  const fetch = mesa ? "textureLod" : "texelFetch";
+  const fetch = software ? "textureLod" : "texelFetch";
   return {
     recording: among.reduce((a, b) => (b.draw_buffers > a.draw_buffers ? b : a)),
     fetch: fetches.includes(fetch) ? fetch : fetches[0]!,
