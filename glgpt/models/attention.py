@@ -107,11 +107,9 @@ def limits_of(config: ModelConfig, i: int) -> ops.ScoreLimits:
 def _pattern(net: Network, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int) -> Tensor:
     """Returns the pattern of block i for t tokens of each sequence, `[t n_head, keys]`."""
     c, n, scores, pattern = net.config, net.batch.size, in_block(i, SCORES), in_block(i, PATTERN)
-    ends, drawn = _ends_at_position(net, scores), _drawn_to_position(net, scores)
-    rows = ops.AttentionRows(t, c.n_head, c.scale(i), n, limits_of(c, i), drawn)
-    s = net.keep(ops.scores(net.rec, q, k, rows, tile_rows, scores, to_position=ends))
-    ends, drawn = _ends_at_position(net, pattern), _drawn_to_position(net, pattern)
-    keys = replace(rows, drawn_to_position=drawn).keys
+    rows = ops.AttentionRows(t, c.n_head, c.scale(i), n, limits_of(c, i), _drawn_keys(net, scores, t))
+    s = net.keep(ops.scores(net.rec, q, k, rows, tile_rows, scores, to_position=_ends_at_position(net, scores)))
+    ends, keys = _ends_at_position(net, pattern), _drawn_keys(net, pattern, t)
     return net.keep(ops.softmax(net.rec, s, n * c.n_head, pattern, net.heads, to_position=ends, keys=keys))
 
 
@@ -120,9 +118,12 @@ def _ends_at_position(net: Network, name: str) -> bool:
     return net.cached and net.edits is None and name not in net.names
 
 
-def _drawn_to_position(net: Network, name: str) -> bool:
-    """True if such values are not drawn, where software OpenGL would shade each; a GPU has fragments to spare."""
-    return net.kernel.suits_software and _ends_at_position(net, name)
+def _drawn_keys(net: Network, name: str, t: int) -> int:
+    """Returns the `Window.keys` of an attention activation of t positions.
+
+    Values that are never read are not drawn on software OpenGL, which would shade each. A GPU has fragments to spare.
+    """
+    return t if net.kernel.suits_software and _ends_at_position(net, name) else 0
 
 
 def decode(net: Network, row: DecodedRow, i: int) -> DecodedRow:
@@ -167,5 +168,5 @@ def _scores_of(net: Network, q: Tensor, k: Tensor, i: int) -> Tensor:
     n_head, scale, name, limits = net.config.n_head, net.config.scale(i), in_block(i, SCORES), limits_of(net.config, i)
     if net.rows:
         return ops.scores_rows(net.rec, q, k, n_head, scale, name, net.rows, limits)
-    rows = ops.AttentionRows(1, n_head, scale, limits=limits, drawn_to_position=_drawn_to_position(net, name))
+    rows = ops.AttentionRows(1, n_head, scale, limits=limits, keys=_drawn_keys(net, name, 1))
     return ops.scores(net.rec, q, k, rows, 1, name)

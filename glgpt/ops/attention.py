@@ -105,12 +105,7 @@ class AttentionRows:
     scale: float = 1.0  # factor of the products
     batch: int = 1
     limits: ScoreLimits = UNLIMITED
-    drawn_to_position: bool = False  # keys beyond all positions are not drawn (`to_position` discards their texels)
-
-    @property
-    def keys(self) -> int:
-        """The `keys` of the window of a pass with a column for each four keys."""
-        return self.positions if self.drawn_to_position else 0
+    keys: int = 0  # keys of the positions from `pos` + `keys` on are not drawn; 0: all are (`Window.keys`)
 
 
 def scores(
@@ -128,7 +123,7 @@ def scores(
     If q or k has fewer heads than `n_head`, neighbouring heads share one (grouped-query attention, Ainslie et al.
     2023). The gradient assumes that `pos` is 0 and that q and k have only these rows. With `to_position`, texels
     beyond the position of every row of a fragment are not written, since a chunk of a prompt needs few of the keys;
-    `rows.drawn_to_position` does the same for all rows of the pass, and takes precedence.
+    `rows.keys` does the same for all rows of the pass, and takes precedence.
     """
     count, n_head, batch = rows.positions, rows.n_head, rows.batch
     padded = -(-count // tile_rows) * tile_rows
@@ -190,7 +185,8 @@ def softmax(
     rec.emit("softmax_stats", {"x": x}, {"y": stats}, {"N_HEAD": n_head})
     tiles = x.layout.tiles[0], FORMATS[dtype].column_tiles_per_texel
     y = rec.scratch(name, Layout(x.rows, x.cols, tiles, dtype))
-    keys = keys if tiles[1] == 1 else 0
+    if tiles[1] > 1:
+        keys = 0
     defines, window = _to_position(to_position and not keys), Window((y.layout.width, y.layout.height), keys=keys)
     rec.emit("softmax", {"x": x, "stats": stats}, {"y": y}, {"N_HEAD": n_head, **defines}, window=window)
 

@@ -344,9 +344,9 @@ class _Pixels:
         layout = self.w.layout
         found = self.place | {"K4": self.k4, "SLICE": self.slice_texels}
         found |= {"PARTS": self.parts} if self.parts > 1 else {}
-        if _integers_in_panels(layout) and _whole_groups(layout, self.k4, self.slice_texels):
-            return found | {"AT_ONCE": 1, "WHOLE_GROUPS": 1}
-        return found | {"AT_ONCE": INTEGERS[1] if _integers_on_a_gpu(layout) else 1}
+        found |= {"AT_ONCE": INTEGERS[1] if _integers_on_a_gpu(layout) else 1}
+        whole = _integers_in_panels(layout) and _whole_groups(layout, self.k4, self.slice_texels)
+        return found | ({"WHOLE_GROUPS": 1} if whole else {})
 
 
 def _matvecs(

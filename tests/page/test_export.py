@@ -61,7 +61,8 @@ def recordings(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @functools.cache
-def recorded(count: int, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+def recorded(recordings: int, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Returns what `record_page` does, recorded once for each number of recordings that a page has."""
     return record_page(*arguments)
 
 

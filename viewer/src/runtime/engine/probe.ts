@@ -112,7 +112,7 @@ function missing(
 
 class Interrupted extends Error {}
 
-const SOFTWARE = /llvmpipe|softpipe|swiftshader/i;
+const MEASURED_SOFTWARE = /llvmpipe|softpipe|swiftshader/i; // others of `Device.software` were never measured
 
 /**
  * Returns the default for a device without measurements, based on measured devices. Mesa's software drivers and
@@ -124,7 +124,7 @@ export function guess(
   fetches: readonly Fetch[],
   renderer: string,
 ): Pick<Chosen, "recording" | "fetch"> {
-  const software = SOFTWARE.test(renderer);
+  const software = MEASURED_SOFTWARE.test(renderer);
   const rows = software ? "contiguous" : "strided";
   const suited = recordings.filter((r) => r.rows === rows);
   const among = suited.length ? suited : recordings;
