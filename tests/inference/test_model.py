@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.reference import gpt2, random_weights, save_checkpoint, within
+from helpers.soak import mostly_soak
 from numpy.typing import NDArray
 
 from glgpt.checkpoint.opening import Checkpoint
@@ -105,9 +106,7 @@ CHOICES = [(kernel, fetch) for kernel in KERNELS for fetch in FETCHES]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kernel", "fetch"), [pytest.param(*c, marks=[pytest.mark.slow] * (c not in CHOICES[1::3])) for c in CHOICES]
-)
+@pytest.mark.parametrize(("kernel", "fetch"), mostly_soak(CHOICES, CHOICES[1::2]))
 def test_every_kernel_fetch_and_storage_agrees(goldens: Path, kernel: str, fetch: str) -> None:
     """Fails if a choice that the probe may make on another device gives other numbers."""
     storage = STORAGES[(list(KERNELS).index(kernel) + FETCHES.index(fetch)) % 2]
@@ -121,7 +120,7 @@ def test_every_kernel_fetch_and_storage_agrees(goldens: Path, kernel: str, fetch
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "storage"), [("inverse-layer-f16", "uint"), pytest.param("wide", "float", marks=pytest.mark.slow)]
+    ("name", "storage"), [("inverse-layer-f16", "uint"), pytest.param("wide", "float", marks=pytest.mark.soak)]
 )
 def test_halves_agree_within_their_bound(goldens: Path, name: str, storage: str) -> None:
     """Fails if packed float16 values meet the wrong columns, or lose more than rounding to eleven bits."""

@@ -31,10 +31,12 @@ def has_weights(case: str) -> bool:
     return bench.weights > 0
 
 
-# Slow to compile; the others are tested in all combinations.
-SLOW = {"8x4", "1x4", "split", "f16 4x8", "f16 folded", "f16 split", "q8 split", "q4 folded"}
+# Slow to compile; the others are tested in all combinations. RARE ones combine what others have, and run at night.
+RARE = {"8x4", "1x4", "f16 4x8", "f16 folded", "f16 split", "q4 folded"}
+SLOW = {"split", "q8 split"} | RARE
+PLAIN = {"4x4", "4x8"}
 CROSSED = [
-    pytest.param(case, style, marks=[pytest.mark.slow] * (style in SLOW))
+    pytest.param(case, style, marks=[pytest.mark.soak] * (style in RARE) + [pytest.mark.slow] * (style in SLOW))
     for case in EVERY
     for style in STYLES
     if style not in QUANTISED or (case not in TRAINING and has_weights(case))  # training does not use quantised weights
@@ -45,24 +47,24 @@ CROSSED = [
 def test_ops_are_their_reference(device: Device, case: str, style: str) -> None:
     """Fails if an op is wrong in one layout, header, fetch or storage, or leaves garbage in its padding.
 
-    Every style uses SHAPE. Those that compile quickly also draw the smallest shape and another one.
+    Every style uses SHAPE. Those that compile quickly also draw the smallest shape, and PLAIN ones another one.
     """
     if style in SLOW:
         agrees_with_its_reference(device, case, style, SimpleNamespace(**SHAPE), 0)
     else:
-        drawn_shapes(device, case, style)
+        drawn_shapes(device, case, style, 1 + (style in PLAIN))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("case", "style"), [param for param in CROSSED if param.values[1] in SLOW])
+@pytest.mark.parametrize(("case", "style"), CROSSED)
 def test_ops_of_other_shapes_are_their_reference(device: Device, case: str, style: str) -> None:
-    """Draws shapes in the styles that compile slowly, too: each shape is another shader."""
-    drawn_shapes(device, case, style)
+    """Draws other shapes in all styles: each shape is another shader."""
+    drawn_shapes(device, case, style, 3)
 
 
-def drawn_shapes(device: Device, case: str, style: str) -> None:
+def drawn_shapes(device: Device, case: str, style: str, count: int) -> None:
     @seed(zlib.crc32(f"{case} {style}".encode()))
-    @settings(max_examples=2)
+    @settings(max_examples=count)
     @example(SimpleNamespace(**SHAPE), 0)
     @given(EVERY[case].shape, st.integers(0, 1000))
     def run(shape: SimpleNamespace, numbers: int) -> None:

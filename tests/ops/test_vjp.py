@@ -17,9 +17,15 @@ from numpy.typing import NDArray
 from glgpt.gl.device import Device
 
 Array = NDArray[np.float64]
-# Slow to compile; the others are tested with both headers, fetches and storages, and with folded tensors
-SLOW = {"8x4", "4x8", "split", "f16 4x8", "f16 split"}
-TRAINED = [s for s in STYLES if s != "1x4" and s not in QUANTISED]
+# Slow to compile; the others are tested with both headers, fetches and storages, and with folded tensors. RARE ones
+# combine what others have, and run at night.
+RARE = {"8x4", "f16 4x8", "f16 split"}
+SLOW = {"4x8", "split"} | RARE
+TRAINED = [
+    pytest.param(s, marks=[pytest.mark.soak] * (s in RARE) + [pytest.mark.slow] * (s in SLOW))
+    for s in STYLES
+    if s != "1x4" and s not in QUANTISED
+]
 
 
 def directions(bench: Bench, shape: tuple[int, int], rows: int) -> list[Array]:
@@ -51,7 +57,7 @@ def held_to_slopes(case: str, bench: Bench, b: Backward, played: list[tuple[Arra
             assert off <= allowed, f"{case}: d.{name} is {off:.2e} off along a direction, {allowed:.2e} allowed"
 
 
-@pytest.mark.parametrize("style", [pytest.param(s, marks=[pytest.mark.slow] * (s in SLOW)) for s in TRAINED])
+@pytest.mark.parametrize("style", TRAINED)
 @pytest.mark.parametrize("case", VJPS)
 def test_gradients_are_the_slopes(device: Device, case: str, style: str) -> None:
     """Fails if a vjp omits a term or a sum so far, adds padding, or is wrong in one layout, header, fetch or storage.

@@ -39,12 +39,11 @@ def apart(a: Arrays, b: Arrays) -> float:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"dropout": 0.2, "recompute": True, "kernel": "4x8", "storage": "uint"},
-        {"batch": 1, "accumulate": 2, "fetch": "texelFetch"},
-        {"model": LLAMA, "context": 7},
+        pytest.param({}, id="plain", marks=pytest.mark.soak),
+        pytest.param({"dropout": 0.2, "recompute": True, "kernel": "4x8", "storage": "uint"}, id="recomputed"),
+        pytest.param({"batch": 1, "accumulate": 2, "fetch": "texelFetch"}, id="micro-batches", marks=pytest.mark.soak),
+        pytest.param({"model": LLAMA, "context": 7}, id="llama"),
     ],
-    ids=["plain", "recomputed", "micro-batches", "llama"],
 )
 def test_gradients_are_those_of_f32(options: dict[str, Any]) -> None:
     """Fails if an f16 product forgets a term, a scale or padding, or a packed tensor is read in another layout.
@@ -206,7 +205,7 @@ def test_a_precision_that_is_none_is_refused() -> None:
         Recipe(1, 1, precision="f8")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_step_of_nano_is_f32s() -> None:
     """Fails if, in the shape of a real training, f16 gradients differ by more than rounding explains."""
     config = GPT2Config(256, 64, 128, 4, 4)

@@ -52,10 +52,9 @@ def test_logits_are_torchs(goldens: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"kernel": "4x4"},
-        {"kernel": "4x8", "storage": "uint", "recompute": True, "batch": 1, "accumulate": 3},
+        pytest.param({"kernel": "4x4"}, id="4x4", marks=pytest.mark.soak),
+        pytest.param({"kernel": "4x8", "storage": "uint", "recompute": True, "batch": 1, "accumulate": 3}, id="4x8"),
     ],
-    ids=lambda options: options["kernel"],
 )
 def test_ten_steps_are_torchs(goldens: Path, options: dict[str, Any]) -> None:
     """Fails if a gradient, the clipping or the optimizer's step differs from torch's in float64.
@@ -180,7 +179,7 @@ def test_a_step_without_targets_is_none() -> None:
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        pytest.param(CONFIG, {"batch": 3}, id="gpt2-one"),
+        pytest.param(CONFIG, {"batch": 3}, id="gpt2-one", marks=pytest.mark.soak),
         pytest.param(LLAMA, {"batch": 2, "accumulate": 3}, id="llama-parts"),
         pytest.param(CONFIG, {"batch": 2, "accumulate": 3}, id="gpt2-parts", marks=pytest.mark.soak),
         pytest.param(LLAMA, {"batch": 3}, id="llama-one", marks=pytest.mark.soak),

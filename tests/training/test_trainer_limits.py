@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import reference_training as more
+from helpers.soak import mostly_soak
 from helpers.tiny_trainer import DEVICE, Arrays, examples, same, trainer
 
 from glgpt.errors import GlgptError
@@ -101,7 +102,7 @@ def uncut() -> tuple[Arrays, list[Arrays], list[float], list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [4, 8])
+@pytest.mark.parametrize("most", mostly_soak([4, 8], [8]))
 def test_a_vocabulary_beyond_a_texture_trains_alike(device: Device, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Fails if a tensor cut by rows or columns, or a split pass, loses or mixes up a part."""
     wanted = uncut()
