@@ -123,10 +123,14 @@ void main() {
     for (int round = 0; round < SLICE; round++) MULTIPLY(sums, (slice_of_k * SLICE + round) * BANDS + BAND, K4 - 1) \
   }
 #elif defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0
-  // A constant number of rounds, which compilers unroll, so that a GPU fetches for several at a time.
+#if AT_ONCE == 1
+#define ROUNDS SLICE  // constant: compilers unroll the loop, and a GPU then fetches for several rounds at a time
+#else
+#define ROUNDS (SLICE / AT_ONCE + min(slice_of_k, 0))  // not constant: unrolled, the loop is longer and no faster
+#endif
 #define EACH_OF_SLICE(sums) \
   if (slice * SLICE < K4) { \
-    for (int round = 0; round < SLICE / AT_ONCE; round++) MULTIPLY(sums, slice * SLICE + AT_ONCE * round, K4 - 1) \
+    for (int round = 0; round < ROUNDS; round++) MULTIPLY(sums, slice * SLICE + AT_ONCE * round, K4 - 1) \
   }
 #else
 #define EACH_OF_SLICE(sums) for (int k4 = slice * SLICE; k4 < end; k4 += AT_ONCE) MULTIPLY(sums, k4, end - 1)
