@@ -103,10 +103,11 @@ def test_goldens_agree(goldens: Path, name: str) -> None:
 
 
 CHOICES = [(kernel, fetch) for kernel in KERNELS for fetch in FETCHES]
+KEPT = CHOICES[1], CHOICES[3], CHOICES[4]  # each kernel, fetch and storage
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kernel", "fetch"), mostly_soak(CHOICES, CHOICES[1::2]))
+@pytest.mark.parametrize(("kernel", "fetch"), mostly_soak(CHOICES, KEPT))
 def test_every_kernel_fetch_and_storage_agrees(goldens: Path, kernel: str, fetch: str) -> None:
     """Fails if a choice that the probe may make on another device gives other numbers."""
     storage = STORAGES[(list(KERNELS).index(kernel) + FETCHES.index(fetch)) % 2]
