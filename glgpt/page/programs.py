@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from glgpt import ops
@@ -38,7 +40,8 @@ MIN_OWN_ROWS = 256  # minimum tokens of each continuation, if the context is tha
 class Recording:
     """A way of recording a model: a kernel, and the number of draw buffers that it needs.
 
-    If its kernel `blends`, it is for devices that blend floats, instead of the recording without.
+    If its kernel `blends`, it is for devices that blend floats, instead of the recording without. If it also adds up
+    `pairs` of pixels, it is for those that blend and compute derivatives of each column, instead of both.
     """
 
     kernel: Kernel
@@ -56,8 +59,13 @@ class Recording:
 
     @property
     def plain(self) -> Recording:
-        """The recording without blending, with which it shares probes and captures."""
+        """The recording without blending, with which it shares probes, captures and the program of several texts."""
         return replace(self, kernel=self.kernel.unblended)
+
+    @property
+    def unpaired(self) -> Recording:
+        """The recording without pairs, with which it shares interventions."""
+        return replace(self, kernel=replace(self.kernel, pairs=False))
 
     @property
     def limits(self) -> Limits:
@@ -81,8 +89,10 @@ def page_recordings(dtype: WeightFormats) -> list[Recording]:
         for r in found:
             own.setdefault((r.rows, r.kernel.for_format(fmt, r.limits)), r)
         found = list(own.values())
-    blending = (r for r in found if r.draw_buffers == 8 and r.rows == "strided")
-    return found + [replace(r, kernel=replace(r.kernel, blends=True)) for r in blending]
+    blending = [r for r in found if r.draw_buffers == 8 and r.rows == "strided"]
+    for pairs in (False, True):
+        found += [replace(r, kernel=replace(r.kernel, blends=True, pairs=pairs)) for r in blending]
+    return found
 
 
 class PageEdits:
@@ -188,12 +198,13 @@ def capture_recording(
     return record(tuple(s for s in sizes if s <= largest))
 
 
-def several_program(config: ModelConfig, recording: Recording, dtype: WeightFormats, main: Program) -> Program:
-    """Records `batch_program` of `SEVERAL` texts with a common prompt, over the textures of `main`.
+def several_program(config: ModelConfig, recording: Recording, dtype: WeightFormats, logits: Layout) -> Program:
+    """Records `batch_program` of `SEVERAL` texts with a common prompt, over the textures of a generation program.
 
-    `main` is a generation program. The caches hold the rows of the prompt, followed by rows of the texts in rotation.
+    `logits` is the layout of that program's logits. The caches hold the rows of the prompt, followed by rows of the
+    texts in rotation.
     """
-    context, logits = config.n_positions, _logits(main)
+    context = config.n_positions
     rows = min(context + SEVERAL * MIN_OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
     height = max(rows, ADOPTED[0])
     return batch_program(config, recording.limits, recording.kernel, dtype, height, logits, sizes=(SEVERAL,))
@@ -205,12 +216,14 @@ def _logits(main: Program) -> Layout:
     return Layout(view.rows, view.cols, view.tiles, view.dtype)
 
 
-def probe_programs(recording: Recording, dtype: str) -> dict[str, Program]:
-    """Returns the programs with which a page measures a recording, as `glgpt.tuning` does: a product, row products."""
-    return {
-        "product": product_program(recording.limits, recording.kernel, dtype),
-        "row": row_product_program(recording.kernel.contiguous, dtype, MIN_LIMITS),
-    }
+def product_probe(recording: Recording, dtype: str) -> Program:
+    """Returns the program with which a page measures a recording's product, as `glgpt.tuning` does."""
+    return product_program(recording.limits, recording.kernel, dtype)
+
+
+def row_probe(recording: Recording, dtype: str) -> Program:
+    """Returns the program with which a page measures a recording's layout of one-row products."""
+    return row_product_program(recording.kernel.contiguous, dtype, MIN_LIMITS)
 
 
 def main_format(config: ModelConfig, formats: WeightFormats) -> str:
@@ -256,31 +269,38 @@ def record_page(
     listed: list[RecordingFiles] = []
     whole, tail = part == Part.whole(config), split is not None and split.head
     taps = whole and split is not None
+    probed = _probed_format(main_format(config, dtype))
+
+    def add(file: str, record: Callable[[], Program]) -> str:
+        """Records a program unless another recording has it, and returns its file name."""
+        if file not in programs:
+            programs[file] = record()
+        return file
+
     for recording in page_recordings(dtype):
+        kernel, plain, unpaired = recording.kernel, recording.plain, recording.unpaired
+        generate = partial(generate_program, config, recording, dtype, part, taps=taps, tail=tail)
+        capture = partial(capture_recording, config, plain, dtype, part, tail)
         files: RecordingFiles = {
             "draw_buffers": recording.draw_buffers,
-            "kernel": recording.kernel.name,
+            "kernel": kernel.name,
             "rows": recording.rows,
-            "generate": f"program-{recording.name}.json",
-            "capture": f"capture-{recording.plain.name}.json",
-            "product": f"probe-{recording.plain.name}.json",
-            "row": f"probe-{recording.rows}.json",
+            "generate": add(f"program-{recording.name}.json", generate),
+            "capture": add(f"capture-{plain.name}.json", capture),
+            "product": add(f"probe-{plain.name}.json", partial(product_probe, plain, probed)),
+            "row": add(f"probe-{recording.rows}.json", partial(row_probe, plain, probed)),
         }
-        if recording.kernel.blends:
+        if kernel.blends:
             files["blends"] = True
-        programs[files["generate"]] = generate_program(config, recording, dtype, part, taps=taps, tail=tail)
-        if files["capture"] not in programs:
-            programs[files["capture"]] = capture_recording(config, recording.plain, dtype, part, tail)
+        if kernel.pairs:
+            files["pairs"] = True
         if whole:
-            files["interventions"] = f"interventions-{recording.name}.bin"
-            programs[files["interventions"]] = generate_program(config, recording, dtype, part, PageEdits(config))
-            files["several"] = f"several-{recording.name}.bin"
-            main = programs[files["generate"]]
-            programs[files["several"]] = several_program(config, recording, dtype, main)
-            logits = _logits(main)
-            files["masked"] = "masked-{}x{}.bin".format(*logits.tiles)  # recordings with this layout share it
-            programs.setdefault(files["masked"], masked_program(MIN_LIMITS, logits))
-        probes = probe_programs(recording.plain, _probed_format(main_format(config, dtype)))
-        programs |= {files["product"]: probes["product"], files["row"]: probes["row"]}
+            logits = _logits(programs[files["generate"]])
+            changed = partial(generate_program, config, unpaired, dtype, part, PageEdits(config))
+            files["interventions"] = add(f"interventions-{unpaired.name}.bin", changed)
+            several = partial(several_program, config, plain, dtype, logits)
+            files["several"] = add(f"several-{plain.name}.bin", several)
+            masked = partial(masked_program, MIN_LIMITS, logits)
+            files["masked"] = add("masked-{}x{}.bin".format(*logits.tiles), masked)
         listed.append(files)
     return programs, listed

@@ -39,6 +39,21 @@ WebGL2RenderingContext.prototype.getParameter = function (name) {
 """
 
 
+# Gives both columns of a quad the derivative of the left one, as some drivers do.
+COARSE = """
+const source = WebGL2RenderingContext.prototype.shaderSource;
+const coarse = ['float', 'vec4'].map((type) => `
+highp ${type} coarse(highp ${type} v) {
+  highp ${type} derivative = dFdy(v);
+  return derivative - float(int(gl_FragCoord.x) & 1) * dFdx(derivative);
+}`).join('');
+WebGL2RenderingContext.prototype.shaderSource = function (shader, text) {
+  const changed = text.replaceAll('dFdy(', 'coarse(');
+  source.call(this, shader, changed === text ? text : changed.replace('\\n', `${coarse}\\n`));
+};
+"""
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with small model files of random weights."""
@@ -56,7 +71,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def player(once: Callable[..., Path], models: Path) -> Path:
     """The page with programs of these models' shapes, from which links to any port of this machine may be opened."""
     shapes = [models / "llama.json", models / "wide.json", models / "gpt2" / "config.json"]
-    with few_mixes(), few_recordings(*USUAL, "4x8-blended"):
+    with few_mixes(), few_recordings(*USUAL, "4x8-blended", "4x8-paired"):
         return (
             once("player", lambda folder: export_player(folder / "page", PlayerOptions(shapes, common=False))) / "page"
         )
@@ -135,16 +150,26 @@ def test_another_type_of_the_same_shape_needs_no_other_export(
     has_the_desktops_logits(page, models / "plain.gguf")
 
 
-@pytest.mark.parametrize("file", ["mixed.gguf", pytest.param("plain.gguf", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("file", "driver", "pairs"),
+    [
+        ("mixed.gguf", LIKE_A_GPU, True),
+        ("plain.gguf", LIKE_A_GPU + COARSE, None),
+        pytest.param("plain.gguf", LIKE_A_GPU, True, marks=pytest.mark.soak),
+    ],
+    ids=["pairs", "coarse derivatives", "pairs, q8"],
+)
 def test_a_gpu_adds_up_products_by_blending(
-    player: Path, models: Path, serve: Serve, browse: Browse, file: str
+    player: Path, models: Path, serve: Serve, browse: Browse, file: str, driver: str, pairs: bool | None
 ) -> None:
     """Catches: a GPU that plays a recording for every device, with twice as many passes a token or more."""
-    page = browse(serve(player) + "#tokens=1", LIKE_A_GPU, measures=True)
+    page = browse(serve(player) + "#tokens=1", driver, measures=True)
     give(page, [models / file])
     load(page)
-    chosen = page.evaluate("(({ blends, draw_buffers }) => ({ blends, draw_buffers }))(glgpt.model.recording)")
-    assert chosen == {"blends": True, "draw_buffers": 8}
+    chosen = page.evaluate(
+        "(({ blends, pairs, draw_buffers }) => [blends, pairs, draw_buffers])(glgpt.model.recording)"
+    )
+    assert chosen == [True, pairs, 8]
     has_the_desktops_logits(page, models / file)
 
 

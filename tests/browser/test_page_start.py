@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 MAX_LINKED = 20  # programs before the first token
-PROBED = 5  # of the test of targets, which a later visit does not repeat
+PROBED = 7  # of the test of targets, which a later visit does not repeat
 SLOW = 90_000  # ms
 LINKS = """
   globalThis.linked = 0;

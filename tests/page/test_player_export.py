@@ -68,9 +68,9 @@ def test_the_export_lists_its_files_with_their_digests(
     assert hashlib.sha256(sources).hexdigest() == player["sources"]["sha256"]
     for mix in document["mixes"]:
         # Recordings for four and eight draw buffers, and for devices that blend, as an ordinary page has.
-        found = [(r["kernel"], r["rows"], r["draw_buffers"], r.get("blends", False)) for r in mix["recordings"]]
+        found = [(r["kernel"], r["rows"], r["draw_buffers"], "blends" in r, "pairs" in r) for r in mix["recordings"]]
         ordinary = page_recordings(mix["dtype"])
-        assert found == [(r.kernel.name, r.rows, r.draw_buffers, r.kernel.blends) for r in ordinary]
+        assert found == [(r.kernel.name, r.rows, r.draw_buffers, r.kernel.blends, r.kernel.pairs) for r in ordinary]
         for recording in mix["recordings"]:
             packed = json.loads(gzip.decompress((out / shape["folder"] / recording["generate"]).read_bytes()))
             assert {name: packed["views"][name]["dtype"] for name in mix["formats"]} == mix["formats"]

@@ -339,12 +339,15 @@ describe("the probe", () => {
     expect(pick(all, both, paying, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
     expect(pick(all, ["texelFetch"], paying, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
   });
-  it("prefers blending to a kernel without it, on devices that blend", () => {
+  it("prefers blending to a kernel without it, and pairs to blending, on devices that can", () => {
     const blended = { ...recording("4x8", "strided"), blends: true };
-    expect(playable([...all, blended], 8, true)).toEqual([all[1], blended]);
-    expect(playable([...all, blended], 8, false)).toEqual(all);
+    const paired = { ...blended, pairs: true };
+    const every = [...all, blended, paired];
+    expect(playable(every, 8, { blends: true, pairs: true })).toEqual([all[1], paired]);
+    expect(playable(every, 8, { blends: true, pairs: false })).toEqual([all[1], blended]);
+    for (const pairs of [true, false]) expect(playable(every, 8, { blends: false, pairs })).toEqual(all);
     const narrow = { ...recording("4x4", "strided"), draw_buffers: 4 };
-    expect(playable([narrow, blended], 4, true)).toEqual([narrow]);
+    expect(playable([narrow, blended, paired], 4, { blends: true, pairs: true })).toEqual([narrow]);
   });
   it("takes the choice of similar measured devices until it is measured", () => {
     const wide = { ...recording("8x4", "contiguous"), draw_buffers: 8 };

@@ -47,6 +47,9 @@ class RecordingFiles(TypedDict):
     kernel: str
     rows: Literal["strided", "contiguous"]
     blends: NotRequired[Annotated[bool, Field(description="only for devices that blend floats (EXT_float_blend)")]]
+    pairs: NotRequired[
+        Annotated[bool, Field(description="only for devices whose derivatives differ from column to column of a quad")]
+    ]
     generate: FileName
     capture: FileName
     product: FileName

@@ -184,7 +184,9 @@ export class Model {
   private playable(): Recording[] {
     const { device, manifest, modelOptions } = this;
     const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);
-    const fitting = playable(manifest.recordings, buffers, device.blends && modelOptions.storage !== "uint");
+    const { blends, pairs } = device;
+    const floats = modelOptions.storage !== "uint";
+    const fitting = playable(manifest.recordings, buffers, { blends: blends && floats, pairs });
     if (fitting.length) return fitting;
     const least = Math.min(...manifest.recordings.map((r) => r.draw_buffers));
     throw new PageError(

@@ -39,12 +39,18 @@ export interface Choices {
 
 /**
  * Returns the recordings for devices of this many draw buffers. If the device `blends`, those of a layout that do not
- * are left out where another does: a token takes fewer passes with blending, whichever kernel reads prompts.
+ * are left out where another does: a token takes fewer passes with blending, whichever kernel reads prompts. The same
+ * applies to `pairs`, with which it takes less time.
  */
-export function playable(recordings: readonly Recording[], buffers: number, blends: boolean): Recording[] {
-  const fitting = recordings.filter((r) => r.draw_buffers <= buffers && (blends || !r.blends));
-  const blended = new Set(fitting.flatMap((r) => (r.blends ? [r.rows] : [])));
-  return fitting.filter((r) => r.blends || !blended.has(r.rows));
+export function playable(
+  recordings: readonly Recording[],
+  buffers: number,
+  { blends, pairs }: Pick<Device, "blends" | "pairs">,
+): Recording[] {
+  const way = (r: Recording) => (r.pairs ? 2 : r.blends ? 1 : 0);
+  const most = blends ? (pairs ? 2 : 1) : 0;
+  const fitting = recordings.filter((r) => r.draw_buffers <= buffers && way(r) <= most);
+  return fitting.filter((r) => fitting.every((other) => other.rows !== r.rows || way(other) <= way(r)));
 }
 
 /** Chooses the layout of one-row products (by `tuning.panels_pay`), then the fastest kernel for it and its fetch. */

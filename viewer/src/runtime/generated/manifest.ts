@@ -84,6 +84,8 @@ export interface RecordingFiles {
   rows: "strided" | "contiguous";
   /** only for devices that blend floats (EXT_float_blend) */
   blends?: boolean;
+  /** only for devices whose derivatives differ from column to column of a quad */
+  pairs?: boolean;
   generate: string;
   capture: string;
   product: string;

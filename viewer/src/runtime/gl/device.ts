@@ -53,6 +53,8 @@ export class Device {
   storage: Options["storage"] = "float";
   /** True if the device adds floats by blending, and faster than another pass would, which software does not. */
   blends = false;
+  /** True if derivatives differ from column to column of a quad, so that two of its pixels can add up their sums. */
+  pairs = false;
   /** True if textures can hold 16-bit floats. */
   float16 = false;
   parallel: KHR_parallel_shader_compile | null = null;
@@ -195,8 +197,8 @@ export class Device {
     this.renderer = String(gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
     const get = (what: number) => gl.getParameter(what) as number;
     this.probe ??= new TargetProbe(gl, this.renderer, this.host?.memory ?? null);
-    const { storage, targets, blends, float16 } = this.probe.find(this.announced);
-    Object.assign(this, { storage, float16 });
+    const { storage, targets, blends, pairs, float16 } = this.probe.find(this.announced);
+    Object.assign(this, { storage, pairs, float16 });
     this.blends = blends && !this.software;
     this.limits = {
       maxTextureSize: get(gl.MAX_TEXTURE_SIZE),

@@ -21,6 +21,8 @@ export interface Drawable {
   targets: number;
   /** True if blending adds floats. */
   blends: boolean;
+  /** True if derivatives differ from column to column of a quad. */
+  pairs: boolean;
   /** True if textures of 16-bit floats hold what is drawn. */
   float16: boolean;
 }
@@ -38,9 +40,12 @@ export const INTERNAL = { float: "RGBA32F", half: "RGBA16F", uint: "RGBA32UI" } 
 const LEVELS = [1, 2, 4, 8];
 /** The number of targets of every WebGL2 device, and the least that models need. */
 export const FEW = 4;
-const EXTRAS = 16; // stored as the number of targets while blending and 16-bit floats are tried
+const EXTRAS = 16; // stored as the number of targets while blending, derivatives and 16-bit floats are tried
 const SIZE = 2; // texels a side
-const VERSION = 2; // version of the stored results' meaning
+const VERSION = 3; // version of the stored results' meaning
+
+/** The extras of a device until they are tried. */
+const NO_EXTRAS = { blends: false, pairs: false, float16: false };
 
 /** Returns the level below a number of targets. */
 const below = (targets: number) => LEVELS.findLast((level) => level < targets) ?? 1;
@@ -104,7 +109,7 @@ export class TargetProbe {
   }
 
   private draw(most: number, floats: boolean, blending: boolean): Drawable {
-    const found: Drawable = { storage: "uint", targets: 0, blends: false, float16: false };
+    const found: Drawable = { storage: "uint", targets: 0, ...NO_EXTRAS };
     for (const storage of floats ? (["float", "uint"] as const) : (["uint"] as const)) {
       const targets = this.targets(storage, most);
       if (targets > found.targets) Object.assign(found, { storage, targets });
@@ -112,9 +117,11 @@ export class TargetProbe {
     }
     if (found.storage === "float" && found.targets && this.failed !== EXTRAS) {
       this.remember(found, EXTRAS);
-      const [blends, float16] = [blending && this.adds(found.targets), this.writes("half", found.targets)];
+      const blends = blending && this.adds(found.targets);
+      const pairs = blends && this.differs(found.targets);
+      const float16 = this.writes("half", found.targets);
       this.check(EXTRAS);
-      Object.assign(found, { blends, float16 });
+      Object.assign(found, { blends, pairs, float16 });
     }
     this.remember(found);
     if (found.targets) return found;
@@ -129,7 +136,7 @@ export class TargetProbe {
     let done = 0;
     for (const level of LEVELS) {
       if (level > most) break;
-      this.remember({ storage, targets: done, blends: false, float16: false }, level);
+      this.remember({ storage, targets: done, ...NO_EXTRAS }, level);
       const good = this.writes(storage, level);
       this.check(level);
       if (!good) break;
@@ -140,20 +147,35 @@ export class TargetProbe {
 
   /** True if one draw writes other known numbers to each of `count` targets. */
   private writes(held: TextureFormat, count: number): boolean {
-    return this.drawn(held, count, 1, (texel) => bits(texel, held));
+    return this.drawn(held, count, "number(at)", 1, (texel) => bits(texel, held));
   }
 
   /** True if a second draw is added to the first in each of `count` targets. */
   private adds(count: number): boolean {
-    return this.drawn("float", count, 2, (texel) => float32Bits(2 * numberOf(bits(texel))));
+    return this.drawn("float", count, "number(at)", 2, (texel) => float32Bits(2 * numberOf(bits(texel))));
   }
 
-  /** Draws `times` times and compares each texel's first component with the expected bits. */
-  private drawn(held: TextureFormat, count: number, times: number, expected: (texel: number) => number): boolean {
+  /** True if, in each of `count` targets, the derivative in a column of a quad is the difference of its two pixels. */
+  private differs(count: number): boolean {
+    const drawn = (texel: number) => numberOf(bits(texel * texel)); // whose differences differ
+    return this.drawn("float", count, "dFdy(number(at * at))", 1, (texel) => {
+      const lower = texel - (texel % (SIZE * SIZE)) + (texel % SIZE);
+      return float32Bits(drawn(lower + SIZE) - drawn(lower));
+    });
+  }
+
+  /** Draws a value `times` times and compares each texel's first component with the expected bits. */
+  private drawn(
+    held: TextureFormat,
+    count: number,
+    value: string,
+    times: number,
+    expected: (texel: number) => number,
+  ): boolean {
     const { gl } = this;
     const texture = gl.createTexture();
     const framebuffer = gl.createFramebuffer();
-    const program = this.program(held, count);
+    const program = this.program(held, count, value);
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D_ARRAY, texture);
     gl.texStorage3D(gl.TEXTURE_2D_ARRAY, 1, gl[INTERNAL[held]], SIZE, SIZE, count);
@@ -190,12 +212,12 @@ export class TargetProbe {
   }
 
   /**
-   * Returns a program that writes `bits` to each target; null if it does not link. These are sums, which a device that
-   * computes floats with less precision does not write.
+   * Returns a program that writes a value to each target; null if it does not link. `number` has the bits of `bits`: a
+   * sum, which a device that computes floats with less precision does not write.
    */
-  private program(held: TextureFormat, count: number): WebGLProgram | null {
+  private program(held: TextureFormat, count: number, value: string): WebGLProgram | null {
     const { gl } = this;
-    const [type, value] = held === "uint" ? ["uvec4", "floatBitsToUint(number(at))"] : ["vec4", "number(at)"];
+    const [type, written] = held === "uint" ? ["uvec4", `floatBitsToUint(${value})`] : ["vec4", value];
     const outputs = Array.from({ length: count }, (_, i) => i);
     const program = gl.createProgram();
     for (const [kind, text] of [
@@ -211,7 +233,7 @@ float number(uint texel) {
 }
 void main() {
   uint texel = uint(gl_FragCoord.x) + uint(gl_FragCoord.y) * ${SIZE}u, at;
-${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${value});`).join("\n")}
+${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${written});`).join("\n")}
 }`,
       ],
     ] as const) {
@@ -240,15 +262,15 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${valu
 
   private remembered(): Remembered | null {
     const known: Partial<Remembered> = this.memory?.read(this.key) ?? {};
-    const { storage, targets, blends, float16, trying, failed } = known;
+    const { storage, targets, blends, pairs, float16, trying, failed } = known;
     if (storage !== "float" && storage !== "uint") return null;
-    if (typeof blends !== "boolean" || typeof float16 !== "boolean") return null;
+    if (typeof blends !== "boolean" || typeof pairs !== "boolean" || typeof float16 !== "boolean") return null;
     if (typeof targets !== "number" || typeof trying !== "number" || typeof failed !== "number") return null;
-    return { storage, targets, blends, float16, trying, failed };
+    return { storage, targets, blends, pairs, float16, trying, failed };
   }
 
-  private remember({ storage, targets, blends, float16 }: Drawable, trying = 0): void {
-    const all: Remembered = { storage, targets, blends, float16, trying, failed: this.failed };
+  private remember(found: Drawable, trying = 0): void {
+    const all: Remembered = { ...found, trying, failed: this.failed };
     this.memory?.write(this.key, all);
   }
 }

@@ -80,7 +80,7 @@ export async function selfTest(
 type About = Pick<Report, "schema" | "where" | "glgpt" | "device" | "driver" | "system" | "limits" | "options">;
 
 function described(device: Device, suite: Suite): About {
-  const { limits, renderer, storage, blends, parallel, gl } = device;
+  const { limits, renderer, storage, blends, pairs, parallel, gl } = device;
   const { schema, glgpt } = suite.json;
   return {
     schema,
@@ -96,7 +96,7 @@ function described(device: Device, suite: Suite): About {
       max_texture_units: limits.textureUnits,
       max_uniform_block: limits.uniformBlock,
     },
-    options: { storage, blends, parallel: parallel !== null },
+    options: { storage, blends, pairs, parallel: parallel !== null },
   };
 }
 
