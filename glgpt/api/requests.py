@@ -226,9 +226,9 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompts. Raises ApiError for none."""
+        """The prompts. Raises ApiError if there is none or one is empty."""
         given: Sequence[Any] = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        if not given or not given[0]:
+        if not given or any(each in ("", []) for each in given):
             raise ApiError(400, "the prompt is empty; give some text or token ids", "prompt")
         return [list(given)] if isinstance(given[0], int) else list(given)
 

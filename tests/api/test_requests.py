@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from glgpt.api.errors import ApiError, in_json
-from glgpt.api.requests import ChatRequest, parsed
+from glgpt.api.requests import ChatRequest, CompletionRequest, parsed
 from glgpt.errors import quoted
 
 
@@ -73,3 +73,13 @@ def test_a_long_value_is_shortened_before_it_is_escaped() -> None:
 def test_a_body_is_an_object() -> None:
     with pytest.raises(ApiError, match=r"^the body must be a JSON object$"):
         parsed(ChatRequest, b"[]")
+
+
+@pytest.mark.parametrize("prompt", ["", [], [""], ["a", ""], [[1], []]])
+def test_an_empty_prompt_is_refused(prompt: Any) -> None:
+    with pytest.raises(ApiError, match="the prompt is empty"):
+        _ = parsed(CompletionRequest, json.dumps({"prompt": prompt}).encode()).prompts
+
+
+def test_a_prompt_may_begin_with_token_0() -> None:
+    assert parsed(CompletionRequest, b'{"prompt": [0, 1]}').prompts == [[0, 1]]
