@@ -35,6 +35,7 @@ from glgpt.bench.engine import ROWS, SHAPE, RandomCheckpoint
 from glgpt.errors import GlgptError
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.export import export
+from glgpt.page.export_options import ExportOptions
 from glgpt.page.serve import application, serving
 from glgpt.program.formats import FORMATS
 from glgpt.program.kernel import KERNELS
@@ -72,7 +73,7 @@ def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None
     path.mkdir()
     (path / "config.json").write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}))
     save_file({name: checkpoint.read(name) for name in config.parameters}, path / "model.safetensors")
-    export(path, folder / dtype, dtype)
+    export(path, folder / dtype, ExportOptions(dtype=dtype))
 
 
 def make_products(folder: Path) -> None:
