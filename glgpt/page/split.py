@@ -8,7 +8,7 @@ from pathlib import Path
 
 from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import ArgumentError
+from glgpt.errors import ArgumentError, written
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 from glgpt.models.views import ListedActivation, described
@@ -35,7 +35,9 @@ class SplitPage:
     def __post_init__(self) -> None:
         if self.head and self.blocks is None:
             raise ArgumentError("--head page needs --split K; without it the page holds the whole model")
-        if not re.fullmatch(r"wss?://[A-Za-z0-9.\-\[\]:]+/?", checked_url(self.server)) or self.wire not in FORMATS:
+        if self.wire not in FORMATS:
+            raise ArgumentError(f"the wire format {written(self.wire)} is not one of {', '.join(FORMATS)}")
+        if not re.fullmatch(r"wss?://[A-Za-z0-9.\-\[\]:]+/?", checked_url(self.server)):
             raise ArgumentError(f"{self.server!r} is not a plain server address, such as ws://127.0.0.1:8043")
 
     def part(self, config: ModelConfig) -> Part:
