@@ -23,7 +23,6 @@ CLIP = 1.5  # maximum norm after clipping, in medians of the round's changes
 TRIM = 0.2  # share of the clients trimmed at each end, per value
 MAX_STRIKES = 3  # rejected updates in a row after which a client is set aside
 DELTA = 1e-5  # of the reported (epsilon, delta)
-MAX_SHARDS = 256  # maximum number of clients that share one text without sharing a window
 
 
 def client_seed(seed: int, client: int) -> int:

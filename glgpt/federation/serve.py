@@ -49,7 +49,6 @@ from glgpt.training.settings import Settings
 logger = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 0.5  # seconds between two checks of the processes
 START_TIMEOUT_S = 180.0  # seconds within which SuperLink must answer after its start
-LOST_TIMEOUT_S = 45.0  # if SuperLink lists a run as running for longer, its ServerApp is gone: the heartbeat is 30 s
 MAX_RESTARTS = 20  # maximum restarts of a process within ten minutes and one round
 HOST_LIFE_S = 366 * 24 * 3600.0  # life in seconds of the token for this machine's commands; each start replaces it
 SUPERLINK = "superlink.sqlite"  # database file, in the session's folder
