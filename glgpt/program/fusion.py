@@ -199,4 +199,5 @@ def _copy(text: str, k: int, first: int) -> str:
     text = _LOCATION.sub(lambda m: f"layout(location = {int(m[1]) + first}) out {m[2]} out_{int(m[1])};", text)
     names = {*_GLOBAL.findall(text), *_INTERFACE.findall(text)}
     renamed = {name: sampler_of(name, k) if name.startswith("u_") else f"{name}_{k}" for name in names}
-    return re.sub(r"\b(" + "|".join(map(re.escape, sorted(renamed))) + r")\b", lambda m: renamed[m[1]], text)
+    pattern = r"//.*|\b(" + "|".join(map(re.escape, sorted(renamed))) + r")\b"
+    return re.sub(pattern, lambda m: renamed[m[1]] if m[1] else m[0], text)  # comments keep their words

@@ -138,8 +138,9 @@ def test_every_name_of_a_training_shader_is_known() -> None:
 
 def test_copies_of_a_shader_share_no_name() -> None:
     own = "#define K 2\nuniform sampler2DArray u_x;\nlayout(location = 0) out vec4 out_0;\nconst float A = 1.0;\n"
-    own += "float twice(float v) { return float(K) * v * A; }\nvoid main() { out_0 = vec4(twice(1.0)); }"
+    own += "float twice(float v) { return float(K) * v * A; }  // twice A\nvoid main() { out_0 = vec4(twice(1.0)); }"
     text = fused_text("precision highp float;", (own, own))
+    assert "float twice_1(float v) { return float(K) * v * A_1; }  // twice A\n" in text
     assert text.count("uniform sampler2DArray") == 2 and "u_x_1;" in text and "sampler2DArray u_x;" in text
     assert "layout(location = 1) out vec4 out_0_1;" in text and text.count("#undef K") == 2
     assert text.endswith("void main() { main_0(); main_1(); }")
