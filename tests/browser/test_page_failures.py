@@ -111,6 +111,15 @@ WebGL2RenderingContext.prototype.drawArrays = function (...args) {
   draw.apply(this, args);
 };"""
 
+BROKEN = """
+// Breaks the shaders of products, and never delivers the weights.
+const source = WebGL2RenderingContext.prototype.shaderSource, get = globalThis.fetch;
+WebGL2RenderingContext.prototype.shaderSource = function (shader, text) {
+  source.call(this, shader, text.includes('u_w;') ? text + 'broken' : text);
+};
+globalThis.fetch = (what, ...rest) =>
+  String(what?.url ?? what).includes('weights-') ? new Promise(() => {}) : get(what, ...rest);"""
+
 
 HASTE = """
 // Timers take a tenth of their time: before a file is fetched again, and before the page suggests a reload.
@@ -174,8 +183,9 @@ def test_a_context_lost_by_the_test_of_targets_is_survived_by_a_reload(
         (SMALL_TEXTURES, "at most 64 x 64"),
         (ONE_TARGET, "can draw to 1 texture at once and the model needs 4. Update the browser"),
         (MEDIUMP, "does not return the numbers that this page drew"),
+        (BROKEN, "does not compile"),
     ],
-    ids=["no WebGL2", "small textures", "one target", "mediump"],
+    ids=["no WebGL2", "small textures", "one target", "mediump", "a broken shader before the weights"],
 )
 def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init: str, message: str) -> None:
     page = browse(serve(exported), init)

@@ -291,6 +291,19 @@ export class Model {
     if (device.full || !this.player.allocate(...first)) {
       throw new PageError(noMemory(this.programs.generate, queries, this.manifest, this.weights === null));
     }
+    const uploaded = this.uploadAll(start);
+    await Promise.race([uploaded, compiled.then(() => uploaded)]); // a shader that does not compile fails at once
+    await compiled;
+    this.times.compileMs = performance.now() - start;
+    device.still(generation);
+    this.player.play("prepare");
+    device.still(generation);
+  }
+
+  /** Uploads the weights as they arrive. `start` is the time at which the model began to wait for them. */
+  private async uploadAll(start: number): Promise<void> {
+    const { device } = this;
+    const { generation } = device;
     let uploading = 0;
     await this.weights?.fill(this.player);
     for await (const { pieces, data } of this.weights ? [] : this.loader.shards()) {
@@ -301,11 +314,6 @@ export class Model {
     }
     this.times.fetchMs = performance.now() - start - uploading;
     this.times.uploadMs = uploading;
-    await compiled;
-    this.times.compileMs = performance.now() - start;
-    device.still(generation);
-    this.player.play("prepare");
-    device.still(generation);
   }
 
   /** The recorded chunk sizes, greatest first; the last is 1 (`decode`). */
